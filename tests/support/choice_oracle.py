@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field
 
 from postroad.scheduling.choosing import Choice, NoneWorks, OpenTo, Take, Wait
-from postroad.scheduling.destinations import Connection, Destinations
+from postroad.scheduling.destinations import ConnectionRecord, Destinations
 from postroad.scheduling.jobs import Precedence
 from postroad.scheduling.rules import SchedulerRules
 
@@ -179,7 +179,7 @@ def build(world: World, rules: SchedulerRules) -> Destinations:
     """Return a table of destinations that went through what leads to this state."""
     table = Destinations(rules)
     jobs = iter(range(1, 10_000))
-    made: list[tuple[Link, Connection]] = []
+    made: list[tuple[Link, ConnectionRecord]] = []
     open_links = {each.number: each for each in world.links}
     names = {number: host for host, number in world.last_made.items()}
     for number in range(1, max([*open_links, *names, 0]) + 1):

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from postroad.scheduling.destinations import Connection, Destinations, Standing
+from postroad.scheduling.destinations import ConnectionRecord, Destinations, Standing
 from postroad.scheduling.jobs import Precedence
 from postroad.scheduling.rules import SchedulerRules
 
@@ -35,7 +35,7 @@ Pick = Callable[[int], int]
 class Take:
     """The job goes to a connection that is open."""
 
-    connection: Connection
+    connection: ConnectionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class Tier:
         """Whether a destination has a connection or may be tried."""
         return any(each is not Standing.RESTING for each in self._standings.values())
 
-    def newest_active(self, below: int | None = None) -> Connection | None:
+    def newest_active(self, below: int | None = None) -> ConnectionRecord | None:
         """Return the newest active connection that the job may use, of those with fewer jobs than
         `below`."""
         found = (
@@ -144,7 +144,7 @@ class Tier:
         )
         return max(filter(None, found), key=lambda each: each.number, default=None)
 
-    def last_idle(self) -> Connection | None:
+    def last_idle(self) -> ConnectionRecord | None:
         """Return the idle connection that was used last."""
         found = filter(None, (each.last_idle for each in self._found.values()))
         return max(found, key=lambda each: each.turned_idle, default=None)

@@ -27,8 +27,8 @@ class Standing(Enum):
     UNUSED = "nothing is known"
 
 
-class Connection:
-    """A connection and its jobs, in the order in which it got them."""
+class ConnectionRecord:
+    """One connection's record, with its jobs in the order in which it got them."""
 
     __slots__ = (
         "destination", "finished", "idle_since", "is_established", "is_retiring", "jobs", "number",
@@ -67,9 +67,9 @@ class Destination:
         self.name = name
         self.connections = 0
         self.established = 0
-        self.active: dict[tuple[Precedence, int], Ranking[Connection]] = {}
+        self.active: dict[tuple[Precedence, int], Ranking[ConnectionRecord]] = {}
         """Connections that take jobs and have some, newest first, by how many they have."""
-        self.idle: OrderedDict[Connection, None] = OrderedDict()
+        self.idle: OrderedDict[ConnectionRecord, None] = OrderedDict()
         """Those without a job, the one used last at the end."""
         self.failures = 0
         self.is_resting = False
@@ -92,11 +92,11 @@ class Destination:
         return Standing.CLOSED if self.last_connection else Standing.UNUSED
 
     @property
-    def last_idle(self) -> Connection | None:
+    def last_idle(self) -> ConnectionRecord | None:
         """The idle connection that was used last."""
         return next(reversed(self.idle), None)
 
-    def newest_active(self, precedence: Precedence, below: int | None) -> Connection | None:
+    def newest_active(self, precedence: Precedence, below: int | None) -> ConnectionRecord | None:
         """Return the newest active connection that serves this precedence, of those with fewer
         jobs than `below`. Source: AMB-26."""
         found = [
@@ -108,7 +108,7 @@ class Destination:
         return max(found, key=lambda each: each.number, default=None)
 
 
-def _length_changed(connection: Connection, before: int) -> None:
+def _length_changed(connection: ConnectionRecord, before: int) -> None:
     """Keep `active` true after a connection got a job, finished one, or retired."""
     active, old = connection.destination.active, (connection.precedence, before)
     if old in active:
@@ -126,10 +126,10 @@ class Destinations:
     def __init__(self, rules: SchedulerRules) -> None:
         self._rules = rules
         self._records: dict[str, Destination] = {}
-        self.connections: dict[int, Connection] = {}
-        self._idle: OrderedDict[Connection, None] = OrderedDict()
+        self.connections: dict[int, ConnectionRecord] = {}
+        self._idle: OrderedDict[ConnectionRecord, None] = OrderedDict()
         self._numbers = count(1)
-        self._connection_moments: Ranking[Connection] = Ranking()
+        self._connection_moments: Ranking[ConnectionRecord] = Ranking()
         self._record_moments: Ranking[Destination] = Ranking()
         self._order = count()
 
@@ -165,17 +165,17 @@ class Destinations:
         found = self._records.get(name)
         return found is None or bool(found.idle) or self.has_room(name)
 
-    def open(self, name: str, now: float) -> Connection:
+    def open(self, name: str, now: float) -> ConnectionRecord:
         """Open a connection; a job comes with it."""
         destination = self._known(name)
-        connection = Connection(next(self._numbers), destination, now)
+        connection = ConnectionRecord(next(self._numbers), destination, now)
         self.connections[connection.number] = connection
         destination.connections += 1
         destination.last_connection = connection.number
         self._record_moments.discard(destination)
         return connection
 
-    def assign(self, connection: Connection, job: int, precedence: Precedence) -> None:
+    def assign(self, connection: ConnectionRecord, job: int, precedence: Precedence) -> None:
         """Add a job to a connection's queue."""
         before = len(connection.jobs)
         if not before:
@@ -188,13 +188,13 @@ class Destinations:
             self._leave_idle(connection)
             self._set_moment(connection)
 
-    def establish(self, connection: Connection) -> None:
+    def establish(self, connection: ConnectionRecord) -> None:
         """Note that the destination has answered on this connection."""
         if not connection.is_established:
             connection.is_established = True
             connection.destination.established += 1
 
-    def finish(self, connection: Connection, job: int, now: float) -> None:
+    def finish(self, connection: ConnectionRecord, job: int, now: float) -> None:
         """Take a finished job off a connection; its destination works."""
         before = len(connection.jobs)
         del connection.jobs[job]
@@ -207,7 +207,7 @@ class Destinations:
             connection.destination.idle[connection] = self._idle[connection] = None
         self._set_moment(connection)
 
-    def close(self, connection: Connection, now: float) -> None:
+    def close(self, connection: ConnectionRecord, now: float) -> None:
         """Forget a connection that is closed or to be closed."""
         destination, before = connection.destination, len(connection.jobs)
         del self.connections[connection.number]
@@ -244,7 +244,7 @@ class Destinations:
         destination.rests_until = max(until, destination.rests_until)
         self._forget_at(destination, destination.rests_until)
 
-    def least_used(self) -> Connection | None:
+    def least_used(self) -> ConnectionRecord | None:
         """Return the idle connection that was used least recently. Source: AMB-17."""
         return next(iter(self._idle), None)
 
@@ -253,7 +253,7 @@ class Destinations:
         ranks = (self._connection_moments.first_rank(), self._record_moments.first_rank())
         return min((rank[0] for rank in ranks if rank is not None), default=None)
 
-    def aged(self, now: float) -> list[Connection]:
+    def aged(self, now: float) -> list[ConnectionRecord]:
         """Retire connections that are too old, which get no job any more, and return them; those
         without a job are to be closed. Source: SC-22; AMB-17."""
         over = []
@@ -289,12 +289,12 @@ class Destinations:
             self._records[name] = Destination(name)
         return self._records[name]
 
-    def _leave_idle(self, connection: Connection) -> None:
+    def _leave_idle(self, connection: ConnectionRecord) -> None:
         self._idle.pop(connection, None)
         connection.destination.idle.pop(connection, None)
         connection.idle_since = None
 
-    def _set_moment(self, connection: Connection) -> None:
+    def _set_moment(self, connection: ConnectionRecord) -> None:
         if connection.is_retiring:
             return
         moment = connection.opened_at + self._rules.age

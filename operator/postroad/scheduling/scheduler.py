@@ -12,7 +12,7 @@ from collections import deque
 from itertools import count
 
 from postroad.scheduling.choosing import Chooser, NoneWorks, OpenTo, Pick, Take, Wait
-from postroad.scheduling.destinations import Connection, Destinations, Standing
+from postroad.scheduling.destinations import ConnectionRecord, Destinations, Standing
 from postroad.scheduling.events import (
     Answered,
     Asked,
@@ -38,7 +38,7 @@ from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.shares import may_grow
 from postroad.scheduling.waiting import MailShare, SiteQueue, Waiting
 
-Placed = tuple[DeliveryJob, MailShare, SiteQueue, Connection]
+Placed = tuple[DeliveryJob, MailShare, SiteQueue, ConnectionRecord]
 
 
 class Scheduler:
@@ -241,7 +241,7 @@ class Scheduler:
                 self._waiting.use_tiers(queue, tier)
         return True
 
-    def _place(self, share: MailShare, queue: SiteQueue, connection: Connection) -> None:
+    def _place(self, share: MailShare, queue: SiteQueue, connection: ConnectionRecord) -> None:
         job = self._waiting.take(share, queue)
         self._destinations.assign(connection, job.number, share.precedence)
         self._at_work[job.number] = (job, share, queue, connection)
@@ -250,14 +250,14 @@ class Scheduler:
         self._touch(connection.destination.name)
         self._decisions.append(Assign(job.number, connection.number))
 
-    def _open(self, name: str) -> Connection:
+    def _open(self, name: str) -> ConnectionRecord:
         if self._destinations.is_full and (idle := self._destinations.least_used()) is not None:
             self._close(idle)
         connection = self._destinations.open(name, self._now)
         self._decisions.append(OpenConnection(connection.number, name))
         return connection
 
-    def _close(self, connection: Connection) -> None:
+    def _close(self, connection: ConnectionRecord) -> None:
         self._destinations.close(connection, self._now)
         self._decisions.append(CloseConnection(connection.number))
         self._touch(connection.destination.name)

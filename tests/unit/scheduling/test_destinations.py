@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroad.errors import InvalidInput, InvalidSettings
-from postroad.scheduling.destinations import Connection, Destinations, Standing
+from postroad.scheduling.destinations import ConnectionRecord, Destinations, Standing
 from postroad.scheduling.jobs import Precedence, Site
 from postroad.scheduling.rules import SchedulerRules
 
@@ -17,7 +17,7 @@ def standing(table: Destinations, name: str = "a") -> Standing:
     return Standing.UNUSED if found is None else found.standing
 
 
-def opened(table: Destinations, now: float = 0, job: int = 1) -> Connection:
+def opened(table: Destinations, now: float = 0, job: int = 1) -> ConnectionRecord:
     connection = table.open("a", now)
     table.assign(connection, job, Precedence.BULK)
     return connection
