@@ -173,6 +173,16 @@ class KubernetesContract:
         assert (found[0]["apiVersion"], found[0]["kind"]) == ("v1", "ConfigMap")
         assert namespace in {each["metadata"]["namespace"] for each in every}
 
+    async def test_uids_are_those_of_the_list(self, api: Kubernetes, namespace: str) -> None:
+        one = await api.create(CONFIG_MAP, labelled(config_map(namespace, "one"), a="1"))
+        two = await api.create(CONFIG_MAP, config_map(namespace, "two"))
+        queue = await api.create(MAIL_QUEUE, resources.mail_queue(namespace))
+
+        uids = [each["metadata"]["uid"] for each in (one, two, queue)]
+        assert set(await api.uids(CONFIG_MAP, namespace)) >= set(uids[:2])
+        assert set(await api.uids(CONFIG_MAP, namespace, "a=1")) == {uids[0]}
+        assert set(await api.uids(MAIL_QUEUE, namespace)) == {uids[2]}
+
     async def test_kinds_are_served_once_they_are_installed(self, api: Kubernetes) -> None:
         assert await api.serves(MAIL_QUEUE, QUEUE_CLUSTER, CONFIG_MAP)
         assert not await api.serves(MAIL_QUEUE, FOREIGN)

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from postroad.adapters.memory.clock import START, SeededRandomness
@@ -19,8 +20,8 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.classes import class_of_cluster
 from postroad.controller.cluster_spec import DEFAULT_CLASS
-from postroad.controller.controller import Controller, key_of
-from postroad.controller.watched import Child, User, as_child, as_user
+from postroad.controller.controller import Controller
+from postroad.controller.watched import OWN, User, as_object, as_user, key_of
 from postroad.controller.workqueue import TASKS
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
@@ -31,7 +32,6 @@ from support.manual_loop import move
 
 NAMESPACE = "mail"
 CHECK_SECONDS = 4.0
-OWN = (MAIL_QUEUE, QUEUE_CLUSTER)
 
 
 class LoopClock:
@@ -58,11 +58,13 @@ class MemoryIndex(dict[Key, list[V]]):
 
     def put(self, uid: str, entries: dict[Key, V]) -> None:
         """Replace the entries of an object."""
-        self._of[uid] = entries
-        self.clear()
-        for each in self._of.values():
-            for key, value in each.items():
-                self.setdefault(key, []).append(value)
+        for key, value in self._of.pop(uid, {}).items():
+            self[key].remove(value)
+            if not self[key]:
+                del self[key]
+        for key, value in entries.items():
+            self._of.setdefault(uid, {})[key] = value
+            self.setdefault(key, []).append(value)
 
 
 class CountedServers(MemoryServers):
@@ -126,11 +128,11 @@ class RunningController:
             operator_class=operator_class,
         )
 
-        self.users, self.children = MemoryIndex[User](), MemoryIndex[Child]()
+        self.users, self.objects = MemoryIndex[User](), MemoryIndex[Object]()
         self.classes = MemoryIndex[str]()
         self.controller.indexes.classes = self.classes
         self.controller.indexes.users = self.users
-        self.controller.indexes.children = self.children
+        self.controller.indexes.objects = self.objects
 
     def _connect(self, settings: Settings) -> Servers:
         uri = settings.rabbitmq.uri.get_secret_value()
@@ -146,21 +148,27 @@ class RunningController:
                 continue
             self._index(kind, happened, body)
             with contextlib.suppress(Exception):
-                if kind in OWN:
-                    gone = happened == "DELETED"
-                    self.controller.on_event(kind, body, gone=gone, routine=False)
-                else:
-                    self.controller.on_child_event(body)
+                handle = (
+                    partial(self.controller.on_event, kind)
+                    if kind in OWN
+                    else self.controller.on_child_event
+                )
+                handle(body, gone=happened == "DELETED", routine=False)
+
+    def fill_indexes(self) -> None:
+        """Do what a watch does first, for a test that reconciles without watches."""
+        for kind in (*OWN, *CHILDREN):
+            for place, each in self.kubernetes.objects.items():
+                if place.is_of(kind, None):
+                    self._index(kind, "ADDED", each)
 
     def _index(self, kind: Kind, happened: str, body: Object) -> None:
         uid, gone = body["metadata"]["uid"], happened == "DELETED"
+        self.objects.put(uid, {} if gone else as_object(body))
         if kind is MAIL_QUEUE:
             self.users.put(uid, {} if gone else as_user(body))
         elif kind is QUEUE_CLUSTER:
-            classes = {key_of(kind, body): class_of_cluster(body)}
-            self.classes.put(uid, {} if gone else classes)
-        else:
-            self.children.put(uid, {} if gone else as_child(body))
+            self.classes.put(uid, {} if gone else {key_of(body): class_of_cluster(body)})
 
     @property
     def calls(self) -> list[str]:

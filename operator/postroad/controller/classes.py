@@ -11,7 +11,8 @@ from typing import Any
 
 from postroad.controller.api import QUEUE_CLUSTER
 from postroad.controller.cluster_spec import DEFAULT_CLASS
-from postroad.controller.watched import Indexes, cluster_of
+from postroad.controller.queue_resource import cluster_of
+from postroad.controller.watched import Indexes
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import count_error
 from postroad.controller.claims import Claims, adopted_by
 from postroad.controller.cluster_facts import KnownFacts
@@ -33,7 +33,7 @@ from postroad.controller.credentials import (
     read_credentials,
 )
 from postroad.controller.keeping import is_kept_elsewhere, kept_elsewhere
-from postroad.controller.queue_resource import Queue, own_bucket, refers_to
+from postroad.controller.queue_resource import Queue, own_bucket, referring
 from postroad.controller.quotas import Quotas
 from postroad.controller.schema_locks import SchemaLocks, place_of
 from postroad.controller.tables import need_of, table_options
@@ -76,7 +76,8 @@ class Cluster:
 
 class Clusters:
     """Opens QueueClusters and creates their tables. `namespaces`: the watched ones; none: all.
-    `ambient_credentials`: a QueueCluster without S3's Secret gets those of the operator's pod."""
+    `ambient_credentials`: a QueueCluster without S3's Secret gets those of the operator's pod.
+    `certain`: what misses no MailQueue, where `api` has them from memory."""
 
     def __init__(
         self,
@@ -86,9 +87,11 @@ class Clusters:
         *,
         ambient_credentials: bool = False,
         operator_class: str = DEFAULT_CLASS,
+        certain: Kubernetes | None = None,
     ) -> None:
         self.operator_class = operator_class
         self._api = api
+        self._certain = certain or api
         self._connections = connections
         self.namespaces = tuple(namespaces)
         self._ambient_credentials = ambient_credentials
@@ -208,7 +211,7 @@ class Clusters:
 
     async def queues(self, namespace: str, name: str) -> Sequence[Object]:
         """Return the MailQueues of the watched namespaces that refer to a QueueCluster."""
-        return [each for each in await self._watched() if refers_to(each, namespace, name)]
+        return referring(await self._watched(self._api), Key(QUEUE_CLUSTER.name, namespace, name))
 
     async def others_with_bucket(self, queue: Queue, cluster: Cluster) -> Sequence[Object]:
         """Return other MailQueues that stay, whose own bucket has the same name as that of a
@@ -216,28 +219,30 @@ class Clusters:
         bucket, prefix = queue.bucket(cluster.spec), cluster.spec.s3.bucket_prefix
         return [
             each
-            for each in await self._watched()
+            for each in await self._watched(self._certain)
             if each["metadata"]["uid"] != queue.uid
             and "deletionTimestamp" not in each["metadata"]
             and own_bucket(each, prefix) == bucket
         ]
 
-    async def _watched(self) -> Sequence[Object]:
+    async def _watched(self, api: Kubernetes) -> Sequence[Object]:
         return [
             each
             for watched in self.namespaces or (None,)
-            for each in await self._api.list(MAIL_QUEUE, watched)
+            for each in await api.list(MAIL_QUEUE, watched)
         ]
 
     async def users(
-        self, namespace: str, name: str, allowed: AllowedNamespaces
+        self, namespace: str, name: str, allowed: AllowedNamespaces, *, certain: bool = False
     ) -> Sequence[Object]:
         """Return the MailQueues that refer to a QueueCluster and that it allows. Others have no
-        effect on it, since every user who may create a MailQueue somewhere can refer to it."""
-        referring = await self.queues(namespace, name)
-        asking = {each["metadata"]["namespace"] for each in referring}
+        effect on it, since every user who may create a MailQueue somewhere can refer to it.
+        `certain`: also those that no watch has brought yet."""
+        watched = await self._watched(self._certain if certain else self._api)
+        found = referring(watched, Key(QUEUE_CLUSTER.name, namespace, name))
+        asking = {each["metadata"]["namespace"] for each in found}
         let_in = {each for each in asking if await self._allows(allowed, namespace, each)}
-        return [each for each in referring if each["metadata"]["namespace"] in let_in]
+        return [each for each in found if each["metadata"]["namespace"] in let_in]
 
     async def make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
         """Create the keyspace and the tables, or alter what differs, for all queues of the cluster;

@@ -1,12 +1,14 @@
 """One level-based loop for all resources: which to reconcile, and when again.
 
-Events of the watches only name the object; each reconcile reads its state from the API server, and
-finds out from facts how much is to do (`scope`). Nothing that an event brought is kept for it.
+Events of the watches only name the object; each reconcile reads its state anew, and finds out from
+facts how much is to do (`scope`).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -24,13 +26,15 @@ from postroad.controller.deletion import DELETION_TIMEOUT, Deletion, retained
 from postroad.controller.engines import Engines
 from postroad.controller.finalizers import has_finalizer
 from postroad.controller.keeping import is_left
+from postroad.controller.queue_resource import cluster_of
 from postroad.controller.queues import Queues
 from postroad.controller.reporting import Reporter
 from postroad.controller.scope import LastCheck, LastReconcile
 from postroad.controller.upgrades import Upgrades
-from postroad.controller.watched import Indexes, cluster_of, owner_of
+from postroad.controller.watched import OWN, Indexes, key_of, owner_of
+from postroad.controller.watched_kubernetes import WatchedKubernetes
 from postroad.controller.workqueue import Urgency, Workqueue
-from postroad.errors import KubernetesConflict, KubernetesRefused
+from postroad.errors import KubernetesConflict, KubernetesRefused, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 from postroad.telemetry import metrics
@@ -77,25 +81,26 @@ class Controller:
         ambient_credentials: bool = False,
         operator_class: str = DEFAULT_CLASS,
     ) -> None:
-        self._api = api
+        self.indexes = Indexes()
+        self._api = watched = WatchedKubernetes(api, self.indexes, namespaces)
         self._clock = clock
         self._randomness = randomness
         self._engines = Engines(clock, randomness)
         self._intervals = intervals or Intervals()
         self._connections = Connections(connect)
         self._clusters = Clusters(
-            api,
+            watched,
             self._connections,
             namespaces,
             ambient_credentials=ambient_credentials,
             operator_class=operator_class,
+            certain=api,
         )
-        self._reporter = reporter = Reporter(api, clock)
-        self.indexes = Indexes()
+        self._reporter = reporter = Reporter(watched, clock)
         self._class = OperatorClass(operator_class, api, self.indexes)
         self._upgrades = Upgrades(self.indexes)
         self._queues = Queues(
-            api,
+            watched,
             self._clusters,
             reporter,
             clock,
@@ -105,23 +110,36 @@ class Controller:
             self._intervals.full,
             self._upgrades,
         )
-        self._deletion = Deletion(api, self._clusters, reporter, clock, deletion_timeout)
-        self._health = ClusterHealth(api, self._clusters, reporter, clock, self._upgrades)
+        self._deletion = Deletion(watched, self._clusters, reporter, clock, deletion_timeout)
+        self._health = ClusterHealth(watched, self._clusters, reporter, clock, self._upgrades)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
         self._last: dict[Key, LastReconcile] = {}
         self._checked: dict[str, LastCheck] = {}
         self._fingerprints: dict[Key, Fingerprint] = {}
         self._uids: dict[Key, str] = {}
-        self._cluster_of: dict[Key, Key] = {}
         self._deleted: dict[Key, Object] = {}
 
     async def run(self, tasks: int) -> None:
         """Reconcile with so many tasks until cancelled."""
         self._sample_metrics()
         try:
-            await self._work.run(tasks)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._work.run(tasks))
+                group.create_task(self._find_missed_deletions())
         finally:
             metrics.end_samples()
+
+    async def _find_missed_deletions(self) -> None:
+        """Handle the deletions that fell into an interruption of a watch: Kopf lists the objects
+        that are left, and keeps the others in its indexes."""
+        while True:
+            await self._clock.sleep(self._intervals.full)
+            with suppress(PostroadError):
+                for kind, body in await self._api.missed_deletions():
+                    if kind in OWN:
+                        self.on_event(kind, body, gone=True, routine=False)
+                    else:
+                        self.on_child_event(body, gone=True, routine=False)
 
     async def finish(self) -> None:
         """Begin nothing more; return when what is under way has ended."""
@@ -146,9 +164,8 @@ class Controller:
     def on_event(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
         """Queue a MailQueue or QueueCluster that was added, changed or deleted. `routine`: it was
         there when the watch began."""
-        key = key_of(kind, body)
-        if kind is MAIL_QUEUE:
-            self._cluster_of[key] = cluster_of(body)
+        self._api.notice(body, gone=gone)
+        key = key_of(body)
         before = self._fingerprints.pop(key, None)
         if gone:
             self._deleted[key] = body
@@ -163,10 +180,12 @@ class Controller:
             for user in self.indexes.users_of(key):
                 self._work.add(user.key, Urgency.ROUTINE)
 
-    def on_child_event(self, body: Object) -> None:
-        """Queue the owner of a child that was changed or deleted."""
+    def on_child_event(self, body: Object, *, gone: bool, routine: bool) -> None:
+        """Queue the owner of a child that was changed or deleted. `routine`: it was there when the
+        watch began."""
+        self._api.notice(body, gone=gone)
         owner = owner_of(body)
-        if owner is not None:
+        if owner is not None and not routine:
             self._work.add(owner, Urgency.CHILD)
 
     # Reconciles
@@ -176,7 +195,7 @@ class Controller:
         with metrics.RECONCILE_SECONDS.labels(key.kind).time():
             try:
                 with reconciling(key):
-                    after = await self._reconcile(key)
+                    after = await self._reconcile_anew(key)
             except KubernetesConflict:
                 metrics.RECONCILES.labels(key.kind, "conflict").inc()
                 return self._spread(timedelta(seconds=0.5))
@@ -186,6 +205,14 @@ class Controller:
                 raise
         metrics.RECONCILES.labels(key.kind, "done").inc()
         return self._spread(after) if after is not None else None
+
+    async def _reconcile_anew(self, key: Key) -> timedelta | None:
+        """Reconcile once more what had changed since a watch brought it: it is then read by a
+        request."""
+        try:
+            return await self._reconcile(key)
+        except KubernetesConflict:
+            return await self._reconcile(key)
 
     async def _reconcile(self, key: Key) -> timedelta | None:
         deleted = self._deleted.get(key)
@@ -269,7 +296,7 @@ class Controller:
         for each in queues:
             namespace = each["metadata"]["namespace"]
             if known.stamp(uid, namespace) != before[namespace]:
-                self._work.add(key_of(MAIL_QUEUE, each), Urgency.ROUTINE)
+                self._work.add(key_of(each), Urgency.ROUTINE)
 
     def _forget_others(self, key: Key, found: Object | None) -> None:
         """Forget a resource that is gone, also when another one has its name since."""
@@ -288,20 +315,15 @@ class Controller:
         self._upgrades.end(key)
         if uid is None:
             self._fingerprints.pop(key, None)
-            self._cluster_of.pop(key, None)
 
     def _servers_of(self, key: Key) -> tuple[str, Key]:
         """Return whose servers a reconcile needs. That of a QueueCluster, which finds out that they
         are away, does not wait for those of its MailQueues."""
-        return key.kind, self._cluster_of.get(key, key)
+        queues = self.indexes.at(key) if key.kind == MAIL_QUEUE.name else ()
+        return key.kind, next(map(cluster_of, queues), key)
 
     def _spread(self, interval: timedelta) -> timedelta:
         return interval * (0.9 + 0.2 * self._randomness.uniform())
-
-
-def key_of(kind: Kind, body: Mapping[str, Any]) -> Key:
-    """Return the key of an object."""
-    return Key(kind.name, body["metadata"]["namespace"], body["metadata"]["name"])
 
 
 def namespaces_of(queues: Sequence[Object]) -> set[str]:

@@ -50,11 +50,15 @@ class Finalizers:
         return await self._set(QUEUE_CLUSTER, found, wanted=bool(await self.holders(found)))
 
     async def holders(self, found: Object) -> Sequence[Object]:
-        """Return the MailQueues whose deletion needs a QueueCluster, of those that it allows."""
+        """Return the MailQueues whose deletion needs a QueueCluster, of those that it allows. None
+        is missed: a QueueCluster that is gone too early leaves their mail on its servers."""
         metadata = found["metadata"]
         place = metadata["namespace"], metadata["name"]
-        users = await self._clusters.users(*place, allowed_by(found))
-        return [each for each in users if has_finalizer(each)]
+        for certain in (False, True) if has_finalizer(found) else (False,):
+            users = await self._clusters.users(*place, allowed_by(found), certain=certain)
+            if holders := [each for each in users if has_finalizer(each)]:
+                return holders
+        return []
 
     async def remove(self, kind: Kind, found: Object) -> Object:
         """Remove the finalizer, so that the API server deletes the resource. Idempotent."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from postroad.controller.api import QUEUE_CLUSTER, Key
 from postroad.controller.claims import adopted_by
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.spec import MailQueueSpec
 from postroad.domain.names import QueueName
 from postroad.errors import InvalidQueueName
+from postroad.ports.kubernetes import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,16 @@ def is_erased_with_its_resource(found: Mapping[str, Any]) -> bool:
     return spec.get("deletionPolicy") == "Delete" and not spec.get("paused")
 
 
-def refers_to(queue: Mapping[str, Any], namespace: str, name: str) -> bool:
-    """Whether a MailQueue refers to this QueueCluster."""
-    reference = queue["spec"].get("clusterRef") or {}
-    referred = reference.get("namespace") or queue["metadata"]["namespace"]
-    return (referred, reference.get("name")) == (namespace, name)
+def cluster_of(body: Mapping[str, Any]) -> Key:
+    """Return the key of the QueueCluster that a MailQueue refers to."""
+    reference = body["spec"].get("clusterRef") or {}
+    namespace = reference.get("namespace") or body["metadata"]["namespace"]
+    return Key(QUEUE_CLUSTER.name, namespace, reference.get("name", ""))
+
+
+def referring(queues: Sequence[Object], cluster: Key) -> Sequence[Object]:
+    """Return the MailQueues that refer to this QueueCluster."""
+    return [each for each in queues if cluster_of(each) == cluster]
 
 
 def own_bucket(queue: Mapping[str, Any], prefix: str) -> str | None:

@@ -1,16 +1,24 @@
-"""What the watches know of the kinds that reconciles depend on, as indexes.
-
-Kopf keeps the indexes. They say when and how much to reconcile; what a reconcile acts on, it reads
-from the API server, because an index may be behind it.
-"""
+"""What the watches know of the kinds that reconciles depend on, as indexes. Kopf keeps them."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.api import (
+    CHILDREN,
+    DEPLOYMENT,
+    INSTANCE,
+    MAIL_QUEUE,
+    QUEUE_CLUSTER,
+    Key,
+)
 from postroad.controller.finalizers import has_finalizer
+from postroad.controller.queue_resource import cluster_of
+from postroad.ports.kubernetes import Kind, Object
+
+OWN = (MAIL_QUEUE, QUEUE_CLUSTER)
+OWN_NAMES = frozenset(each.name for each in OWN)
 
 
 class User(NamedTuple):
@@ -31,13 +39,14 @@ class Child(NamedTuple):
 
 
 class Indexes:
-    """The indexes of a running operator. `users` and `classes` by the key of the QueueCluster,
-    `children` by the key of the MailQueue."""
+    """The indexes of a running operator. `users` and `classes` by the key of the QueueCluster;
+    `objects` by their own key where the kind is postroad's, and else by kind, namespace and
+    `INSTANCE`."""
 
     def __init__(self) -> None:
         self.users: Mapping[Key, Collection[User]] = {}
         self.classes: Mapping[Key, Collection[str]] = {}
-        self.children: Mapping[Key, Collection[Child]] = {}
+        self.objects: Mapping[Key, Collection[Object]] = {}
 
     def class_of(self, cluster: Key) -> str | None:
         """Return the class of a QueueCluster; None where there is none, or its watch is behind."""
@@ -47,25 +56,57 @@ class Indexes:
         """Return the MailQueues that refer to a QueueCluster, allowed or not."""
         return frozenset(self.users[cluster]) if cluster in self.users else frozenset()
 
+    def at(self, key: Key) -> Collection[Object]:
+        """Return the objects under a key."""
+        return self.objects.get(key, ())
+
+    def of(self, kind: Kind) -> Iterator[tuple[Key, Object]]:
+        """Iterate over all objects of a kind."""
+        for key in list(self.objects):
+            if key.kind == kind.name:
+                for each in self.at(key):
+                    yield key, each
+
     def children_of(self, queue: Key) -> frozenset[Child]:
         """Return the children of a MailQueue."""
-        return frozenset(self.children[queue]) if queue in self.children else frozenset()
-
-
-def cluster_of(body: Mapping[str, Any]) -> Key:
-    """Return the key of the QueueCluster that a MailQueue refers to."""
-    reference = body["spec"].get("clusterRef") or {}
-    namespace = reference.get("namespace") or body["metadata"]["namespace"]
-    return Key(QUEUE_CLUSTER.name, namespace, reference.get("name", ""))
+        keys = [Key(each.name, queue.namespace, queue.name) for each in CHILDREN]
+        return frozenset(as_child(each) for key in keys for each in self.at(key))
 
 
 def as_user(body: Mapping[str, Any]) -> dict[Key, User]:
     """Return the entry of a MailQueue in the index of users."""
     metadata = body["metadata"]
-    key = Key(MAIL_QUEUE.name, metadata["namespace"], metadata["name"])
     ending = metadata.get("deletionTimestamp")
     state = (metadata["uid"], metadata["generation"], ending, has_finalizer(body))
-    return {cluster_of(body): User(key, state)}
+    return {cluster_of(body): User(key_of(body), state)}
+
+
+def as_object(body: Mapping[str, Any]) -> dict[Key, Object]:
+    """Return the entry of an object in the index of objects, without what no reconcile reads: of
+    its managed fields, those of an autoscaler are enough."""
+    metadata = dict(body["metadata"])
+    managed = metadata.pop("managedFields", None) or []
+    if kept := [each for each in managed if each.get("subresource") == "scale"]:
+        metadata["managedFields"] = kept
+    place = place_of(body)
+    return {} if place is None else {place: {**body, "metadata": metadata}}
+
+
+def place_of(body: Mapping[str, Any]) -> Key | None:
+    """Return under which key an object is indexed; None for one that is no resource of postroad's,
+    and no child."""
+    if body["kind"] in OWN_NAMES:
+        return key_of(body)
+    metadata = body["metadata"]
+    instance = (metadata.get("labels") or {}).get(INSTANCE)
+    return Key(body["kind"], metadata["namespace"], instance) if instance else None
+
+
+def as_child(body: Mapping[str, Any]) -> Child:
+    """Return the version of a child."""
+    metadata = body["metadata"]
+    rolling = body["kind"] == DEPLOYMENT.name and is_rolling(body)
+    return Child(body["kind"], metadata["name"], metadata["resourceVersion"], rolling)
 
 
 def owner_of(body: Mapping[str, Any]) -> Key | None:
@@ -77,15 +118,6 @@ def owner_of(body: Mapping[str, Any]) -> Key | None:
     return None
 
 
-def as_child(body: Mapping[str, Any]) -> dict[Key, Child]:
-    """Return the entry of an object in the index of children; none for what no MailQueue owns."""
-    owner, metadata = owner_of(body), body["metadata"]
-    if owner is None:
-        return {}
-    rolling = body["kind"] == DEPLOYMENT.name and is_rolling(body)
-    return {owner: Child(body["kind"], metadata["name"], metadata["resourceVersion"], rolling)}
-
-
 def is_rolling(deployment: Mapping[str, Any]) -> bool:
     """Whether a Deployment has pods of an older template, or too few of the newest. Pods that are
     not ready for a reason of their own hold up no other MailQueue."""
@@ -94,3 +126,8 @@ def is_rolling(deployment: Mapping[str, Any]) -> bool:
     updated = status.get("updatedReplicas") or 0
     seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
     return not seen or updated < wanted or (status.get("replicas") or 0) > updated
+
+
+def key_of(body: Mapping[str, Any]) -> Key:
+    """Return the key of an object."""
+    return Key(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])

@@ -30,9 +30,9 @@ from postroad.controller.api import (
     Key,
 )
 from postroad.controller.classes import class_of_cluster
-from postroad.controller.controller import Controller, key_of
-from postroad.controller.watched import Child, User, as_child, as_user
-from postroad.ports.kubernetes import Kind
+from postroad.controller.controller import Controller
+from postroad.controller.watched import User, as_object, as_user, key_of
+from postroad.ports.kubernetes import Kind, Object
 
 LONGEST_BACKOFF = 30.0
 """Seconds between Kopf's requests to an API server that refuses them or does not answer."""
@@ -71,6 +71,10 @@ def registry_of(controller: Controller, api: ApiServer) -> kopf.OperatorRegistry
     on_event, on_child_event = controller.on_event, controller.on_child_event
 
     def watch_own(kind: Kind) -> None:
+        @kopf.index(GROUP, VERSION, kind.plural, id="objects", registry=registry)
+        async def index_own(body: kopf.Body, **_: Any) -> dict[Key, Object]:
+            return as_object(dict(body))
+
         @kopf.on.event(GROUP, VERSION, kind.plural, id=f"watch-{kind.plural}", registry=registry)
         async def seen(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
             on_event(kind, dict(body), gone=type == "DELETED", routine=type is None)
@@ -82,12 +86,12 @@ def registry_of(controller: Controller, api: ApiServer) -> kopf.OperatorRegistry
             group,
             version,
             kind.plural,
-            id="children",
+            id="objects",
             labels={MANAGED_BY: "postroad"},
             registry=registry,
         )
-        async def index_child(body: kopf.Body, **_: Any) -> dict[Key, Child]:
-            return as_child(body)
+        async def index_child(body: kopf.Body, **_: Any) -> dict[Key, Object]:
+            return as_object(dict(body))
 
         @kopf.on.event(
             group,
@@ -98,13 +102,12 @@ def registry_of(controller: Controller, api: ApiServer) -> kopf.OperatorRegistry
             registry=registry,
         )
         async def seen(type: str | None, body: kopf.Body, **_: Any) -> None:  # noqa: A002
-            if type is not None:
-                on_child_event(dict(body))
+            on_child_event(dict(body), gone=type == "DELETED", routine=type is None)
 
     @kopf.on.startup(registry=registry)
     async def use_indexes(**indexes: Any) -> None:
         found = controller.indexes
-        found.users, found.children = indexes["users"], indexes["children"]
+        found.users, found.objects = indexes["users"], indexes["objects"]
         found.classes = indexes["classes"]
 
     @kopf.on.login(registry=registry)
@@ -126,7 +129,7 @@ def _index_own(registry: kopf.OperatorRegistry) -> None:
 
     @kopf.index(GROUP, VERSION, QUEUE_CLUSTER.plural, id="classes", registry=registry)
     async def index_class(body: kopf.Body, **_: Any) -> dict[Key, str]:
-        return {key_of(QUEUE_CLUSTER, body): class_of_cluster(body)}
+        return {key_of(body): class_of_cluster(body)}
 
 
 class Backoffs:

@@ -6,7 +6,7 @@ Source: Kubernetes documentation (API Concepts; Server-Side Apply).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,6 +49,12 @@ class Kubernetes(Protocol):
     ) -> Sequence[Object]:
         """Return the objects of a kind, in one namespace or in all. `labels` are equalities joined
         by commas."""
+        ...
+
+    async def uids(
+        self, kind: Kind, namespace: str | None = None, labels: str = ""
+    ) -> Collection[str]:
+        """Return the uids of the objects that `list` returns, without what else they have."""
         ...
 
     async def serves(self, *kinds: Kind) -> bool:

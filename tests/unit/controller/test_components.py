@@ -7,7 +7,7 @@ from typing import Any
 from postroad.controller.api import CONFIG_MAP, DEPLOYMENT
 from support.manual_loop import move, run
 from support.resources import intake, workers
-from support.running_controller import RunningController, running_controller
+from support.running_controller import NAMESPACE, RunningController, running_controller
 
 MALFORMED: dict[str, Any] = {"spec": {"containers": ["worker"]}}
 
@@ -54,8 +54,8 @@ def test_what_stops_both_is_named_at_both() -> None:
     async def scene() -> None:
         async with running_controller() as operator:
             await operator.declare(workers=workers(), intake=intake())
-            theirs = operator.found(CONFIG_MAP, "outgoing-queue")
-            theirs["metadata"]["ownerReferences"] = []
+            theirs = {"metadata": {"ownerReferences": []}}
+            await operator.user.patch(CONFIG_MAP, NAMESPACE, "outgoing-queue", theirs)
             await operator.change({"retry": {"maxAge": "48h"}})
             await move(5)
 

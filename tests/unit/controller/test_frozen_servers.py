@@ -29,7 +29,7 @@ async def declare_both(operator: RunningController) -> FaultInjector:
     await operator.create(queue_cluster(NAMESPACE, "other", rabbitmq=servers))
     for number in range(QUEUES):
         await operator.create(mail_queue(NAMESPACE, f"q-{number}", clusterRef={"name": "other"}))
-    await move(20)
+    await move(60)
     assert operator.condition("Ready", name=f"q-{QUEUES - 1}")["status"] == "True"
     return faults
 

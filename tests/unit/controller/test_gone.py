@@ -54,6 +54,7 @@ def test_both_finalizers_are_there_before_anything_is_made() -> None:
         for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
             await operator.create(each)
         await operator.create(mail_queue(NAMESPACE, deletionPolicy="Delete"))
+        operator.fill_indexes()
         await operator.controller.reconcile(Key("MailQueue", NAMESPACE, "outgoing"))
         await operator.controller.close()
 

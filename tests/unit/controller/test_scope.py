@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import FINALIZER, Key
+from postroad.controller.api import FINALIZER, INSTANCE, Key
 from postroad.controller.cluster_facts import ClusterFacts, KnownFacts
+from postroad.controller.queue_resource import cluster_of
 from postroad.controller.scope import (
     LastCheck,
     LastReconcile,
@@ -18,7 +19,7 @@ from postroad.controller.scope import (
     after_reconcile,
     scope_of,
 )
-from postroad.controller.watched import Child, User, as_child, as_user, cluster_of
+from postroad.controller.watched import Child, User, as_child, as_object, as_user
 from support.resources import mail_queue
 
 GOOD = {
@@ -137,16 +138,19 @@ def resource(**spec: Any) -> dict[str, Any]:
     return {**found, "metadata": {**found["metadata"], "uid": "u", "generation": 1}}
 
 
-def test_a_queue_is_indexed_by_its_cluster_and_a_child_by_its_owner() -> None:
+def test_a_queue_is_indexed_by_its_cluster_and_a_child_by_its_instance() -> None:
     elsewhere = resource(clusterRef={"name": "main", "namespace": "servers"})
-    owner = {"kind": "MailQueue", "name": "outgoing", "controller": True, "uid": "u"}
-    metadata = {"name": "outgoing-worker", "namespace": "mail", "resourceVersion": "7"}
-    child = {
-        "kind": "Deployment",
-        "metadata": {**metadata, "generation": 1, "ownerReferences": [owner]},
-        "spec": {"replicas": 0},
-        "status": {"observedGeneration": 1},
+    scaled = {"manager": "kube-controller-manager", "subresource": "scale"}
+    metadata = {
+        "name": "outgoing-worker",
+        "namespace": "mail",
+        "resourceVersion": "7",
+        "generation": 1,
+        "labels": {INSTANCE: "outgoing"},
     }
+    rest = {"spec": {"replicas": 0}, "status": {"observedGeneration": 1}}
+    child = {"kind": "Deployment", "metadata": {**metadata, "managedFields": [{}, scaled]}, **rest}
+    bare = {"kind": "Deployment", "metadata": {**metadata, "labels": {}}}
 
     assert cluster_of(resource()) == Key("QueueCluster", "mail", "main")
     assert as_user(elsewhere) == {
@@ -154,5 +158,12 @@ def test_a_queue_is_indexed_by_its_cluster_and_a_child_by_its_owner() -> None:
             Key("MailQueue", "mail", "outgoing"), ("u", 1, None, False)
         )
     }
-    assert as_child(child) == {Key("MailQueue", "mail", "outgoing"): CHILD}
-    assert as_child({"kind": "Deployment", "metadata": metadata}) == {}
+    assert as_child(child) == CHILD
+    assert as_object(child) == {
+        Key("Deployment", "mail", "outgoing"): {
+            "kind": "Deployment",
+            "metadata": {**metadata, "managedFields": [scaled]},
+            **rest,
+        }
+    }
+    assert as_object(bare) == {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -41,6 +41,9 @@ JSON, MERGE, APPLY = (
     "application/merge-patch+json",
     "application/apply-patch+yaml",
 )
+
+METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""Lists without spec and status."""
 
 ACCESS_REVIEW = Kind(
     "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
@@ -74,6 +77,13 @@ class ApiServer:
         type_meta = {"apiVersion": kind.api_version, "kind": kind.name}  # absent in lists
         assert found is not None
         return [{**type_meta, **each} for each in found["items"]]
+
+    async def uids(
+        self, kind: Kind, namespace: str | None = None, labels: str = ""
+    ) -> Collection[str]:
+        query = {"labelSelector": labels} if labels else {}
+        found = await self._call("GET", _path(kind, namespace), query=query, accept=METADATA)
+        return {each["metadata"]["uid"] for each in found["items"]} if found else ()
 
     async def serves(self, *kinds: Kind) -> bool:
         for kind in kinds:
@@ -208,13 +218,14 @@ class ApiServer:
         query: Mapping[str, str] | None = None,
         body: Mapping[str, Any] | None = None,
         content_type: str = JSON,
+        accept: str = JSON,
         missing_ok: bool = False,
     ) -> Object | None:
         status, headers, data = await self._exchange(
             method,
             f"{path}?{urlencode(query)}" if query else path,
             None if body is None else json.dumps(body).encode(),
-            {"Accept": JSON, "Content-Type": content_type},
+            {"Accept": accept, "Content-Type": content_type},
         )
         if status == 404 and missing_ok:
             return None

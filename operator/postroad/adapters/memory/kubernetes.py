@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -53,6 +53,11 @@ class MemoryKubernetes:
         )
         items: Sequence[Object] = (found or {})["items"]
         return items
+
+    async def uids(
+        self, kind: Kind, namespace: str | None = None, labels: str = ""
+    ) -> Collection[str]:
+        return {each["metadata"]["uid"] for each in await self.list(kind, namespace, labels)}
 
     async def serves(self, *kinds: Kind) -> bool:
         await self._step("list", Place("kinds", "", ""), lambda: None)
