@@ -24,6 +24,7 @@ from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connect, Connections
 from postroad.controller.deletion import DELETION_TIMEOUT, Deletion, retained
 from postroad.controller.engines import Engines
+from postroad.controller.figures import Turns
 from postroad.controller.finalizers import has_finalizer
 from postroad.controller.keeping import is_left
 from postroad.controller.queue_resource import cluster_of
@@ -49,7 +50,8 @@ class Intervals:
     come in waves."""
 
     figures: timedelta = timedelta(seconds=30)
-    """Sizes and limits in the status."""
+    """Turns of a MailQueue, longer where a QueueCluster has many: sizes and limits, and what other
+    intervals make due."""
 
     full: timedelta = timedelta(minutes=5)
     """Everything about a queue; repairs changes of which no watch had an event."""
@@ -87,6 +89,7 @@ class Controller:
         self._randomness = randomness
         self._engines = Engines(clock, randomness)
         self._intervals = intervals or Intervals()
+        self._turns = Turns()
         self._connections = Connections(connect)
         self._clusters = Clusters(
             watched,
@@ -106,6 +109,7 @@ class Controller:
             clock,
             self._engines,
             self.indexes,
+            self._turns,
             image,
             self._intervals.full,
             self._upgrades,
@@ -198,13 +202,13 @@ class Controller:
                     after = await self._reconcile_anew(key)
             except KubernetesConflict:
                 metrics.RECONCILES.labels(key.kind, "conflict").inc()
-                return self._spread(timedelta(seconds=0.5))
+                return timedelta(seconds=0.5) * self._jitter()
             except Exception as error:
                 metrics.RECONCILES.labels(key.kind, "error").inc()
                 count_error(None, error)
                 raise
         metrics.RECONCILES.labels(key.kind, "done").inc()
-        return self._spread(after) if after is not None else None
+        return after
 
     async def _reconcile_anew(self, key: Key) -> timedelta | None:
         """Reconcile once more what had changed since a watch brought it: it is then read by a
@@ -231,9 +235,10 @@ class Controller:
         if kind is QUEUE_CLUSTER:
             return await self._reconcile_cluster(key, found)
         if await self._is_left(found):
-            return self._intervals.clusters
+            return self._intervals.clusters * self._jitter()
         if "deletionTimestamp" in found["metadata"]:
-            return await self._deletion.proceed(found)
+            after = await self._deletion.proceed(found)
+            return after and after * self._jitter()
         return await self._reconcile_queue(key, found)
 
     async def _is_left(self, queue: Object) -> bool:
@@ -250,23 +255,26 @@ class Controller:
 
     async def _reconcile_queue(self, key: Key, found: Object) -> timedelta:
         last = await self._queues.reconcile(found, self._last.get(key))
+        every = self._intervals.figures * self._jitter()
+        turn = self._turns.wait(key, cluster_of(found), self._clock.elapsed(), every)
         if last is None:
             self._last.pop(key, None)
-            return self._intervals.figures
+            return turn
         self._last[key] = last
         if last.failures:
             delay: timedelta = self._intervals.first_retry * 2 ** min(last.failures - 1, 10)
-            return min(delay, self._intervals.clusters)
-        return self._intervals.figures
+            return min(delay, self._intervals.clusters) * self._jitter()
+        return turn
 
     async def _reconcile_cluster(self, key: Key, found: Object) -> timedelta | None:
         metadata = found["metadata"]
         kept = await self._health.keep(found)
         if kept is None:
-            return self._intervals.clusters
+            return self._intervals.clusters * self._jitter()
         found = kept
         if "deletionTimestamp" in metadata:
-            return await self._health.end(found)
+            after = await self._health.end(found)
+            return after and after * self._jitter()
         for each in self._upgrades.proceed(key, pace_of(found).at_once):
             self._work.add(each, Urgency.ROUTINE)
         uid, users, at = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()
@@ -274,12 +282,12 @@ class Controller:
         last = self._checked.get(uid)
         if last is not None and last.is_current(now, self._intervals.clusters):
             if not await self._health.notices_a_change(uid):
-                return self._intervals.servers
+                return self._intervals.servers * self._jitter()
             await self._learn_facts(found)  # a full check of a server that is away takes its time
         await self._health.reconcile(found)
         await self._learn_facts(found)
         self._checked[uid] = now
-        return self._intervals.servers
+        return self._intervals.servers * self._jitter()
 
     async def _learn_facts(self, cluster: Object) -> None:
         """Record the facts about a QueueCluster, and reconcile the MailQueues that depend on one
@@ -315,6 +323,7 @@ class Controller:
         self._upgrades.end(key)
         if uid is None:
             self._fingerprints.pop(key, None)
+            self._turns.forget(key)
 
     def _servers_of(self, key: Key) -> tuple[str, Key]:
         """Return whose servers a reconcile needs. That of a QueueCluster, which finds out that they
@@ -322,8 +331,8 @@ class Controller:
         queues = self.indexes.at(key) if key.kind == MAIL_QUEUE.name else ()
         return key.kind, next(map(cluster_of, queues), key)
 
-    def _spread(self, interval: timedelta) -> timedelta:
-        return interval * (0.9 + 0.2 * self._randomness.uniform())
+    def _jitter(self) -> float:
+        return 0.9 + 0.2 * self._randomness.uniform()
 
 
 def namespaces_of(queues: Sequence[Object]) -> set[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from postroad.controller.api import QUEUE_CLUSTER, Key
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.claims import adopted_by
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.spec import MailQueueSpec
@@ -37,6 +37,11 @@ class Queue:
             spec=MailQueueSpec.model_validate(found["spec"]),
             adopted=adopted_by(found),
         )
+
+    @property
+    def key(self) -> Key:
+        """The key of the resource."""
+        return Key(MAIL_QUEUE.name, self.name.namespace, self.name.name)
 
     @property
     def cluster_namespace(self) -> str:

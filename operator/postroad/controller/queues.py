@@ -17,6 +17,7 @@ from postroad.controller.attempts import attempt, count_error
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, unknown
 from postroad.controller.engines import Engines
+from postroad.controller.figures import Turns, reported_figures
 from postroad.controller.finalizers import Finalizers
 from postroad.controller.queue_children import QueueChildren
 from postroad.controller.queue_resource import Queue
@@ -71,6 +72,7 @@ class Queues:
         clock: Clock,
         engines: Engines,
         indexes: Indexes,
+        turns: Turns,
         image: str,
         interval: timedelta,
         upgrades: Upgrades,
@@ -85,6 +87,7 @@ class Queues:
         self._engines = engines
         self._servers = QueueServers(clusters, engines, clock)
         self._children = QueueChildren(api, image, upgrades)
+        self._turns = turns
 
     async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:
         """Read the facts about a MailQueue, decide the scope, carry it out, and write the status;
@@ -140,7 +143,7 @@ class Queues:
             report.findings = kept_findings(state.before)
             await self._make_children(cluster, state)
         else:
-            report.fields |= await self._measured(cluster, queue)
+            report.fields |= await self._measured(cluster, state)
         return facts.found, report
 
     async def _make_all(self, found: Object, cluster: Cluster, state: ReconcileState) -> Object:
@@ -152,7 +155,7 @@ class Queues:
             report.findings += await self._servers.ask(cluster, state)
             await self._make_children(cluster, state)
             if state.configured:
-                report.fields |= await self._measured(cluster, state.queue)
+                report.fields |= await self._measured(cluster, state)
         if not attempted.finding.is_good:
             report.findings = blocked(attempted.finding)
         return found
@@ -184,17 +187,21 @@ class Queues:
             found.append(advice(condition.RELAY_RESTRICTED, "OpenRelay", message))
         return found
 
-    async def _measured(self, cluster: Cluster, queue: Queue) -> dict[str, Any]:
-        """Return no figures after an error: the status keeps the former ones, and no condition
-        changes."""
-        if condition.VIEW_READY in cluster.away:
+    async def _measured(self, cluster: Cluster, state: ReconcileState) -> dict[str, Any]:
+        """Return the fields for new figures; none before their turn, and while `ViewReady` is why
+        there are none."""
+        queue, before = state.queue, state.before
+        due = "figuresAt" not in before or self._turns.is_due(queue.key, self._clock.elapsed())
+        if not due or condition.VIEW_READY in cluster.away:
             return {}
         try:
             bucket = queue.bucket(cluster.spec)
-            return await self._engines.figures(cluster.servers, queue, bucket)
+            figures = await self._engines.figures(cluster.servers, queue, bucket)
         except (PostroadError, TimeoutError) as error:
             count_error("cassandra", error)
-            return {}
+            slow = isinstance(error, TimeoutError)
+            return {"figuresError": "TooSlow" if slow else type(error).__name__}
+        return reported_figures(before, figures, self._clock.now())
 
     def _composed(self, scope: Scope, found: Object, report: Report) -> Status:
         before, generation = found.get("status") or {}, found["metadata"]["generation"]

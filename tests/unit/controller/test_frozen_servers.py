@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from postroad.adapters.memory.fault_injection import FaultInjector, Step
+from postroad.adapters.memory.servers import MemoryWorld
 from support.manual_loop import move, run
 from support.resources import mail_queue, queue_cluster
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -24,9 +25,12 @@ async def hang(step: Step) -> None:
 async def declare_both(operator: RunningController) -> FaultInjector:
     """Declare a healthy cluster, and another one with many queues; return the other's faults."""
     faults = operator.faults_at[ELSEWHERE] = FaultInjector()
+    operator.keyspaces["other"] = MemoryWorld(operator.clock)
     await operator.declare()
-    servers = {"uri": ELSEWHERE, "secretRef": {"name": "rabbitmq"}}
-    await operator.create(queue_cluster(NAMESPACE, "other", rabbitmq=servers))
+    other = queue_cluster(NAMESPACE, "other")
+    other["spec"]["rabbitmq"]["uri"] = ELSEWHERE
+    other["spec"]["cassandra"]["keyspace"] = "other"
+    await operator.create(other)
     for number in range(QUEUES):
         await operator.create(mail_queue(NAMESPACE, f"q-{number}", clusterRef={"name": "other"}))
     await move(60)

@@ -1,29 +1,103 @@
-"""How much the operator asks of the API server at rest."""
+"""How much the operator asks of the API server: for a new queue, and at rest.
+
+Intervals are those of production.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
+
+from postroad.controller.api import CHILDREN
 from support.manual_loop import move, run
-from support.resources import mail_queue, workers
+from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
-QUEUES, MINUTES = 20, 5
+MINUTES = 10
+WRITES = {"create", "patch", "update", "delete"}
 
 
-def requests(operator: RunningController, kind: str) -> int:
-    return sum(f" {kind} " in each for each in operator.calls)
+class Requests:
+    """The requests of the operator since the last time they were counted."""
+
+    def __init__(self, operator: RunningController) -> None:
+        self._operator = operator
+        self._seen = len(operator.calls)
+
+    def count(self) -> Counter[str]:
+        """Return how many of each `VERB KIND` there were."""
+        new = self._operator.calls[self._seen :]
+        self._seen += len(new)
+        return Counter(" ".join(each.split()[:2]) for each in new)
 
 
-def test_secrets_are_read_for_each_cluster_and_not_for_each_queue() -> None:
+def writes(requests: Counter[str]) -> int:
+    return sum(number for what, number in requests.items() if what.split()[0] in WRITES)
+
+
+async def declare_many(operator: RunningController, queues: int) -> None:
+    """Declare a QueueCluster with so many MailQueues, and wait until all are ready."""
+    for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
+        await operator.create(each)
+    for number in range(queues):
+        await operator.create(mail_queue(NAMESPACE, f"q-{number}"))
+    for _ in range(60):
+        await move(20)
+        names = [f"q-{number}" for number in range(queues)]
+        if all(operator.condition("Ready", name=each)["status"] == "True" for each in names):
+            break
+    else:
+        pytest.fail("queues are not ready")
+    await move(60)
+
+
+def test_a_new_queue_is_read_from_memory() -> None:
     async def scene() -> None:
         async with running_controller() as operator:
-            await operator.declare(workers=workers())
-            for number in range(QUEUES):
-                await operator.create(mail_queue(NAMESPACE, f"queue-{number}"))
-            await move(120)
-            before = requests(operator, "secrets")
+            await operator.declare(workers=workers(), intake=intake())
+            await move(60)
+            requests = Requests(operator)
+
+            await operator.create(mail_queue(NAMESPACE, "new", workers=workers(), intake=intake()))
+            await move(4)
+            counted = requests.count()
+
+            assert operator.condition("Ready", name="new")["status"] == "True"
+            names_free = {f"get {each.plural}": counted[f"get {each.plural}"] for each in CHILDREN}
+            made = {f"patch {each.plural}": counted[f"patch {each.plural}"] for each in CHILDREN}
+            assert (
+                names_free.keys()
+                | made.keys()
+                | {
+                    "update mailqueues",
+                    "update queueclusters",
+                    "create events",
+                    "get secrets",
+                }
+                >= counted.keys()
+            )
+            assert sum(names_free.values()) == sum(made.values()) == 5
+            assert counted["update mailqueues"] <= 4
+            assert counted["get secrets"] == 3, "of the check that counts the queues"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("queues", [100, 1000])
+def test_at_rest_queues_cost_few_requests_and_no_write(queues: int) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare_many(operator, queues)
+            requests = Requests(operator)
 
             await move(60 * MINUTES)
+            counted = requests.count()
 
-            assert requests(operator, "secrets") - before <= 3 * (MINUTES + 1)
+            assert writes(counted) == 0
+            assert sum(counted.values()) < 60 * MINUTES, "a request a second"
+            assert counted["get secrets"] <= 3 * (MINUTES + 1), (
+                "for the cluster, not for its queues"
+            )
 
     run(scene())

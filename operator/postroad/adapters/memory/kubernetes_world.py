@@ -9,9 +9,11 @@ Source: Kubernetes documentation (API Concepts; Garbage Collection).
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from copy import deepcopy
 from itertools import count
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from postroad.ports.clock import Clock
@@ -156,7 +158,8 @@ class KubernetesWorld:
                 yield WatchEvent("ERROR", dict(EXPIRED))
                 return
             changed = self._changed
-            for change in [each for each in self._changes if each.version > seen]:
+            begin = bisect_right(self._changes, seen, key=attrgetter("version"))
+            for change in self._changes[begin:]:
                 seen = change.version
                 was, is_now = (selects(change.place, each) for each in change[2:])
                 if is_now:
