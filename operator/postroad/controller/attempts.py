@@ -7,7 +7,7 @@ conditions goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -25,6 +25,8 @@ from postroad.controller.conditions import (
     good,
 )
 from postroad.errors import (
+    BlobsUnavailable,
+    BrokerUnavailable,
     InvalidInput,
     KubernetesConflict,
     KubernetesError,
@@ -32,6 +34,7 @@ from postroad.errors import (
     LeadershipLost,
     PostroadError,
     ServerError,
+    ViewUnavailable,
 )
 from postroad.telemetry import metrics
 
@@ -45,6 +48,13 @@ SERVERS = {
     BLOBS_READY: "s3",
 }
 """Which server the work behind a condition asks."""
+
+UNAVAILABLE: Mapping[str, type[ServerError]] = {
+    BROKER_READY: BrokerUnavailable,
+    VIEW_READY: ViewUnavailable,
+    BLOBS_READY: BlobsUnavailable,
+}
+TOO_SLOW = "TooSlow"
 
 
 @dataclass(slots=True)
@@ -66,8 +76,7 @@ async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncItera
         async with asyncio.timeout(seconds):
             yield attempted
     except TimeoutError as error:
-        message = f"no answer within {seconds:.0f} s"
-        attempted.finding = bad(condition, "TooSlow", message, retryable=True)
+        attempted.finding = silent(condition, f"no answer within {seconds:.0f} s")
         count_error(SERVERS.get(condition), error)
     except (KubernetesUnavailable, KubernetesConflict, LeadershipLost):
         raise
@@ -89,8 +98,16 @@ def count_error(server: str | None, error: BaseException | None) -> None:
     if isinstance(error, KubernetesError):
         server = "kubernetes"
     if server is not None and isinstance(error, (ServerError, TimeoutError)):
-        name = "TooSlow" if isinstance(error, TimeoutError) else type(error).__name__
+        name = TOO_SLOW if isinstance(error, TimeoutError) else type(error).__name__
         metrics.SERVER_ERRORS.labels(server, name).inc()
+
+
+def silent(condition: str, message: str) -> Finding:
+    """Return the finding about work that took too long: that of a server which is away, so that the
+    reason stays the same when the server is next found to be."""
+    if condition in UNAVAILABLE:
+        return failed(condition, UNAVAILABLE[condition](message))
+    return bad(condition, TOO_SLOW, message, retryable=True)
 
 
 def invalid_fields(error: ValidationError) -> str:

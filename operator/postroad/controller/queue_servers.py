@@ -15,7 +15,7 @@ from postroad.configuration.evidence import has_rows
 from postroad.configuration.store import Settled, settle
 from postroad.controller import conditions as condition
 from postroad.controller.actions import log_repair
-from postroad.controller.attempts import attempt
+from postroad.controller.attempts import TOO_SLOW, attempt
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, bad, good, unknown
 from postroad.controller.engines import Engines
@@ -81,6 +81,8 @@ class QueueServers:
             async with attempt(condition.CONFIGURATION_ACCEPTED) as attempted:
                 attempted.finding = await self._configure(cluster, state)
             accepted = attempted.finding
+            if accepted.reason == TOO_SLOW:
+                accepted = self._not_asked(state, accepted.message)
         else:
             accepted = self._not_asked(state, view.message)
         return [accepted, broker, view, blobs]
