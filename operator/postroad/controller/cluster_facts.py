@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.credentials import read_credentials
 from postroad.controller.drift import hash_of
+from postroad.controller.remembered_reads import Reads
 from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
-from postroad.ports.kubernetes import Kubernetes, Object
+from postroad.ports.kubernetes import Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ class KnownFacts:
             del self._changes[each]
 
 
-async def secrets_of(api: Kubernetes, cluster: Object, queues: Sequence[Object]) -> dict[str, str]:
+async def secrets_of(api: Reads, cluster: Object, queues: Sequence[Object]) -> dict[str, str]:
     """Return a text for each other namespace with MailQueues of a QueueCluster, which changes with
     the Secrets that their pods read. Raises: KubernetesUnavailable."""
     try:

@@ -35,6 +35,7 @@ from postroad.controller.credentials import (
 from postroad.controller.keeping import is_kept_elsewhere, kept_elsewhere
 from postroad.controller.queue_resource import Queue, own_bucket, referring
 from postroad.controller.quotas import Quotas
+from postroad.controller.remembered_reads import Reads
 from postroad.controller.schema_locks import SchemaLocks, place_of
 from postroad.controller.tables import need_of, table_options
 from postroad.errors import (
@@ -77,7 +78,8 @@ class Cluster:
 class Clusters:
     """Opens QueueClusters and creates their tables. `namespaces`: the watched ones; none: all.
     `ambient_credentials`: a QueueCluster without S3's Secret gets those of the operator's pod.
-    `certain`: what misses no MailQueue, where `api` has them from memory."""
+    `certain`: what misses no MailQueue, where `api` has them from memory. `reads`: reads of what is
+    read for each namespace."""
 
     def __init__(
         self,
@@ -88,10 +90,12 @@ class Clusters:
         ambient_credentials: bool = False,
         operator_class: str = DEFAULT_CLASS,
         certain: Kubernetes | None = None,
+        reads: Reads | None = None,
     ) -> None:
         self.operator_class = operator_class
         self._api = api
         self._certain = certain or api
+        self.reads: Reads = reads or api
         self._connections = connections
         self.namespaces = tuple(namespaces)
         self._ambient_credentials = ambient_credentials
@@ -100,7 +104,7 @@ class Clusters:
         self._away: dict[str, Mapping[str, Finding]] = {}
         self.facts = KnownFacts()
         self.quotas = Quotas()
-        self.claims = Claims(api)
+        self.claims = Claims(self._certain)
         self._schema = SchemaLocks()
 
     async def for_queue(self, queue: Queue, *, begun: bool) -> Cluster:
@@ -313,6 +317,6 @@ class Clusters:
     async def _allows(self, allowed: AllowedNamespaces, own: str, asking: str) -> bool:
         labels: Mapping[str, str] = {}
         if allowed.selector and asking != own:
-            namespace = await self._api.get(NAMESPACE, None, asking) or {}
+            namespace = await self.reads.get(NAMESPACE, None, asking) or {}
             labels = namespace.get("metadata", {}).get("labels") or {}
         return allows(allowed, own, asking, labels)

@@ -29,6 +29,7 @@ from postroad.controller.finalizers import has_finalizer
 from postroad.controller.keeping import is_left
 from postroad.controller.queue_resource import cluster_of
 from postroad.controller.queues import Queues
+from postroad.controller.remembered_reads import RememberedReads
 from postroad.controller.reporting import Reporter
 from postroad.controller.scope import LastCheck, LastReconcile
 from postroad.controller.upgrades import Upgrades
@@ -90,6 +91,7 @@ class Controller:
         self._engines = Engines(clock, randomness)
         self._intervals = intervals or Intervals()
         self._turns = Turns()
+        self._reads = RememberedReads(api, clock)
         self._connections = Connections(connect)
         self._clusters = Clusters(
             watched,
@@ -98,6 +100,7 @@ class Controller:
             ambient_credentials=ambient_credentials,
             operator_class=operator_class,
             certain=api,
+            reads=self._reads,
         )
         self._reporter = reporter = Reporter(watched, clock)
         self._class = OperatorClass(operator_class, api, self.indexes)
@@ -138,6 +141,7 @@ class Controller:
         that are left, and keeps the others in its indexes."""
         while True:
             await self._clock.sleep(self._intervals.full)
+            self._reads.forget_old()
             with suppress(PostroadError):
                 for kind, body in await self._api.missed_deletions():
                     if kind in OWN:
@@ -295,7 +299,7 @@ class Controller:
         metadata = cluster["metadata"]
         uid, known = metadata["uid"], self._clusters.facts
         queues = await self._clusters.queues(metadata["namespace"], metadata["name"])
-        secrets = await secrets_of(self._api, cluster, queues)
+        secrets = await secrets_of(self._reads, cluster, queues)
         before = {each: known.stamp(uid, each) for each in namespaces_of(queues)}
         answers = self._health.answers.get(uid, {})
         conflict = self._clusters.claims.conflict_of(uid)

@@ -20,6 +20,7 @@ from pydantic import SecretStr
 
 from postroad.controller.api import CONFIG_MAP, SECRET
 from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.remembered_reads import Reads
 from postroad.controller.server_tls import (
     AUTHORITIES_KEY,
     CERTIFICATE_KEYS,
@@ -30,7 +31,6 @@ from postroad.controller.server_tls import (
 from postroad.controller.spec_parts import LocalReference
 from postroad.errors import CertificateUnusable, CredentialsMissing
 from postroad.logins import LOGIN, S3_LOGIN
-from postroad.ports.kubernetes import Kubernetes
 from postroad.tls import server_context
 
 
@@ -76,7 +76,7 @@ NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
 
 
 async def read_credentials(
-    api: Kubernetes, namespace: str, spec: QueueClusterSpec
+    api: Reads, namespace: str, spec: QueueClusterSpec
 ) -> ClusterCredentials:
     """Read the objects from a namespace.
 
@@ -91,7 +91,7 @@ async def read_credentials(
 
 
 async def _read_server(
-    api: Kubernetes,
+    api: Reads,
     namespace: str,
     login: LocalReference | None,
     keys: tuple[str, ...],
@@ -117,7 +117,7 @@ async def _read_server(
     )
 
 
-async def read_authorities(api: Kubernetes, namespace: str, reference: AuthoritiesReference) -> str:
+async def read_authorities(api: Reads, namespace: str, reference: AuthoritiesReference) -> str:
     """Return certificate authorities in PEM form.
 
     Raises: CredentialsMissing, CertificateUnusable.
@@ -134,7 +134,7 @@ async def read_authorities(api: Kubernetes, namespace: str, reference: Authoriti
     return text
 
 
-async def check_certificate(api: Kubernetes, namespace: str, name: str) -> None:
+async def check_certificate(api: Reads, namespace: str, name: str) -> None:
     """Check that TLS can be served with a Secret, as the intake's pods do, which mount it.
 
     Raises: CredentialsMissing, CertificateUnusable.
@@ -142,7 +142,7 @@ async def check_certificate(api: Kubernetes, namespace: str, name: str) -> None:
     await _read_certificate(api, namespace, name)
 
 
-async def _read_certificate(api: Kubernetes, namespace: str, name: str) -> str:
+async def _read_certificate(api: Reads, namespace: str, name: str) -> str:
     """Return a certificate with its key, in PEM form."""
     found = await _read(api, namespace, LocalReference(name=name), CERTIFICATE_KEYS)
     pem = "".join(f"{found[each]}\n" for each in CERTIFICATE_KEYS)
@@ -162,7 +162,7 @@ async def _read_certificate(api: Kubernetes, namespace: str, name: str) -> str:
 
 
 async def _read(
-    api: Kubernetes,
+    api: Reads,
     namespace: str,
     reference: LocalReference | AuthoritiesReference,
     keys: Sequence[str],

@@ -37,6 +37,7 @@ from postroad.controller.drift import hash_of, is_current, repair_of
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.quotas import granted_workers
+from postroad.controller.remembered_reads import Reads
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import deployment_facts
 from postroad.controller.upgrades import Upgrades, paced
@@ -54,8 +55,9 @@ class QueueChildren:
     """Makes the children of MailQueues. `image` is what workers and intake run unless a MailQueue
     names another."""
 
-    def __init__(self, api: Kubernetes, image: str, upgrades: Upgrades) -> None:
+    def __init__(self, api: Kubernetes, reads: Reads, image: str, upgrades: Upgrades) -> None:
         self._api = api
+        self._reads = reads
         self._image = image
         self._upgrades = upgrades
 
@@ -164,14 +166,14 @@ class QueueChildren:
         reference = workers.handler.relay.ca_ref
         if reference is None:
             return context
-        text = await read_authorities(self._api, queue.name.namespace, reference)
+        text = await read_authorities(self._reads, queue.name.namespace, reference)
         versions = {**(context.tls_versions or {}), "relay": hash_of(text)}
         return replace(context, tls_versions=versions)
 
     async def _context(self, cluster: Cluster, queue: Queue) -> PodContext:
         credentials = cluster.credentials
         if cluster.namespace != queue.name.namespace:
-            credentials = await read_credentials(self._api, queue.name.namespace, cluster.spec)
+            credentials = await read_credentials(self._reads, queue.name.namespace, cluster.spec)
         return PodContext(
             cluster=cluster.spec,
             image=queue.spec.image or self._image,
@@ -181,7 +183,7 @@ class QueueChildren:
     async def _check_certificate(self, queue: Queue) -> None:
         if queue.spec.intake and queue.spec.intake.tls:
             name = queue.spec.intake.tls.secret_ref.name
-            await check_certificate(self._api, queue.name.namespace, name)
+            await check_certificate(self._reads, queue.name.namespace, name)
 
 
 def _workload(

@@ -86,7 +86,7 @@ class Queues:
         self._clock = clock
         self._engines = engines
         self._servers = QueueServers(clusters, engines, clock)
-        self._children = QueueChildren(api, image, upgrades)
+        self._children = QueueChildren(api, clusters.reads, image, upgrades)
         self._turns = turns
 
     async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:

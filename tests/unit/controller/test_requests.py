@@ -10,11 +10,12 @@ from collections import Counter
 import pytest
 
 from postroad.controller.api import CHILDREN
+from postroad.controller.api import NAMESPACE as NAMESPACE_KIND
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
-MINUTES = 10
+MINUTES, NAMESPACES = 10, 100
 WRITES = {"create", "patch", "update", "delete"}
 
 
@@ -99,5 +100,34 @@ def test_at_rest_queues_cost_few_requests_and_no_write(queues: int) -> None:
             assert counted["get secrets"] <= 3 * (MINUTES + 1), (
                 "for the cluster, not for its queues"
             )
+
+    run(scene())
+
+
+def test_queues_of_many_namespaces_cost_a_bounded_rate() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            selector = {"matchLabels": {"mail": "yes"}}
+            allowed = {"from": "Selector", "selector": selector}
+            for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE, allowedNamespaces=allowed)):
+                await operator.create(each)
+            reference = {"name": "main", "namespace": NAMESPACE}
+            for number in range(NAMESPACES):
+                name = f"ns-{number}"
+                metadata = {"name": name, "labels": {"mail": "yes"}}
+                kind = {"apiVersion": "v1", "kind": "Namespace"}
+                await operator.user.create(NAMESPACE_KIND, {**kind, "metadata": metadata})
+                for each in secrets(name):
+                    await operator.create(each)
+                await operator.create(mail_queue(name, clusterRef=reference, workers=workers()))
+            await move(120)
+            requests = Requests(operator)
+
+            await move(60 * MINUTES)
+            counted = requests.count()
+
+            assert counted["get namespaces"] > NAMESPACES
+            assert writes(counted) == 0
+            assert sum(counted.values()) < 5 * 60 * MINUTES
 
     run(scene())
