@@ -14,6 +14,7 @@ from postroad.controller.api import (
     QUEUE_CLUSTER,
     SERVICE,
 )
+from postroad.controller.watched_kubernetes import WATCHED
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, view, workers
 from support.running_operator import IMAGE, Running
@@ -86,7 +87,8 @@ async def test_the_cluster_says_what_it_found(operator: Running) -> None:
 
 
 async def test_nothing_is_written_while_nothing_changes(api: ApiServer, namespace: str) -> None:
-    """Many looks of all kinds pass here; none of them sends anything but reads."""
+    """Many reconciles of all kinds pass here. They read Secrets, and list what there is; all else
+    they have from the watches."""
     watched = RecordingApi(api.access)
     operator = Running(api, namespace, operator_api=watched)
     await operator.start()
@@ -104,5 +106,8 @@ async def test_nothing_is_written_while_nothing_changes(api: ApiServer, namespac
     finally:
         await operator.stop()
 
-    assert len(watched.calls) > before[0]
+    read = [each.path for each in watched.calls[before[0] :] if each.method == "GET"]
+    assert read
+    others = [each for each in read if "/secrets/" not in each]
+    assert {each.rpartition("/")[2] for each in others} <= {each.plural for each in WATCHED}
     assert watched.writes[before[1] :] == []

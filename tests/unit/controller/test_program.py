@@ -8,7 +8,7 @@ import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, HttpKubernetes, api_over_http
@@ -76,3 +76,22 @@ async def test_watches_that_are_forgotten_begin_anew(
 
     await operator.until_ready("second")
     assert operator.obstacle() == ""
+
+
+async def test_a_deletion_that_no_watch_brings_is_noticed(
+    operator: Running, served: tuple[str, HttpKubernetes]
+) -> None:
+    """Kopf lists anew after the 410, and keeps the object in its index."""
+    await operator.apply_cluster()
+    await operator.apply(mail_queue("mail"))
+    await operator.until_ready()
+
+    world = served[1].world
+    world.delete(Place(MAIL_QUEUE.plural, "mail", "outgoing"))
+    world.forget_changes()
+
+    for _ in range(100):
+        if await operator.events("Retained"):
+            break
+        await operator.pause()
+    assert await operator.events("Retained")
