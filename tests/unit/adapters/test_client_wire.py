@@ -1,0 +1,88 @@
+"""Lines that a client reads, however they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+
+from postroad.adapters.network.client import ClientWire
+from postroad.adapters.network.wire import ConnectionLost, TooSlow
+
+SOON, LATER = timedelta(milliseconds=20), timedelta(seconds=5)
+
+
+class Transport:
+    """A transport whose other side a test plays."""
+
+    def get_extra_info(self, name: str) -> object:
+        return ("192.0.2.1", 25) if name == "sockname" else None
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+@pytest.fixture
+async def wire() -> ClientWire:
+    made = ClientWire()
+    made.connection_made(cast("Any", Transport()))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("data", "lines"),
+    [
+        (b"\r\n250 x\r\n", [b"", b"250 x"]),
+        (b"12345\r\n", [b"12345"]),
+        (b"123456\r\nnext\r\n", [b"12345", b"next"]),
+        (b"1234567890\r\nnext\r\n", [b"12345", b"next"]),
+        (b"1\r2\n3\r\nnext\r\n", [b"1\r2\n3", b"next"]),
+        (b"1234\r\r\nnext\r\n", [b"1234\r", b"next"]),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 100])
+async def test_lines_are_cut_at_their_limit_and_end_by_crlf_alone(
+    wire: ClientWire, data: bytes, lines: list[bytes], size: int
+) -> None:
+    async def arrive() -> None:
+        for start in range(0, len(data), size):
+            wire.data_received(data[start : start + size])
+            await asyncio.sleep(0)
+
+    arriving = asyncio.ensure_future(arrive())
+
+    assert [await wire.read_line(5, LATER) for _ in lines] == lines
+    await arriving
+    assert wire.is_open
+
+
+async def test_a_line_that_does_not_come_is_too_slow_or_lost(wire: ClientWire) -> None:
+    wire.data_received(b"250 half")
+    assert not wire.is_open
+    with pytest.raises(TooSlow):
+        await wire.read_line(100, SOON)
+
+    wire.eof_received()
+    with pytest.raises(ConnectionLost):
+        await wire.read_line(100, LATER)
+
+
+async def test_arrival_waits_for_octets_or_to_be_woken(wire: ClientWire) -> None:
+    with pytest.raises(TooSlow):
+        await wire.arrival(SOON)
+    waiting = asyncio.ensure_future(wire.arrival(LATER))
+    await asyncio.sleep(0)
+    wire.wake()
+    await waiting
+
+    wire.data_received(b"x")
+    await wire.arrival(SOON)
+
+
+async def test_this_side_has_an_address_while_there_is_a_connection(wire: ClientWire) -> None:
+    assert wire.local_address == "192.0.2.1"
+    with pytest.raises(ConnectionLost):
+        _ = ClientWire().local_address
