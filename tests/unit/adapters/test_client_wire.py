@@ -17,8 +17,11 @@ SOON, LATER = timedelta(milliseconds=20), timedelta(seconds=5)
 class Transport:
     """A transport whose other side a test plays."""
 
+    def __init__(self, **info: object) -> None:
+        self._info = {"sockname": ("192.0.2.1", 25), **info}
+
     def get_extra_info(self, name: str) -> object:
-        return ("192.0.2.1", 25) if name == "sockname" else None
+        return self._info.get(name)
 
     def pause_reading(self) -> None: ...
 
@@ -86,3 +89,12 @@ async def test_this_side_has_an_address_while_there_is_a_connection(wire: Client
     assert wire.local_address == "192.0.2.1"
     with pytest.raises(ConnectionLost):
         _ = ClientWire().local_address
+
+
+async def test_a_plain_connection_stays_open_for_what_a_peer_still_reads(wire: ClientWire) -> None:
+    assert wire.eof_received() is True
+
+    secured = ClientWire()
+    assert secured.eof_received() is False, "there is no connection yet"
+    secured.connection_made(cast("Any", Transport(sslcontext=object())))
+    assert secured.eof_received() is False, "TLS has no half-close"

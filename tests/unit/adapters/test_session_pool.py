@@ -211,3 +211,31 @@ async def test_a_cancelled_borrower_leaves_the_session_to_the_next_one() -> None
     assert await third == "used"
     assert await use(pool) == "used"
     await pool.close()
+
+
+async def test_no_more_sessions_are_lent_than_the_limit() -> None:
+    opener = Opener()
+    pool = SessionPool(opener, PoolLimits(sessions=2, idle=LONG))
+    first, _ = await pool.borrow(), await pool.borrow()
+    third = asyncio.create_task(pool.borrow())
+    await asyncio.sleep(0.01)
+    assert (third.done(), len(opener.opened)) == (False, 2)
+
+    pool.give_back(first, failed=False)
+
+    assert await asyncio.wait_for(third, 5) is first
+    await pool.close()
+
+
+async def test_a_borrower_that_was_woken_and_cancelled_at_once_wakes_the_next() -> None:
+    hop = Limited(1)
+    pool = SessionPool(hop, PoolLimits(idle=LONG))
+    lent = await pool.borrow()
+    first, second = (asyncio.create_task(use(pool)) for _ in range(2))
+    await asyncio.sleep(0.01)
+
+    pool.give_back(lent, failed=False)
+    first.cancel()
+
+    assert await asyncio.wait_for(second, 5) == "used"
+    await pool.close()
