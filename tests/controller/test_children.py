@@ -92,6 +92,7 @@ async def test_a_child_that_is_deleted_twice_is_one_event(ready: Running) -> Non
             if [(each.get("series") or {"count": 1})["count"] for each in events] == [times]:
                 break
             await asyncio.sleep(0.1)
+        await ready.settle()
 
     (event,) = events
     assert event["series"]["count"] == 2

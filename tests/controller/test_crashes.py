@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.adapters.memory.fault_injection import Fault, at
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.api import MAIL_QUEUE
 from postroad.domain.names import QueueName
@@ -51,6 +52,38 @@ async def test_after_any_write_the_next_operator_finishes(
     assert [each.sequence for each in history.events] == [1]
     assert [each["sequence"] for each in status["history"]] == [1]
     assert status["configuration"]["version"] == 1
+
+
+@pytest.mark.parametrize("call", range(0, 24, 2))
+async def test_after_any_call_of_a_server_the_next_operator_finishes(
+    api: ApiServer, namespace: str, call: int
+) -> None:
+    """Calls of RabbitMQ, Cassandra and S3, of which the first reconciles make more than these."""
+    first = Running(api, namespace)
+    first.faults.plan = at(call, Fault.STOP_AFTER)
+    await first.apply_cluster()
+    await first.apply(
+        mail_queue(namespace, view=view("1h", 3), workers=workers(), deletionPolicy="Delete")
+    )
+    await first.start()
+    for _ in range(200):
+        if first.faults.stopped:
+            break
+        await first.pause()
+    await first.stop()
+    assert first.faults.stopped, first.faults.steps
+
+    second = Running(api, namespace, memory=first.memory)
+    await second.start()
+    try:
+        await second.until_ready()
+        history = await MemoryServers(first.memory).history(QueueName(namespace, "outgoing")).load()
+        warnings = await second.events(kind="Warning")
+    finally:
+        await second.stop()
+
+    assert [each.sequence for each in history.events] == [1]
+    assert warnings == []
 
 
 @pytest.mark.parametrize("writes", range(3))

@@ -144,6 +144,9 @@ class Running:
             asyncio.run(self._serve())
         except Exception as error:
             self._failure = error
+        except BaseExceptionGroup as died:
+            if not self.faults.stopped:
+                self._failure = AssertionError(repr(died))
         finally:
             self._ready.set()
 
