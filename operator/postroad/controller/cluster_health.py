@@ -150,10 +150,10 @@ class ClusterHealth:
     async def _check(self, found: Object, report: Report) -> None:
         metadata = found["metadata"]
         place = metadata["namespace"], metadata["name"]
-        users = await self._clusters.users(*place, allowed_by(found))
+        users = await self._clusters.users.allowed(*place, allowed_by(found))
         report.fields["queues"] = len(users)
         cluster = await self._clusters.open(found)
-        self._clusters.quotas.count(found, cluster.spec, users)
+        self._clusters.users.quotas.count(found, cluster.spec, users)
         checked = await self._clusters.check(cluster.uid, brief=False) or {}
         self.answers[cluster.uid] = answers_of(checked)
         findings = {server: server_finding(server, each) for server, each in checked.items()}

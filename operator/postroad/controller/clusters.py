@@ -1,4 +1,4 @@
-"""Access to QueueClusters: namespaces that may use them, their servers, their tables."""
+"""Access to QueueClusters: their servers, their tables."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
+from postroad.controller.api import QUEUE_CLUSTER
 from postroad.controller.attempts import count_error
 from postroad.controller.claims import Claims, adopted_by
 from postroad.controller.cluster_facts import KnownFacts
 from postroad.controller.cluster_spec import (
     DEFAULT_CLASS,
-    AllowedNamespaces,
     QueueClusterSpec,
-    allowed_by,
-    allows,
     resolve_hosts,
 )
+from postroad.controller.cluster_users import ClusterUsers
 from postroad.controller.conditions import (
     BLOBS_READY,
     BROKER_READY,
@@ -33,15 +31,13 @@ from postroad.controller.credentials import (
     read_credentials,
 )
 from postroad.controller.keeping import is_kept_elsewhere, kept_elsewhere
-from postroad.controller.queue_resource import Queue, own_bucket, referring
-from postroad.controller.quotas import Quotas
+from postroad.controller.queue_resource import Queue
 from postroad.controller.remembered_reads import Reads
 from postroad.controller.schema_locks import SchemaLocks, place_of
 from postroad.controller.tables import need_of, table_options
 from postroad.errors import (
     AmbientCredentialsDenied,
     CertificateUnusable,
-    ClusterNotAllowed,
     ClusterNotFound,
     ConfigurationRefused,
     CredentialsMissing,
@@ -94,8 +90,8 @@ class Clusters:
     ) -> None:
         self.operator_class = operator_class
         self._api = api
-        self._certain = certain or api
         self.reads: Reads = reads or api
+        self.users = ClusterUsers(api, certain or api, self.reads, namespaces)
         self._connections = connections
         self.namespaces = tuple(namespaces)
         self._ambient_credentials = ambient_credentials
@@ -103,8 +99,7 @@ class Clusters:
         self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
         self.facts = KnownFacts()
-        self.quotas = Quotas()
-        self.claims = Claims(self._certain)
+        self.claims = Claims(certain or api)
         self._schema = SchemaLocks()
 
     async def for_queue(self, queue: Queue, *, begun: bool) -> Cluster:
@@ -120,31 +115,16 @@ class Clusters:
         found = await self._find(namespace, name)
         if is_kept_elsewhere(found, self.namespaces):
             raise kept_elsewhere(found, self.namespaces)
-        if not await self._allows(allowed_by(found), namespace, queue.name.namespace):
-            raise ClusterNotAllowed(
-                f"QueueCluster {namespace}/{name} does not allow MailQueues of namespace "
-                f"{queue.name.namespace}",
-                hint="change its spec.allowedNamespaces, or use another cluster",
-            )
+        await self.users.admit(found, queue, begun=begun)
         uid, current = found["metadata"]["uid"], found["metadata"]["generation"]
         generation, credentials = self._credentials.get(uid, (None, None))
         if credentials is None or generation != current:
             cluster = await self.open(found)
         else:
             cluster = self._opened(found, credentials)
-        if not begun:
-            await self._require_place(found, cluster.spec, queue.uid)
         await self.claims.check_keyspace(cluster)
         stamp = (uid, current, *self.facts.stamp(uid, queue.name.namespace))
         return replace(cluster, stamp=stamp)
-
-    async def _require_place(self, found: Object, spec: QueueClusterSpec, uid: str) -> None:
-        if spec.quota.queues is None:
-            return
-        if not self.quotas.is_counted(found, uid):
-            place = found["metadata"]["namespace"], found["metadata"]["name"]
-            self.quotas.count(found, spec, await self.users(*place, spec.allowed_namespaces))
-        self.quotas.require(found, spec, uid)
 
     async def for_deletion(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces
@@ -213,41 +193,6 @@ class Clusters:
         }
         return checked
 
-    async def queues(self, namespace: str, name: str) -> Sequence[Object]:
-        """Return the MailQueues of the watched namespaces that refer to a QueueCluster."""
-        return referring(await self._watched(self._api), Key(QUEUE_CLUSTER.name, namespace, name))
-
-    async def others_with_bucket(self, queue: Queue, cluster: Cluster) -> Sequence[Object]:
-        """Return other MailQueues that stay, whose own bucket has the same name as that of a
-        queue. Those of another QueueCluster count too, because it may have the same store."""
-        bucket, prefix = queue.bucket(cluster.spec), cluster.spec.s3.bucket_prefix
-        return [
-            each
-            for each in await self._watched(self._certain)
-            if each["metadata"]["uid"] != queue.uid
-            and "deletionTimestamp" not in each["metadata"]
-            and own_bucket(each, prefix) == bucket
-        ]
-
-    async def _watched(self, api: Kubernetes) -> Sequence[Object]:
-        return [
-            each
-            for watched in self.namespaces or (None,)
-            for each in await api.list(MAIL_QUEUE, watched)
-        ]
-
-    async def users(
-        self, namespace: str, name: str, allowed: AllowedNamespaces, *, certain: bool = False
-    ) -> Sequence[Object]:
-        """Return the MailQueues that refer to a QueueCluster and that it allows. Others have no
-        effect on it, since every user who may create a MailQueue somewhere can refer to it.
-        `certain`: also those that no watch has brought yet."""
-        watched = await self._watched(self._certain if certain else self._api)
-        found = referring(watched, Key(QUEUE_CLUSTER.name, namespace, name))
-        asking = {each["metadata"]["namespace"] for each in found}
-        let_in = {each for each in asking if await self._allows(allowed, namespace, each)}
-        return [each for each in found if each["metadata"]["namespace"] in let_in]
-
     async def make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
         """Create the keyspace and the tables, or alter what differs, for all queues of the cluster;
         return the options, and what was changed. Cassandra is asked each time, because a user may
@@ -276,7 +221,7 @@ class Clusters:
 
     async def _make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
         allowed = cluster.spec.allowed_namespaces
-        users = await self.users(cluster.namespace, cluster.name, allowed)
+        users = await self.users.allowed(cluster.namespace, cluster.name, allowed)
         needs = [need for each in users if (need := need_of(each)) is not None]
         options = table_options(cluster.spec.cassandra, needs)
         held = await self.claims.claim_keyspace(cluster)
@@ -302,7 +247,7 @@ class Clusters:
         self._credentials.pop(uid, None)
         self._away.pop(uid, None)
         self.facts.forget(uid)
-        self.quotas.forget(uid)
+        self.users.quotas.forget(uid)
         self._connections.forget(uid)
 
     async def _find(self, namespace: str, name: str) -> Object:
@@ -313,10 +258,3 @@ class Clusters:
                 hint="create it; the operator then builds the queue",
             )
         return found
-
-    async def _allows(self, allowed: AllowedNamespaces, own: str, asking: str) -> bool:
-        labels: Mapping[str, str] = {}
-        if allowed.selector and asking != own:
-            namespace = await self.reads.get(NAMESPACE, None, asking) or {}
-            labels = namespace.get("metadata", {}).get("labels") or {}
-        return allows(allowed, own, asking, labels)

@@ -298,7 +298,7 @@ class Controller:
         that changed."""
         metadata = cluster["metadata"]
         uid, known = metadata["uid"], self._clusters.facts
-        queues = await self._clusters.queues(metadata["namespace"], metadata["name"])
+        queues = await self._clusters.users.referring(metadata["namespace"], metadata["name"])
         secrets = await secrets_of(self._reads, cluster, queues)
         before = {each: known.stamp(uid, each) for each in namespaces_of(queues)}
         answers = self._health.answers.get(uid, {})

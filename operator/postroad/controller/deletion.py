@@ -162,7 +162,7 @@ class Deletion:
         blobs = cluster.servers.blobs(bucket)
         if await blobs.exists():
             await check_erasable(queue.name, cluster.servers.views().view(str(queue.name)), blobs)
-            others = await self._clusters.others_with_bucket(queue, cluster)
+            others = await self._clusters.users.others_with_bucket(queue, cluster.spec)
             await self._claims.hold_bucket(cluster, queue)
             if queue.owns_bucket:
                 await self._claims.release_bucket(cluster, queue)

@@ -55,7 +55,7 @@ class Finalizers:
         metadata = found["metadata"]
         place = metadata["namespace"], metadata["name"]
         for certain in (False, True) if has_finalizer(found) else (False,):
-            users = await self._clusters.users(*place, allowed_by(found), certain=certain)
+            users = await self._clusters.users.allowed(*place, allowed_by(found), certain=certain)
             if holders := [each for each in users if has_finalizer(each)]:
                 return holders
         return []
