@@ -125,6 +125,7 @@ async def test_the_end_of_the_subscription_waits_for_what_is_under_way() -> None
 async def test_a_waiting_consumer_ends_with_the_subscription() -> None:
     belt = Belt(9)
     waiting = asyncio.ensure_future(belt.pipeline.next_item())
+    await belt.arrive()
     await belt.arrive(None)
 
     assert await asyncio.wait_for(waiting, 5) is None

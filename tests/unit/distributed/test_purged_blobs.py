@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, no_fault
+from postroad.distributed import purged_blobs
 from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
 from postroad.errors import ServerError, ViewUnavailable
@@ -301,3 +302,15 @@ async def test_a_blob_deletion_that_failed_is_repeated_by_the_next_purge(
     assert cluster.blobs == {}
     assert await cluster.deliver(process) == []
     cluster.check_nothing_is_left()
+
+
+async def test_a_purge_deletes_the_bytes_of_many_batches(
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purged_blobs, "TOGETHER", 2)
+    await cluster.enqueue(process, *names(range(9)), delay=7200)
+    await cluster.pass_time(OLD)
+
+    assert await process.queue.purge() == 9
+
+    assert not cluster.blobs

@@ -114,6 +114,12 @@ def test_a_stored_envelope_is_read_though_new_mail_may_not_say_it() -> None:
     assert Envelope(None, ("a,b@example.org",)).recipients == ("a,b@example.org",)
 
 
+def test_a_domain_has_255_octets_at_most() -> None:
+    assert Mail("a@x.example", ("b@" + "_" * 255,), b"")
+    with pytest.raises(InvalidMail):
+        Mail("a@x.example", ("b@" + "_" * 256,), b"")
+
+
 @pytest.mark.parametrize("priority", [-101, 101, 1.5, "3"])
 def test_a_priority_is_a_whole_number_within_bounds(priority: object) -> None:
     with pytest.raises(InvalidMail, match="-100 to 100"):
