@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from postroad.adapters.cassandra import added_columns, mark_statements, schema
 from postroad.adapters.cassandra.marks import CassandraMarks
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.table_columns import declared_by
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Ending, EndingKind, Traits
@@ -48,7 +49,7 @@ class Server:
     async def run(self, cql: str) -> list[dict[str, Any]]:
         if "system_schema.columns" in cql:
             self.looked += 1
-            return [{"table_name": table, "column_name": name} for table, name in self.columns]
+            return self._rows()
         if "system_schema.tables" in cql:
             aging = {"class": "x.None"}
             zero = {"default_time_to_live": 0, "compaction": aging, "gc_grace_seconds": 0}
@@ -64,6 +65,16 @@ class Server:
         elif (table := schema.table_of(cql)) is not None:
             self.tables.add(table)
         return []
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return what `system_schema.columns` has of the schema's tables and the added columns."""
+        tables = self.tables | {table for table, _ in self.columns}
+        return [
+            {"table_name": name[0], "column_name": name[1], **column._asdict()}
+            for statement in schema.statements()
+            for name, column in declared_by(statement).items()
+            if (name in self.columns if schema.column_of(statement) else name[0] in tables)
+        ]
 
     async def execute(self, statement: Statement, values: Sequence[Any]) -> list[dict[str, Any]]:
         return await self.execute_batch([(statement, values)])
