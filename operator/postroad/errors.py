@@ -11,6 +11,7 @@
     │   └── InvalidSettings
     ├── QueueNotFound           nothing was created under this name
     ├── QueueClosed             the handle was closed
+    ├── QueueInUse              consumers read the queue that is to be erased
     ├── ConfigurationError
     │   ├── ConfigurationRefused    a change that would make mail invisible
     │   ├── ConfigurationConflict   another process appended to the history first
@@ -113,6 +114,10 @@ class QueueNotFound(PostroadError):
 
 class QueueClosed(PostroadError):
     """The queue was closed by its owner."""
+
+
+class QueueInUse(PostroadError):
+    """Consumers read the queue."""
 
 
 class ConfigurationError(PostroadError):

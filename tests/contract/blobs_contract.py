@@ -195,6 +195,20 @@ class BlobsContract:
         assert dropped == 1100
         assert await keys_of(blobs) == []
 
+    async def test_a_prefix_is_emptied_step_by_step(self, blobs: Blobs) -> None:
+        for key in ("mine/a", "mine/b", "mine/c", "mine/d", "theirs/a"):
+            await blobs.put(key, b"x")
+
+        counts = [each async for each in blobs.empty("mine/")]
+
+        assert sum(counts) == 4
+        assert sum([each async for each in blobs.empty("mine/")]) == 0
+        assert await keys_of(blobs) == ["theirs/a"]
+
+    async def test_a_bucket_that_is_missing_is_empty(self, nowhere: Blobs) -> None:
+        assert sum([each async for each in nowhere.empty("mine/")]) == 0
+        assert await nowhere.drop("mine/") == 0
+
     async def test_dropping_a_queue_keeps_what_others_have_in_the_bucket(
         self, blobs: Blobs
     ) -> None:

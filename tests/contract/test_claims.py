@@ -20,8 +20,8 @@ from postroad.adapters.rabbitmq.queue_claim import QueueClaim
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.bootstrap.cluster import s3_access
-from postroad.controller.queue_claims import KEY, BucketClaim
-from postroad.domain.names import QueueName
+from postroad.controller.queue_claims import BucketClaim
+from postroad.domain.names import BUCKET_CLAIM, QueueName
 from postroad.ports.claims import ClaimRecord
 from support.amqp import amqp_server
 from support.keyspaces import OPTIONS, keyspace
@@ -65,7 +65,7 @@ class TestBucketClaim(ClaimContract):
 
     async def test_what_cannot_be_read_is_the_claim_of_another(self, record: ClaimRecord) -> None:
         """One that no annotation can name."""
-        await self.blobs.put(KEY, b"[]")
+        await self.blobs.put(BUCKET_CLAIM, b"[]")
 
         found = await claimed(record, FIRST)
 

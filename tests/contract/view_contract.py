@@ -20,6 +20,7 @@ from postroad.domain.entries import (
     EndingKind,
     Entry,
     Mark,
+    PurgeWatermark,
     Traits,
     UndecodableRow,
 )
@@ -1006,11 +1007,59 @@ class ViewContract:
         for each in (view, other):
             await _fill(each)
 
-        await view.erase()
-        await view.erase()
+        for _ in range(2):
+            await erase(view)
 
         assert await _census(view) == (0, 0, {}, Limits(None, None), 0, 0)
         assert await _census(other) == (2, 2, RECORDS, Limits(START, START), 1, 1)
+
+    async def test_an_erasure_that_stops_goes_on_behind_what_it_erased(self, view: View) -> None:
+        numbers = range(1, 8)
+        for number in numbers:
+            await view.insert(entry(number))
+
+        counts = [each async for each in view.erase_slices([START], 2)]
+
+        assert sum(counts) == len(numbers)
+        assert [each async for each in view.erase_slices([START], 2)] == []
+        assert (await view.count_rows(PARTITION, NOW)).total == 0
+
+    async def test_erasing_slices_leaves_other_slices_and_buckets(self, view: View) -> None:
+        kept = Partition(START, 2), Partition(START + HOUR, 1)
+        for each in (PARTITION, *kept):
+            await view.insert(entry(1, each))
+            await view.mark_delivered(key(1, each), NOW, NO_TRAITS)
+
+        assert sum([each async for each in view.erase_slices([START], 2)]) == 1
+
+        for each, count in ((PARTITION, 0), (kept[0], 1), (kept[1], 1)):
+            assert (await view.count_rows(each, NOW)).total == count
+            assert (await view.count_marks(each, NOW)).total == count
+
+    async def test_marks_without_rows_and_watermarks_are_erased(self, view: View) -> None:
+        await view.mark_delivered(key(1), NOW, NO_TRAITS)
+        await view.set_watermark(Partition(START, 0), PurgeWatermark(key(5).enqueue_id, NOW))
+
+        assert sum([each async for each in view.erase_slices([START], 2)]) == 0
+
+        assert await view.mark(key(1)) is None
+        assert (await view.stamp(Partition(START, 0))).watermark is None
+
+    async def test_delivery_records_go_with_the_rows_and_letters_of_their_mails(
+        self, view: View
+    ) -> None:
+        buried = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "no", entry(2))
+        await view.insert(entry(1))
+        await view.write_letter(buried)
+        for number in (1, 2, 3):
+            await view.record(UUID(int=number), tuple(RECORDS.values()))
+
+        assert sum([each async for each in view.erase_slices([START], 2)]) == 1
+        assert sum([each async for each in view.erase_letters()]) == 1
+
+        found = [await view.records(UUID(int=number)) for number in (1, 2, 3)]
+        assert found == [{}, {}, RECORDS]
+        assert await view.letter("2026-01", buried.enqueue_id) is None
 
     async def test_the_limits_of_a_queue_made_anew_may_be_earlier(
         self, store: ViewStore, view: View
@@ -1036,6 +1085,15 @@ async def _fill(view: View) -> None:
     await view.advance(browse_start=START, content_start=START)
     await view.close_slice(ClosedSlice(START, HOUR, {}))
     await view.write_letter(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry()))
+
+
+async def erase(view: View) -> None:
+    """Erase all that tests write."""
+    async for _ in view.erase_slices([START, START + HOUR], 2):
+        pass
+    async for _ in view.erase_letters():
+        pass
+    await view.erase()
 
 
 async def _census(view: View) -> tuple[object, ...]:

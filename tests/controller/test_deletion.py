@@ -8,18 +8,25 @@ from uuid import UUID
 
 import pytest
 
+from contract.view_contract import entry
 from postroad.adapters.memory.fault_injection import away, no_fault
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.api import (
+    CONFIG_MAP,
+    CONFIRM_DELETION,
     DEPLOYMENT,
     FINALIZER,
+    FORCE_DELETION,
     MAIL_QUEUE,
     NAMESPACE,
     QUEUE_CLUSTER,
     SECRET,
 )
+from postroad.controller.deletion import CONFIRMATION_NEEDED
+from postroad.controller.leftovers import NAME as LEFTOVERS
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.domain.ownership import Owner
+from postroad.domain.slices import Partition
 from support.resources import mail_queue, workers
 from support.running_operator import Running
 
@@ -101,6 +108,7 @@ async def test_delete_leaves_the_bytes_of_another_installation(operator: Running
     assert f"{name}/mail" in [key async for key in blobs.keys("")]
     (said,) = await operator.events("LeftBehind", "Warning")
     assert "those of another view" in said["note"]
+    assert list(await leftovers(operator)) == [str(name)]
     assert await what_is_left(operator) == (False, False, True)
 
 
@@ -129,31 +137,72 @@ async def test_a_queue_made_anew_after_delete_begins_anew(operator: Running) -> 
     assert (status["configuration"]["version"], status["configuration"]["sliceWindow"]) == (1, "2h")
 
 
-async def test_a_dead_server_does_not_hold_a_deletion_for_ever(operator: Running) -> None:
+async def annotate(operator: Running, annotation: str) -> None:
+    change = {"metadata": {"annotations": {annotation: "outgoing"}}}
+    assert await operator.api.patch(MAIL_QUEUE, operator.namespace, "outgoing", change)
+
+
+async def leftovers(operator: Running) -> dict[str, str]:
+    found = await operator.api.get(CONFIG_MAP, operator.namespace, LEFTOVERS)
+    return (found or {}).get("data") or {}
+
+
+async def test_a_deletion_with_mail_waiting_is_confirmed_by_an_annotation(
+    operator: Running,
+) -> None:
+    await declare(operator, deletionPolicy="Delete")
+    name = QueueName(operator.namespace, "outgoing")
+    tables = operator.memory.tables(str(name))
+    begin = tables.limits.browse_start
+    assert begin is not None
+    tables.insert(entry(1, Partition(begin, 0)))
+
+    await delete(operator)
+    conditions = await operator.until(
+        lambda found: "ConfirmationNeeded" in found["Ready"]["reason"]
+    )
+    assert conditions["Ready"]["message"].startswith("1 mail waits; ")
+    assert f"{CONFIRM_DELETION}=outgoing" in conditions["Ready"]["message"]
+    assert conditions["Stalled"]["status"] == "True"
+    assert len(await operator.events(CONFIRMATION_NEEDED, "Warning")) == 1
+
+    await annotate(operator, CONFIRM_DELETION)
+    await operator.until_gone(MAIL_QUEUE, "outgoing")
+    assert await what_is_left(operator) == (False, False, False)
+
+
+async def test_a_deletion_that_a_server_holds_up_is_forced_and_lists_what_is_left(
+    operator: Running,
+) -> None:
     await declare(operator, deletionPolicy="Delete")
 
     operator.faults.plan = away("blobs")
     await delete(operator)
-    conditions = await operator.until(lambda found: found["Ready"]["reason"] == "Deleting")
+    conditions = await operator.until(lambda found: found["Ready"]["reason"] == "DeletionHeldUp")
+    assert "S3 holds up the bytes" in conditions["Ready"]["message"]
+    status = await operator.status()
+    assert status["deletion"]["done"] == ["messages", "rows"]
+    assert [each["server"] for each in status["deletion"]["heldUpBy"]] == ["S3"]
+
+    await annotate(operator, FORCE_DELETION)
     await operator.until_gone(MAIL_QUEUE, "outgoing")
-
-    assert f"postroad-{operator.namespace}-outgoing" in conditions["Ready"]["message"]
     (said,) = await operator.events("LeftBehind", "Warning")
-    assert f"bucket postroad-{operator.namespace}-outgoing" in said["note"]
     assert "RabbitMQ" not in said["note"]
-    assert await what_is_left(operator) == (False, False, True)
+    assert list(await leftovers(operator)) == [f"{operator.namespace}.outgoing"]
+    assert await what_is_left(operator) == (True, True, True)
 
 
-async def test_a_server_that_comes_back_in_time_is_still_cleaned(operator: Running) -> None:
+async def test_a_server_that_comes_back_is_still_cleaned(operator: Running) -> None:
     await declare(operator, deletionPolicy="Delete")
 
-    operator.faults.plan = away("view")
+    operator.faults.plan = away("blobs")
     await delete(operator)
-    await operator.until(lambda found: found["Ready"]["reason"] == "Deleting")
+    await operator.until(lambda found: found["Ready"]["reason"] == "DeletionHeldUp")
     operator.faults.plan = no_fault
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
     assert await what_is_left(operator) == (False, False, False)
+    assert await leftovers(operator) == {}
 
 
 async def test_secrets_that_are_gone_do_not_keep_a_queue_from_being_deleted(
@@ -181,9 +230,7 @@ async def test_a_paused_queue_is_retained(operator: Running) -> None:
     assert await what_is_left(operator) == (True, True, True)
 
 
-async def test_an_event_names_what_a_queue_without_its_cluster_leaves_behind(
-    operator: Running,
-) -> None:
+async def test_a_queue_without_its_cluster_is_forced_and_listed(operator: Running) -> None:
     await declare(operator, deletionPolicy="Delete")
     for _ in range(100):  # the operator sets the finalizer again when it sees that it is missing
         no_finalizers = {"metadata": {"finalizers": None}}
@@ -193,12 +240,15 @@ async def test_an_event_names_what_a_queue_without_its_cluster_leaves_behind(
         await operator.api.patch(QUEUE_CLUSTER, operator.namespace, "main", no_finalizers)
 
     await delete(operator)
+    conditions = await operator.until(lambda found: found["Ready"]["reason"] == "DeletionHeldUp")
+    assert "there is no QueueCluster main" in conditions["Ready"]["message"]
+    await annotate(operator, FORCE_DELETION)
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
     (said,) = await operator.events("LeftBehind", "Warning")
-    for part in ("RabbitMQ exchange", "in Cassandra", "in S3"):
+    for part in ("messages", "rows", "bytes", "history"):
         assert part in said["note"]
-    assert "there is no QueueCluster main" in said["note"]
+    assert list(await leftovers(operator)) == [f"{operator.namespace}.outgoing"]
     assert await operator.events("Deleted") == []
 
 

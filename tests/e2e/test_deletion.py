@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -74,9 +73,27 @@ def test_retain_keeps_queue_rows_and_bytes(sandbox: Sandbox) -> None:
     eventually(lambda: not sandbox.pods("intake"), within_seconds=60)
 
 
+def annotate(sandbox: Sandbox, annotation: str) -> None:
+    sandbox.kubectl(
+        *("annotate", "mailqueue", "outgoing", "-n", sandbox.namespace),
+        f"postroad.dev/{annotation}=outgoing",
+    )
+
+
 def test_delete_removes_queue_rows_bytes_and_history(sandbox: Sandbox) -> None:
     with_a_waiting_mail(sandbox, "Delete")
+    sandbox.kubectl("delete", "mailqueue", "outgoing", "-n", sandbox.namespace, "--wait=false")
+    asked = eventually(
+        lambda: (
+            sandbox.condition("Ready").get("reason") == "ConfirmationNeeded"
+            and sandbox.condition("Ready")
+        ),
+        within_seconds=60,
+    )
+    assert "1 mail waits" in asked["message"]
+    assert rows(sandbox, "enqueued_mails") == 1
 
+    annotate(sandbox, "confirm-deletion")
     delete(sandbox)
 
     assert broker_object("queues", f"postroad.{sandbox.namespace}.outgoing.work") is None
@@ -87,21 +104,32 @@ def test_delete_removes_queue_rows_bytes_and_history(sandbox: Sandbox) -> None:
     assert object_keys(f"postroad-{sandbox.namespace}-outgoing") is None
 
 
-def test_with_a_server_gone_deletion_still_ends_and_says_what_was_left(sandbox: Sandbox) -> None:
+def test_with_a_server_gone_deletion_waits_or_is_forced_and_lists_what_is_left(
+    sandbox: Sandbox,
+) -> None:
     with_a_waiting_mail(sandbox, "Delete")
+    annotate(sandbox, "confirm-deletion")
     sandbox.stack.s3.kill()
     try:
-        begin = time.monotonic()
+        sandbox.kubectl("delete", "mailqueue", "outgoing", "-n", sandbox.namespace, "--wait=false")
+        held = eventually(
+            lambda: (
+                sandbox.condition("Ready").get("reason") == "DeletionHeldUp"
+                and sandbox.condition("Ready")
+            ),
+            within_seconds=120,
+        )
+        assert "S3 holds up the bytes" in held["message"]
+        annotate(sandbox, "force-deletion")
         delete(sandbox)
-        took = time.monotonic() - begin
-        left = [
-            e for e in sandbox.kubectl.list("events", sandbox.namespace) if e["type"] == "Warning"
-        ]
+        (left,) = sandbox.events("LeftBehind")
     finally:
         sandbox.stack.up(["s3"])
 
-    assert took < 240
-    assert any("postroad-" in event["message"] for event in left), left
+    assert left["type"] == "Warning"
+    assert rows(sandbox, "enqueued_mails") == 0
+    listed = sandbox.kubectl("get", "configmap", "postroad-leftovers", "-A", "-o", "json")
+    assert f"{sandbox.namespace}.outgoing" in listed
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from uuid import UUID
 import pytest
 
 import servers
-from contract.view_contract import NO_TRAITS, PARTITION, entry, time_of
+from contract.view_contract import NO_TRAITS, PARTITION, entry, erase, time_of
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.clocks import AgreedTime
@@ -115,7 +115,7 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     await other.server_times()
     let_lag(sessions[1], 4)
 
-    await one.erase()
+    await erase(one)
     await other.insert(new)
     await other.mark_delivered(new.key, NOON, NO_TRAITS)
     await other.write_letter(new_letter)
@@ -144,7 +144,7 @@ async def test_a_row_of_a_machine_that_was_paused_outlives_an_earlier_cleanup(
 async def test_what_is_written_after_an_erasure_stays(one: View, other: View) -> None:
     await one.insert(entry())
     with clock_ahead(30):
-        await one.erase()
+        await erase(one)
 
     await other.insert(entry(2))
 

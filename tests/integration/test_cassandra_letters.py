@@ -58,7 +58,7 @@ async def test_letters_among_many_that_were_taken_out_are_listed_counted_and_era
     await view.delete_letter(letters[1])
     assert await view.count_letters() == 2
 
-    await view.erase()
+    assert sum([each async for each in view.erase_letters()]) == 2
     assert await CassandraView(view._session, QUEUE).count_letters() == 0
 
 

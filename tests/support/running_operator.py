@@ -60,7 +60,6 @@ class Running:
         operator_api: ApiServer | None = None,
         also: tuple[str, ...] = (),
         memory: MemoryWorld | None = None,
-        deletion_timeout: timedelta = timedelta(seconds=5),
         clock: Clock | None = None,
     ) -> None:
         self.api = api
@@ -77,7 +76,6 @@ class Running:
         self._operator_api = operator_api or ApiServer(api.access, FIELD_MANAGER)
         """Its own, because its connections belong to its event loop."""
 
-        self._deletion_timeout = deletion_timeout
         self._ready = Event()
         self._thread: Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -158,7 +156,6 @@ class Running:
             namespaces=(self.namespace, *self._also),
             lease_namespace=self.namespace,
             intervals=QUICK,
-            deletion_timeout=self._deletion_timeout,
         )
         unfenced = ApiServer(self._operator_api.access, FIELD_MANAGER)
         self.elector = program.elector_of(options, unfenced, clock, randomness)

@@ -57,6 +57,7 @@ _PLACES = {
     "operator": "postroad.cli.operator_command:operator",
     "maintain": "postroad.cli.maintenance:maintain",
     "audit": "postroad.cli.maintenance:audit",
+    "erase": "postroad.cli.erasing:erase",
     "config": "postroad.cli.configuration:config",
     "verify": "postroad.cli.directories:verify",
     "dump": "postroad.cli.directories:dump",

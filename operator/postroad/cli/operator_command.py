@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from datetime import timedelta
 from importlib.metadata import version
 
 import click
@@ -51,16 +50,8 @@ def _checked_class(_: click.Context, __: click.Parameter, value: str) -> str:
     envvar="POSTROAD_OPERATOR_LEASE_NAMESPACE",
     default="postroad-system",
     show_default=True,
-    help="Namespace of the Lease by which one of several operators leads. The same for all "
-    "operators of a cluster.",
-)
-@click.option(
-    "--deletion-timeout",
-    type=click.IntRange(min=1),
-    envvar="POSTROAD_OPERATOR_DELETION_TIMEOUT",
-    default=120,
-    show_default=True,
-    help="Seconds after which a deletion ends although a server is away.",
+    help="Namespace of the Lease by which one of several operators leads, and of the list of what "
+    "deletions left behind. The same for all operators of a cluster.",
 )
 @click.option(
     "--tasks",
@@ -98,7 +89,6 @@ def operator(
     image: str,
     operator_class: str,
     lease_namespace: str,
-    deletion_timeout: int,
     tasks: int,
     ambient_credentials: bool,
     health_host: str,
@@ -125,7 +115,6 @@ def operator(
         operator_class=operator_class,
         lease_namespace=lease_namespace,
         tasks=tasks,
-        deletion_timeout=timedelta(seconds=deletion_timeout),
         ambient_credentials=ambient_credentials,
     )
     asyncio.run(program.serve(options, health_host, health_port))

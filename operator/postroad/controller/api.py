@@ -19,6 +19,13 @@ FINALIZER = f"{GROUP}/cleanup"
 ADOPT = f"{GROUP}/adopt"
 """Annotation of a resource: the id of a claim of another one, which this one may take over."""
 
+CONFIRM_DELETION = f"{GROUP}/confirm-deletion"
+"""Annotation of a MailQueue or a namespace, with its name: mail that waits is deleted too."""
+
+FORCE_DELETION = f"{GROUP}/force-deletion"
+"""Annotation of a MailQueue, with its name: the deletion ends with what can be deleted now, and the
+rest is listed."""
+
 CONFIGURATION_HASH = f"{GROUP}/configuration-hash"
 """Pod template annotation: the Deployment replaces its pods when it changes."""
 

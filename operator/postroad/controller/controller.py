@@ -21,12 +21,14 @@ from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.cluster_spec import DEFAULT_CLASS, pace_of
 from postroad.controller.clusters import Clusters
+from postroad.controller.confirmation import answers
 from postroad.controller.connections import Connect, Connections
-from postroad.controller.deletion import DELETION_TIMEOUT, Deletion, retained
+from postroad.controller.deletion import Deletion, retained
 from postroad.controller.engines import Engines
 from postroad.controller.figures import Turns
 from postroad.controller.finalizers import has_finalizer
 from postroad.controller.keeping import is_left
+from postroad.controller.leftovers import Leftovers
 from postroad.controller.queue_resource import cluster_of
 from postroad.controller.queues import Queues
 from postroad.controller.remembered_reads import RememberedReads
@@ -67,8 +69,12 @@ class Intervals:
     """After a failed reconcile; doubled up to `clusters`."""
 
 
+OWN_NAMESPACE = "postroad-system"
+"""Where `manifests/install.yaml` runs the operator."""
+
+
 class Controller:
-    """Reconciles MailQueues and QueueClusters."""
+    """Reconciles MailQueues and QueueClusters. `own_namespace`: of the list of leftovers."""
 
     def __init__(
         self,
@@ -80,9 +86,9 @@ class Controller:
         image: str,
         namespaces: Sequence[str] = (),
         intervals: Intervals | None = None,
-        deletion_timeout: timedelta = DELETION_TIMEOUT,
         ambient_credentials: bool = False,
         operator_class: str = DEFAULT_CLASS,
+        own_namespace: str = OWN_NAMESPACE,
     ) -> None:
         self.indexes = Indexes()
         self._api = watched = WatchedKubernetes(api, self.indexes, namespaces)
@@ -105,6 +111,7 @@ class Controller:
         self._reporter = reporter = Reporter(watched, clock)
         self._class = OperatorClass(operator_class, api, self.indexes)
         self._upgrades = Upgrades(self.indexes)
+        leftovers = Leftovers(watched, own_namespace)
         self._queues = Queues(
             watched,
             self._clusters,
@@ -113,11 +120,14 @@ class Controller:
             self._engines,
             self.indexes,
             self._turns,
+            leftovers,
             image,
             self._intervals.full,
             self._upgrades,
         )
-        self._deletion = Deletion(watched, self._clusters, reporter, clock, deletion_timeout)
+        self._deletion = Deletion(
+            watched, self._clusters, reporter, clock, self._engines, leftovers
+        )
         self._health = ClusterHealth(watched, self._clusters, reporter, clock, self._upgrades)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
         self._last: dict[Key, LastReconcile] = {}
@@ -345,11 +355,11 @@ def namespaces_of(queues: Sequence[Object]) -> set[str]:
 
 
 def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:
-    """Return what changes of a resource when anything but its status does: the spec, and whether it
-    is being deleted or held. The operator writes the status, so its own write must not start a
-    reconcile."""
+    """Return what changes of a resource when anything but its status does: the spec, whether it is
+    being deleted or held, and what confirms its deletion. The operator writes the status, so
+    its own write must not start a reconcile."""
     metadata = body["metadata"]
     return (
         (metadata["uid"], metadata.get("generation")),
-        (metadata.get("deletionTimestamp"), has_finalizer(body)),
+        (metadata.get("deletionTimestamp"), has_finalizer(body), answers(body)),
     )

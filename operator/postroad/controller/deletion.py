@@ -1,54 +1,76 @@
-"""Carries out a MailQueue's deletion policy within a bounded time.
+"""Carries out a MailQueue's deletion policy, step by step until all is gone.
 
-Pods end before the objects on the servers are deleted, because a running pod would create them
-again. A server that is away until the deadline keeps its objects, and an Event names them, so that
-a deletion never blocks a namespace for ever.
+A step is a few seconds; then other resources are reconciled. How far the deletion is stands in the
+status, so that another operator goes on. Nothing ends it early but an administrator's annotation,
+after which what is left stands in a list.
+Mail that waits is deleted only when that is confirmed; pods end before the objects on the servers
+are deleted, because a running pod would create them again. Source: ADR 0044.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
 
 from pydantic import ValidationError
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD
+from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, NAMESPACE, POD
+from postroad.controller.attempts import invalid_fields
+from postroad.controller.claimed_parts import ClaimedParts
 from postroad.controller.clusters import Cluster, Clusters
-from postroad.controller.conditions import READY, RECONCILING, STALLED, Finding, Truth, conditions
+from postroad.controller.conditions import (
+    READY,
+    RECONCILING,
+    STALLED,
+    Finding,
+    Truth,
+    conditions,
+)
+from postroad.controller.confirmation import (
+    how_to_confirm,
+    how_to_force,
+    is_confirmed,
+    is_forced,
+)
+from postroad.controller.deletion_progress import LATEST, SOON, DeletionProgress, named, why
+from postroad.controller.engines import Engines
 from postroad.controller.finalizers import Finalizers, has_finalizer
+from postroad.controller.leftovers import Leftover, Leftovers
 from postroad.controller.queue_children import find_children
 from postroad.controller.queue_claims import QueueClaims
 from postroad.controller.queue_resource import Queue, is_erased_with_its_resource
 from postroad.controller.reporting import NORMAL, WARNING, Announcement, Reporter
-from postroad.distributed.ownership import check_erasable
-from postroad.errors import InvalidQueueName, PostroadError
+from postroad.distributed.erasure import Erasable, Erasure, Part
+from postroad.errors import (
+    InvalidQueueName,
+    KubernetesConflict,
+    KubernetesUnavailable,
+    PostroadError,
+    QueueNotFound,
+    ResourceConflict,
+)
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
 
-DELETION_TIMEOUT = timedelta(minutes=2)
-"""Bound of a deletion, after which it ends although a server is away."""
+STEP = timedelta(seconds=2)
+"""How long a step works, beside one request of each server."""
 
-SERVER_SECONDS = 20.0
-RETRY = timedelta(seconds=3)
+AT_ONCE = 2
+"""Deletions that take a step at the same time: those of a whole namespace leave the other tasks to
+the queues that stay."""
+
+ASKED_AGAIN = timedelta(seconds=15)
+"""Interval of looks at mail that waits, while its deletion is not confirmed."""
+
 DELETING = "Deleting"
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """An object that a deletion could not remove, and why."""
-
-    what: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"{self.what} ({self.why})"
+HELD_UP = "DeletionHeldUp"
+CONFIRMATION_NEEDED = "ConfirmationNeeded"
 
 
 class Deletion:
-    """Carries out deletions. `timeout` counts from the deletion timestamp."""
+    """Carries out deletions."""
 
     def __init__(
         self,
@@ -56,49 +78,135 @@ class Deletion:
         clusters: Clusters,
         reporter: Reporter,
         clock: Clock,
-        timeout: timedelta = DELETION_TIMEOUT,
+        engines: Engines,
+        leftovers: Leftovers,
     ) -> None:
         self._api = api
         self._clusters = clusters
         self._reporter = reporter
         self._finalizers = Finalizers(api, clusters)
         self._clock = clock
-        self._timeout = timeout
+        self._engines = engines
+        self._leftovers = leftovers
+        self._stepping = 0
         self._claims = QueueClaims(clusters.claims)
 
     async def proceed(self, found: Object) -> timedelta | None:
         """Carry on a deletion; return after how long to continue, None when it is over."""
+        if not (has_finalizer(found) and is_erased_with_its_resource(found)):
+            await self._finalizers.remove(MAIL_QUEUE, found)
+            return None
+        progress = DeletionProgress.of(found.get("status") or {}, self._clock.now())
         try:
             queue = Queue.of(found)
-        except (ValidationError, InvalidQueueName):
+            cluster = await self._clusters.for_deletion(queue)
+        except InvalidQueueName:  # nothing was ever made under this name
             await self._finalizers.remove(MAIL_QUEUE, found)
             return None
-        if not (has_finalizer(found) and queue.is_erased_with_its_resource):
-            await self._finalizers.remove(MAIL_QUEUE, found)
+        except ValidationError as error:
+            return await self._stopped(found, progress, invalid_fields(error))
+        except (KubernetesUnavailable, KubernetesConflict):
+            raise
+        except ResourceConflict as error:  # all of it is another one's
+            progress = progress.left_to_others(why(error))
+            await self._end(found, None, None, progress)
             return None
-        late = self._is_late(found)
-        if await self._pods_run(queue) and not late:
-            await self._report(found, "waiting for workers and intake to end")
-            return RETRY
-        left = await self._remove(queue, late=late)
-        if left and not late:
-            await self._report(found, "; ".join(map(str, left)))
-            return RETRY
-        await self._end(found, _outcome(queue, left))
-        return None
+        except PostroadError as error:
+            return await self._stopped(found, progress, why(error))
+        return await self._begin(found, queue, cluster, progress)
 
-    async def _end(self, found: Object, announcement: Announcement) -> None:
-        """Post the Event, then remove the finalizer. In this order, because only the Event names
-        what was left behind: a crash between the two repeats it, and does not lose it."""
-        await self._reporter.announce(found, [announcement])
-        await self._finalizers.remove(MAIL_QUEUE, found)
+    async def _begin(
+        self, found: Object, queue: Queue, cluster: Cluster, progress: DeletionProgress
+    ) -> timedelta | None:
+        if "deletion" not in (found.get("status") or {}):
+            if await self._waits_for_confirmation(found, queue, cluster):
+                return ASKED_AGAIN
+            pods = await self._end_pods(queue)
+            if pods and not is_forced(found):
+                message = f"waiting for {', '.join(pods[:5])} to end"
+                await self._report(found, DELETING, message)
+                return SOON
+        if self._stepping >= AT_ONCE:
+            return timedelta(seconds=1)
+        self._stepping += 1
+        try:
+            return await self._step(found, queue, cluster, progress)
+        finally:
+            self._stepping -= 1
 
-    def _is_late(self, found: Object) -> bool:
-        began = datetime.fromisoformat(found["metadata"]["deletionTimestamp"])
-        return self._clock.now() - began >= self._timeout
+    async def _step(
+        self, found: Object, queue: Queue, cluster: Cluster, before: DeletionProgress
+    ) -> timedelta | None:
+        servers, bucket = cluster.servers, queue.bucket(cluster.spec)
+        erasable = Erasable(
+            name=queue.name,
+            broker=servers.broker(queue.name, delivery_limit=queue.spec.broker.delivery_limit),
+            view=servers.views().view(str(queue.name)),
+            history=servers.history(queue.name),
+            blobs=servers.blobs(bucket),
+            claims=ClaimedParts(self._clusters, self._claims, cluster, queue),
+        )
+        steps = await Erasure(erasable, self._clock).proceed(before.done, STEP)
+        progress = before.after(steps, self._clock.now())
+        for part in (each for each, step in steps.items() if step.is_done):
+            log_action("deleted", what=named(part, queue.name, bucket))
+        if progress.is_over:
+            await self._end(found, queue, cluster, progress)
+            return None
+        if progress.held_up and is_forced(found):
+            await self._end(found, queue, cluster, progress)
+            return None
+        reason = HELD_UP if progress.held_up else DELETING
+        message = progress.message()
+        if progress.held_up:
+            message += f"; {how_to_force(queue.name.namespace, queue.name.name)}"
+        await self._report(found, reason, message, progress)
+        return progress.retry(self._clock.now())
 
-    async def _pods_run(self, queue: Queue) -> bool:
-        """Delete the Deployments; return whether pods still run."""
+    async def _waits_for_confirmation(self, found: Object, queue: Queue, cluster: Cluster) -> bool:
+        """Report mail that waits, whose deletion is not confirmed; until then the pods go on, so
+        that it may be delivered. Mail whose number is not known counts as waiting."""
+        if is_confirmed(found, None):
+            return False
+        is_known_later, count = await self._waiting(queue, cluster)
+        if count is None:
+            return False
+        namespace = await self._api.get(NAMESPACE, None, queue.name.namespace)
+        if is_confirmed(found, namespace):
+            return False
+        ends = "deletionTimestamp" in (namespace or {}).get("metadata", {})
+        message = f"{count}; {how_to_confirm(queue.name, in_namespace=ends)}"
+        reason = HELD_UP if is_known_later else CONFIRMATION_NEEDED
+        is_new = await self._report(found, reason, message, is_stuck=not is_known_later)
+        if ends and namespace is not None and is_new:
+            # The API server refuses Events in a namespace that is being deleted.
+            note = f"MailQueue {queue.name.name}: {message}"
+            await self._reporter.announce(
+                namespace, [Announcement(WARNING, reason, note, "Delete")]
+            )
+        return True
+
+    async def _waiting(self, queue: Queue, cluster: Cluster) -> tuple[bool, str | None]:
+        """Return whether time alone may change the answer, and how many mails wait as text, None
+        when none does."""
+        view = cluster.servers.views().view(str(queue.name))
+        try:
+            if (await view.limits()).browse_start is None:
+                return False, None
+            bucket = queue.bucket(cluster.spec)
+            size = (await self._engines.figures(cluster.servers, queue, bucket))["size"]
+        except TimeoutError:
+            return True, "mails may wait, which Cassandra did not count in time"
+        except QueueNotFound:
+            return False, "mails may wait, and the configuration history is gone"
+        except PostroadError as error:
+            return error.transient, f"mails may wait, which could not be counted: {why(error)}"
+        if not size:
+            return False, None
+        return False, "1 mail waits" if size == 1 else f"{size} mails wait"
+
+    async def _end_pods(self, queue: Queue) -> list[str]:
+        """Delete the Deployments; return the pods that still run."""
         for (kind, _), child in (await find_children(self._api, queue)).items():
             if kind == DEPLOYMENT.name:
                 await self._api.delete(DEPLOYMENT, child)
@@ -106,75 +214,64 @@ class Deletion:
         labels = f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name.name}"
         pods = await self._api.list(POD, queue.name.namespace, labels)
         over = ("Succeeded", "Failed")
-        return any((each.get("status") or {}).get("phase") not in over for each in pods)
-
-    async def _remove(self, queue: Queue, *, late: bool) -> list[Left]:
-        name = queue.name
-        parts = {
-            "broker": f"RabbitMQ exchange {name.exchange} and its queues",
-            "view": f"rows of {name} in Cassandra",
-            "blobs": "objects in S3",
-        }
-        try:
-            cluster = await self._clusters.for_deletion(queue)
-        except (PostroadError, ValidationError) as error:
-            return [Left(each, str(error)) for each in parts.values()]
-        bucket = queue.bucket(cluster.spec)
-        parts["blobs"] = (
-            f"bucket {bucket}" if queue.owns_bucket else f"objects {name}/ in bucket {bucket}"
-        )
-        broker, blobs = await asyncio.gather(
-            self._try(parts["broker"], lambda: self._remove_messages(cluster, queue)),
-            self._try(parts["blobs"], lambda: self._remove_bytes(cluster, queue, bucket)),
-        )
-        left = [each for each in (broker, blobs) if each is not None]
-        # Rows go last: without its limits a view cannot prove that it owns the bytes.
-        if blobs is None or late:
-            view = await self._try(parts["view"], lambda: self._remove_rows(cluster, queue))
-            left += [view] if view is not None else []
-        return left
-
-    async def _try(self, what: str, work: Callable[[], Awaitable[object]]) -> Left | None:
-        try:
-            async with asyncio.timeout(SERVER_SECONDS):
-                await work()
-            log_action("deleted", what=what)
-        except TimeoutError:
-            return Left(what, "no answer in time")
-        except PostroadError as error:
-            return Left(what, str(error))
-        return None
-
-    async def _remove_messages(self, cluster: Cluster, queue: Queue) -> None:
-        limit = queue.spec.broker.delivery_limit
-        await self._claims.hold_queue(cluster, queue)
-        await cluster.servers.broker(queue.name, delivery_limit=limit).delete()
-        await self._claims.release_queue(cluster, queue)
-
-    async def _remove_rows(self, cluster: Cluster, queue: Queue) -> None:
-        await cluster.servers.views().view(str(queue.name)).erase()
-        await cluster.servers.history(queue.name).erase()
-
-    async def _remove_bytes(self, cluster: Cluster, queue: Queue, bucket: str) -> None:
-        """Delete the queue's objects, and its own bucket unless that holds other objects, or is
-        another queue's too (`a-b.c` and `a.b-c`). Two queues of one name in two installations share
-        a bucket, because bucket names are global: the bytes of the other one stay."""
-        blobs = cluster.servers.blobs(bucket)
-        if await blobs.exists():
-            await check_erasable(queue.name, cluster.servers.views().view(str(queue.name)), blobs)
-            others = await self._clusters.users.others_with_bucket(queue, cluster.spec)
-            await self._claims.hold_bucket(cluster, queue)
-            if queue.owns_bucket:
-                await self._claims.release_bucket(cluster, queue)
-            await blobs.drop(f"{queue.name}/", bucket=queue.owns_bucket and not others)
-
-    async def _report(self, found: Object, message: str) -> None:
-        before = found.get("status") or {}
-        findings = [
-            Finding(each, truth, DELETING, message)
-            for each, truth in ((READY, Truth.FALSE), (RECONCILING, Truth.TRUE))
+        return [
+            f"pod {each['metadata']['name']}"
+            for each in pods
+            if (each.get("status") or {}).get("phase") not in over
         ]
-        known = before.get("conditions") or []
+
+    async def _stopped(
+        self, found: Object, progress: DeletionProgress, message: str
+    ) -> timedelta | None:
+        """Report that the servers cannot be reached, or end with everything left."""
+        progress = replace(
+            progress, held_up=tuple((each, message) for each in Part if each not in progress.done)
+        )
+        if is_forced(found):
+            await self._end(found, None, None, progress)
+            return None
+        metadata = found["metadata"]
+        message += f"; {how_to_force(metadata['namespace'], metadata['name'])}"
+        await self._report(found, HELD_UP, message)
+        return LATEST
+
+    async def _end(
+        self,
+        found: Object,
+        queue: Queue | None,
+        cluster: Cluster | None,
+        progress: DeletionProgress,
+    ) -> None:
+        """List what is left, post the Event, then remove the finalizer. In this order: a crash
+        between two of them repeats the first, and loses nothing."""
+        bucket = queue.bucket(cluster.spec) if queue and cluster else ""
+        leftover = Leftover.of(found, progress.left(), bucket, self._clock.now())
+        if leftover.left:
+            await self._leftovers.add(leftover)
+            log_action("left behind", queue=leftover.queue, **leftover.left)
+        await self._reporter.announce(found, [_outcome(leftover, self._leftovers.place)])
+        await self._finalizers.remove(MAIL_QUEUE, found)
+
+    async def _report(
+        self,
+        found: Object,
+        reason: str,
+        message: str,
+        progress: DeletionProgress | None = None,
+        *,
+        is_stuck: bool = False,
+    ) -> bool:
+        """Write the status; return whether the reason is another than before."""
+        before = found.get("status") or {}
+        stalls = is_stuck or (progress is not None and progress.is_stuck)
+        findings = [
+            Finding(each, truth, reason, message)
+            for each, truth in (
+                (READY, Truth.FALSE),
+                (STALLED if stalls else RECONCILING, Truth.TRUE),
+            )
+        ]
+        known: Sequence[Mapping[str, str]] = before.get("conditions") or []
         generation = found["metadata"]["generation"]
         kept = [each for each in known if each["type"] not in (READY, RECONCILING, STALLED)]
         after = {
@@ -182,7 +279,10 @@ class Deletion:
             "observedGeneration": generation,
             "conditions": [*conditions(known, findings, generation, self._clock.now()), *kept],
         }
+        if progress is not None:
+            after["deletion"] = progress.as_field()
         await self._reporter.write(MAIL_QUEUE, found, after)
+        return all(each["reason"] != reason for each in known if each["type"] == READY)
 
 
 def retained(found: Object) -> list[Announcement]:
@@ -195,9 +295,10 @@ def retained(found: Object) -> list[Announcement]:
     return [Announcement(NORMAL, "Retained", note, "Delete", once=True)]
 
 
-def _outcome(queue: Queue, left: list[Left]) -> Announcement:
-    if left:
-        note = "left behind: " + "; ".join(map(str, left))
+def _outcome(leftover: Leftover, place: str) -> Announcement:
+    if leftover.left:
+        parts = "; ".join(f"{part} ({text})" for part, text in leftover.left.items())
+        note = f"left behind of {leftover.queue}, and listed in {place}: {parts}"
         return Announcement(WARNING, "LeftBehind", note, "Delete", once=True)
-    note = f"the queue {queue.name}, its rows, bytes and history are deleted"
+    note = f"the queue {leftover.queue}, its rows, bytes and history are deleted"
     return Announcement(NORMAL, "Deleted", note, "Delete", once=True)

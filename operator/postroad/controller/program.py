@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -22,7 +21,6 @@ from postroad.controller.classes import lease_name
 from postroad.controller.cluster_spec import DEFAULT_CLASS
 from postroad.controller.connections import Connect
 from postroad.controller.controller import Controller, Intervals
-from postroad.controller.deletion import DELETION_TIMEOUT
 from postroad.controller.elector import Elector, LeasePlace
 from postroad.controller.fence import Watchdog
 from postroad.controller.rights import missing_rights
@@ -68,7 +66,6 @@ class Options:
     lease_namespace: str = LEASE_NAMESPACE
     tasks: int = TASKS
     intervals: Intervals = field(default_factory=Intervals)
-    deletion_timeout: timedelta = DELETION_TIMEOUT
     ambient_credentials: bool = False
 
 
@@ -103,9 +100,9 @@ class Program:
             image=options.image,
             namespaces=options.namespaces,
             intervals=options.intervals,
-            deletion_timeout=options.deletion_timeout,
             ambient_credentials=options.ambient_credentials,
             operator_class=options.operator_class,
+            own_namespace=options.lease_namespace,
         )
 
     async def run(self) -> None:

@@ -8,13 +8,10 @@ from postroad.controller.claims import Claims
 from postroad.controller.clusters import Cluster
 from postroad.controller.queue_resource import Queue
 from postroad.domain.claims import Claim, Claimant
+from postroad.domain.names import BUCKET_CLAIM
 from postroad.errors import BlobMissing
 from postroad.ports.blobs import Blobs
 from postroad.ports.claims import ClaimRecord
-
-KEY = "postroad.claim"
-"""The object that records the claim on a bucket. Keys of mail begin with a queue's name and a
-slash."""
 
 
 class QueueClaims:
@@ -65,23 +62,23 @@ class BucketClaim:
     async def claim(self, claimant: Claimant) -> Claim | None:
         found = await self._found()
         if found is None:
-            await self._blobs.put_new(KEY, _encoded(claimant))
+            await self._blobs.put_new(BUCKET_CLAIM, _encoded(claimant))
             found = await self._found()
         return found
 
     async def transfer(self, found: Claim, claimant: Claimant) -> Claim:
         if await self._found() == found:
-            await self._blobs.put(KEY, _encoded(claimant))
+            await self._blobs.put(BUCKET_CLAIM, _encoded(claimant))
         return await self._found() or Claim.of(claimant)
 
     async def release(self, claimant: Claimant) -> None:
         found = await self._found()
         if found is not None and found.is_of(claimant):
-            await self._blobs.delete(KEY)
+            await self._blobs.delete(BUCKET_CLAIM)
 
     async def _found(self) -> Claim | None:
         try:
-            return Claim.of(Claimant.decode(json.loads(await self._blobs.get(KEY))))
+            return Claim.of(Claimant.decode(json.loads(await self._blobs.get(BUCKET_CLAIM))))
         except BlobMissing:
             return None
         except ValueError:

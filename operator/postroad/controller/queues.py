@@ -19,6 +19,7 @@ from postroad.controller.conditions import Finding, Truth, advice, unknown
 from postroad.controller.engines import Engines
 from postroad.controller.figures import Turns, reported_figures
 from postroad.controller.finalizers import Finalizers
+from postroad.controller.leftovers import Leftovers
 from postroad.controller.queue_children import QueueChildren
 from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
@@ -73,12 +74,14 @@ class Queues:
         engines: Engines,
         indexes: Indexes,
         turns: Turns,
+        leftovers: Leftovers,
         image: str,
         interval: timedelta,
         upgrades: Upgrades,
     ) -> None:
         self._indexes = indexes
         self._upgrades = upgrades
+        self._leftovers = leftovers
         self._interval = interval
         self._clusters = clusters
         self._reporter = reporter
@@ -101,6 +104,8 @@ class Queues:
         if scope is Scope.PAUSED or facts.resolved is None:
             self._upgrades.end(key_of(facts.found))
         if scope is Scope.FULL and not (facts.found.get("status") or {}).get("conditions"):
+            metadata = facts.found["metadata"]
+            await self._leftovers.take_over(f"{metadata['namespace']}.{metadata['name']}")
             facts = replace(facts, found=await self._report_pending(facts.found))
         found, report = await self._carry_out(scope, facts, expected_children(facts.seen, last))
         repairs = [Announcement(WARNING, "Repaired", each) for each in report.repairs]

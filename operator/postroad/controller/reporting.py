@@ -149,6 +149,9 @@ LONGEST_NOTE = 1000
 LONGEST_NAME = 253 - len(".") - 16
 """Characters of a resource's name at the begin of the Event's, which has a hash behind it."""
 
+WITHOUT_NAMESPACE = "default"
+"""Where the API server takes Events about objects that are in no namespace."""
+
 PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
 """Reasons that every queue has while it is created or deleted; they get no Event."""
 
@@ -209,7 +212,7 @@ def event_object(
         "kind": "Event",
         "metadata": {
             "name": f"{begin}.{hash_of(reported)}",
-            "namespace": metadata["namespace"],
+            "namespace": metadata.get("namespace") or WITHOUT_NAMESPACE,
         },
         "eventTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "type": announcement.kind,
@@ -220,7 +223,7 @@ def event_object(
             "apiVersion": about["apiVersion"],
             "kind": about["kind"],
             "name": metadata["name"],
-            "namespace": metadata["namespace"],
+            **({"namespace": metadata["namespace"]} if "namespace" in metadata else {}),
             "uid": metadata["uid"],
             "resourceVersion": metadata["resourceVersion"],
         },

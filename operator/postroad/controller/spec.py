@@ -307,7 +307,9 @@ class MailQueueSpec(Model):
     """What happens to the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this
     resource is deleted. Retain: all stay, and a MailQueue of the same name takes them over. Delete:
     all are deleted, dead letters and the configuration history included; in S3 the objects under
-    `<namespace>.<name>/`, and the queue's own bucket if nothing else is left in it."""
+    `<namespace>.<name>/`, and the queue's own bucket if nothing else is left in it. Mail that waits
+    is deleted when the annotation `postroad.dev/confirm-deletion` confirms it, with the resource's
+    name."""
 
     paused: bool = False
     """true: the operator changes nothing of this queue until it is false again. Running workers go

@@ -9,12 +9,13 @@ start is.
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from postroad.distributed.engine import Engine
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.slices import Partition, slices_between
 from postroad.ports.view import ClosedSlice
 
@@ -47,8 +48,17 @@ class LiveSlice:
 def readable(engine: Engine, first: datetime, last: datetime) -> Iterator[tuple[datetime, int]]:
     """Yield the slices from `first` to `last` with their numbers of buckets, in order, under every
     configuration that rows may have been written with. Raises: ConfigurationStale."""
-    reading = engine.configuration.effective().reading
-    return _merged([_sliced(first, last, each.slice_window, each.bucket_count) for each in reading])
+    return slices_under(engine.configuration.effective().reading, first, last)
+
+
+def slices_under(
+    configurations: Iterable[ViewConfiguration], first: datetime, last: datetime
+) -> Iterator[tuple[datetime, int]]:
+    """Yield the slices from `first` to `last` with their numbers of buckets, in order, under some
+    configurations."""
+    return _merged(
+        [_sliced(first, last, each.slice_window, each.bucket_count) for each in configurations]
+    )
 
 
 def _sliced(

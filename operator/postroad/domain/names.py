@@ -22,6 +22,10 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 LONGEST_BUCKET = 63
 """Characters of a bucket's name that every S3 store takes."""
 
+BUCKET_CLAIM = "postroad.claim"
+"""The key of the object that records the claim on a bucket. Keys of mail begin with a queue's name
+and a slash."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class QueueName:

@@ -75,9 +75,16 @@ class Blobs(Protocol):
         """Return whether the bucket is there."""
         ...
 
+    def empty(self, prefix: str) -> AsyncIterator[int]:
+        """Delete all objects with this prefix, and as far as the account may their former versions,
+        a thousand a step; yield after each how many. Idempotent. Raises: the error of the first
+        object that was refused, after others were deleted."""
+        ...
+
     async def drop(self, prefix: str = "", *, bucket: bool = True) -> int:
-        """Delete all objects with this prefix, then (with `bucket`) the bucket if nothing else is
-        in it. Idempotent. Returns how many objects were deleted."""
+        """Empty a prefix, then (with `bucket`) delete the bucket if nothing else is in it.
+        Idempotent. Returns how many objects were deleted. Raises: as `empty`; BlobsRefused for
+        versions that stay, or may."""
         ...
 
     async def close(self) -> None:

@@ -248,9 +248,23 @@ class View(Marks, Protocol):
         down."""
         ...
 
+    def erase_slices(self, starts: Sequence[datetime], buckets: int) -> AsyncIterator[int]:
+        """Delete the rows of the first `buckets` partitions of these slices, some hundred
+        partitions at most, then their marks, and the delivery records of their mails. Yield after
+        each step of about a second how many rows it deleted; an erasure that stopped goes on by
+        another call. Idempotent. What another queue
+        of this name writes from now on stays."""
+        ...
+
+    def erase_letters(self) -> AsyncIterator[int]:
+        """Delete the dead letters, and the delivery records of their mails, in steps as
+        `erase_slices`; yield how many letters. Idempotent."""
+        ...
+
     async def erase(self) -> None:
-        """Delete everything this queue has in the view. Idempotent. `History.erase` comes after it:
-        rows without their configuration history could not be read."""
+        """Delete what is left of the queue when its slices and letters are erased: the records of
+        closed slices, limits and identity. Idempotent. `History.erase` comes after it: rows without
+        their configuration history could not be found."""
         ...
 
 

@@ -11,7 +11,13 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.cassandra import history, home, mark_statements, statements
-from postroad.adapters.cassandra.erasure import APART_US, AT_ONCE, erase_queue
+from postroad.adapters.cassandra.erasure import (
+    APART_US,
+    AT_ONCE,
+    erase_letters,
+    erase_rest,
+    erase_slices,
+)
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.session import Statement
@@ -188,19 +194,24 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
             "gc_grace_seconds": 0,
         }
     ]
-    for table in ("enqueued_mails", "deleted_mails"):
-        session.answer(statements.PARTITIONS[table], [PLACE])
-    session.answer(statements.PARTITIONS["deliveries"], [{"queue": QUEUE, "mail_id": IDS[1]}])
+    for each in (statements.SELECT_OCCUPIED, mark_statements.SELECT_OCCUPIED_MARKS):
+        session.answer(each, [PLACE])
+    session.answer(statements.SELECT_MAILS, [{"enqueue_id": IDS[0], "mail_id": IDS[1]}])
+    session.answer(statements.SELECT_RECORDED, [{"mail_id": IDS[1]}])
     session.answer(statements.SELECT_MONTHS, [{"month": "2026-01"}])
     session.answer(statements.SELECT_ROW_IDS, [{"enqueue_id": each} for each in IDS])
     session.answer(mark_statements.SELECT_MARK_IDS, [{"enqueue_id": IDS[2]}])
     for each in (statements.SELECT_LIMITS, statements.SELECT_OWNERSHIP):
         session.answer(each, [{"incarnation": INCARNATION}])
 
-    await erase_queue(session, QUEUE)
+    assert [each async for each in erase_slices(session, QUEUE, [NOW], 1)] == [1, 0]
+    assert [each async for each in erase_letters(session, QUEUE)] == [0]
+    await erase_rest(session, QUEUE)
 
     key = (QUEUE, NOW, 0)
     assert deleted(session) == [
+        (statements.DELETE_RECORDS, (QUEUE, IDS[1])),
+        (statements.DELETE_ROWS_THROUGH, (US - APART_US, *key, IDS[0])),
         (statements.DELETE_ROWS, (US - APART_US, *key)),
         *((statements.DELETE_ROW, (US + APART_US, *key, each)) for each in IDS),
         (mark_statements.ERASE_MARKS, (US - APART_US, *key)),
@@ -208,7 +219,6 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
         (mark_statements.DELETE_STAMP, key),
         (statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01")),
         (statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01 gone")),
-        (statements.DELETE_RECORDS, (QUEUE, IDS[1])),
         (statements.DELETE_SLICES, (QUEUE,)),
         (statements.DELETE_MONTHS, (US - APART_US, QUEUE)),
         (statements.FORGET_LIMITS, (QUEUE, INCARNATION)),
@@ -220,7 +230,7 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
 async def test_a_keyspace_of_an_earlier_release_has_no_ownership_to_erase(
     session: ScriptedSession,
 ) -> None:
-    await erase_queue(session, QUEUE)
+    await erase_rest(session, QUEUE)
 
     assert session.values_of(statements.SELECT_OWNERSHIP) == []
 

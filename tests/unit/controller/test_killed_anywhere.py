@@ -19,6 +19,7 @@ from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import MAIL_QUEUE, SECRET
 from postroad.controller.deletion import Deletion
+from postroad.controller.deletion_progress import DeletionProgress
 from postroad.controller.queue_resource import Queue
 from postroad.domain.names import QueueName
 from postroad.ports.kubernetes import Object
@@ -169,7 +170,9 @@ def test_an_order_that_loses_something_is_found(monkeypatch: pytest.MonkeyPatch)
 
     async def careless(self: Deletion, found: Object) -> None:
         await self._finalizers.remove(MAIL_QUEUE, found)
-        await self._remove(Queue.of(found), late=False)
+        queue = Queue.of(found)
+        cluster = await self._clusters.for_deletion(queue)
+        await self._step(found, queue, cluster, DeletionProgress.of({}, self._clock.now()))
 
     monkeypatch.setattr(Deletion, "proceed", careless)
 

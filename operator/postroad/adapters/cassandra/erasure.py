@@ -1,8 +1,9 @@
-"""Erases all that a queue has in the keyspace.
+"""Erases what a queue has in the keyspace, by the keys of its own partitions: no statement reads
+what other queues have.
 
-It finds a queue's partitions in the tables, not by the configuration history, which may lack some.
 Rows are deleted before marks, so that a crash in between leaves no mail that looks live. Claims
-expire by themselves within minutes.
+expire by themselves within minutes. Delivery records are found by the mails of rows and dead
+letters; those of mails whose rows were cleaned expire. Source: ADR 0044.
 
 A queue may be created anew under the same name at once, by a writer whose estimate of the view's
 time lags. So partitions are deleted with a timestamp earlier than any of such a writer, and younger
@@ -14,16 +15,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from uuid import UUID
 
 from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.letters import month_of_gone
+from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.schema import has_table
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.clocks import AGREEING
 
 AT_ONCE = 32
 """Deletions in flight."""
+
+MAILS = 100
+"""Partitions of delivery records that one request asks about."""
+
+LETTERS = 1000
+"""Letters that are deleted in one step."""
 
 APART_US = 2 * AGREEING // timedelta(microseconds=1)
 """How far the timestamps of two writers may differ at the same moment."""
@@ -35,51 +43,58 @@ Key = tuple[object, ...]
 class _Table:
     """The statements that delete a table's partition, list what is left in it, and delete that."""
 
-    name: str
     partition: Statement
     ids: Statement
     one: Statement
 
 
-_TABLES = (
-    _Table(
-        "enqueued_mails",
-        statements.DELETE_ROWS,
-        statements.SELECT_ROW_IDS,
-        statements.DELETE_ROW,
-    ),
-    _Table(
-        "deleted_mails",
-        mark_statements.ERASE_MARKS,
-        mark_statements.SELECT_MARK_IDS,
-        mark_statements.DELETE_MARK,
-    ),
-    _Table(
-        "dead_letters",
-        statements.DELETE_LETTERS,
-        statements.SELECT_LETTER_IDS,
-        statements.DELETE_LETTER,
-    ),
+_ROWS = _Table(statements.DELETE_ROWS, statements.SELECT_ROW_IDS, statements.DELETE_ROW)
+_MARKS = _Table(
+    mark_statements.ERASE_MARKS, mark_statements.SELECT_MARK_IDS, mark_statements.DELETE_MARK
 )
+_LETTERS = _Table(statements.DELETE_LETTERS, statements.SELECT_LETTER_IDS, statements.DELETE_LETTER)
 
 
-async def erase_queue(session: Session, queue: str) -> None:
-    """Delete all of a queue's partitions, then its limits and its identity. Idempotent.
-    Raises: ViewError."""
-    now = session.now_us()
-    for table in _TABLES:
-        async for keys in _partitions(session, table.name, queue):
-            await _each(session, table.partition, [(now - APART_US, *key) for key in keys])
-            for key in keys:
-                async for page in session.pages(table.ids, key):
-                    left = [(now + APART_US, *key, row["enqueue_id"]) for row in page]
-                    await _each(session, table.one, left)
-            if table.name == "deleted_mails":
-                await _each(session, mark_statements.DELETE_STAMP, keys)
-    async for keys in _partitions(session, "deliveries", queue):
-        await _each(session, statements.DELETE_RECORDS, keys)
+async def erase_slices(
+    session: Session, queue: str, starts: Sequence[datetime], buckets: int
+) -> AsyncIterator[int]:
+    """Delete the rows and the marks of partitions, and the delivery records of their mails. See
+    `View.erase_slices`."""
+    place = (queue, list(starts), list(range(buckets)))
+    async for key in _keys(session, statements.SELECT_OCCUPIED, queue, place):
+        async for count in _erase_rows(session, queue, key):
+            yield count
+    async for key in _keys(session, mark_statements.SELECT_OCCUPIED_MARKS, queue, place):
+        await _erase(session, _MARKS, key)
+        await session.execute(mark_statements.DELETE_STAMP, key)
+        yield 0
+
+
+async def erase_letters(session: Session, queue: str) -> AsyncIterator[int]:
+    """Delete the dead letters, and the delivery records of their mails. See
+    `View.erase_letters`."""
+    reader = LetterReader(session, queue)
+    for month in await reader.months():
+        mails: list[UUID | None] = []
+        async for row in reader.letters(month):
+            mails.append(row["mail_id"])
+            if len(mails) < LETTERS:
+                continue
+            await _erase_records(session, queue, mails)
+            through = (session.now_us() - APART_US, queue, month, row["enqueue_id"])
+            await session.execute(statements.DELETE_LETTERS_THROUGH, through)
+            yield len(mails)
+            mails = []
+        await _erase_records(session, queue, mails)
+        for each in (month, month_of_gone(month)):
+            await _erase(session, _LETTERS, (queue, each))
+        yield len(mails)
+
+
+async def erase_rest(session: Session, queue: str) -> None:
+    """Delete the records of closed slices, the months of letters, limits and identity."""
     await session.execute(statements.DELETE_SLICES, (queue,))
-    await session.execute(statements.DELETE_MONTHS, (now - APART_US, queue))
+    await session.execute(statements.DELETE_MONTHS, (session.now_us() - APART_US, queue))
     for row in await session.execute(statements.SELECT_LIMITS, (queue,)):
         await session.execute(statements.FORGET_LIMITS, (queue, row["incarnation"]))
     if await has_table(session, "ownership"):  # not in a keyspace of an earlier release
@@ -87,15 +102,43 @@ async def erase_queue(session: Session, queue: str) -> None:
             await session.execute(statements.FORGET_OWNERSHIP, (queue, row["incarnation"]))
 
 
-async def _partitions(session: Session, table: str, queue: str) -> AsyncIterator[list[Key]]:
-    """Months of letters are read from their list, because a scan may meet too many tombstones."""
-    if table == "dead_letters":
-        async for page in session.pages(statements.SELECT_MONTHS, (queue,)):
-            months = [row["month"] for row in page]
-            yield [(queue, each) for month in months for each in (month, month_of_gone(month))]
-        return
-    async for page in session.pages(statements.PARTITIONS[table], (queue,)):
-        yield [tuple(row.values()) for row in page]
+async def _keys(
+    session: Session, occupied: Statement, queue: str, place: Key
+) -> AsyncIterator[Key]:
+    async for page in session.pages(occupied, place):
+        for row in page:
+            yield (queue, row["slice_start"], row["bucket_id"])
+
+
+async def _erase_rows(session: Session, queue: str, key: Key) -> AsyncIterator[int]:
+    """Delete a partition's rows page by page, so that an erasure that stops goes on behind them."""
+    async for page in session.pages(statements.SELECT_MAILS, key):
+        if not page:
+            continue
+        await _erase_records(session, queue, [row["mail_id"] for row in page])
+        through = (session.now_us() - APART_US, *key, page[-1]["enqueue_id"])
+        await session.execute(statements.DELETE_ROWS_THROUGH, through)
+        yield len(page)
+    await _erase(session, _ROWS, key)
+
+
+async def _erase(session: Session, table: _Table, key: Key) -> None:
+    now = session.now_us()
+    await session.execute(table.partition, (now - APART_US, *key))
+    async for page in session.pages(table.ids, key):
+        left = [(now + APART_US, *key, row["enqueue_id"]) for row in page]
+        await _each(session, table.one, left)
+
+
+async def _erase_records(session: Session, queue: str, mails: Sequence[UUID | None]) -> None:
+    """Delete the delivery records of mails. Most have none, so that asking leaves fewer tombstones
+    than deleting all."""
+    ids = sorted({each for each in mails if each is not None})
+    for start in range(0, len(ids), MAILS):
+        asked = (queue, ids[start : start + MAILS])
+        async for page in session.pages(statements.SELECT_RECORDED, asked):
+            found = [(queue, row["mail_id"]) for row in page]
+            await _each(session, statements.DELETE_RECORDS, found)
 
 
 async def _each(session: Session, deletion: Statement, keys: Sequence[Key]) -> None:

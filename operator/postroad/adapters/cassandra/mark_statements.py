@@ -16,6 +16,7 @@ from postroad.adapters.cassandra.cql import (
     ENTRY,
     FIRST_PAGE,
     KEY,
+    OF_SLICES,
     PAGE,
     PARTITION,
     count,
@@ -213,6 +214,13 @@ DELETE_STAMP = Statement(
     f" FROM {{keyspace}}.deleted_mails WHERE {PARTITION}"
 )
 """The static columns, for erasing only."""
+
+SELECT_OCCUPIED_MARKS = Statement(
+    select("deleted_mails", ("slice_start", "bucket_id"), OF_SLICES) + " PER PARTITION LIMIT 1",
+    page_size=1000,
+)
+"""Which of many partitions have marks; for erasing only: an entry that was withdrawn may have a
+mark and no row."""
 
 SELECT_MARK_IDS = Statement(select("deleted_mails", ("enqueue_id",), PARTITION), page_size=1000)
 """The marks that an erasure left."""

@@ -284,23 +284,31 @@ clock that was ahead when the letter was written does not keep it."""
 
 # The whole
 
-PARTITIONS = {
-    table: Statement(
-        f"SELECT DISTINCT {', '.join(key)} FROM {{keyspace}}.{table}"
-        " WHERE queue = ? ALLOW FILTERING",
-        COUNTING,
-    )
-    for table, key in {
-        "enqueued_mails": ("queue", "slice_start", "bucket_id"),
-        "deleted_mails": ("queue", "slice_start", "bucket_id"),
-        "deliveries": ("queue", "mail_id"),
-    }.items()
-}
-"""The partitions that a queue has in the tables, by a scan over partition keys; for erasing
-only."""
+SELECT_MAILS = Statement(
+    select("enqueued_mails", ("enqueue_id", "mail_id"), PARTITION), page_size=1000
+)
+"""The mails of a partition, whose delivery records go with their rows."""
+
+DELETE_ROWS_THROUGH = Statement(
+    f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ?"
+    f" WHERE {PARTITION} AND enqueue_id <= ?"
+)
+"""One tombstone for the first rows of a partition, as `DELETE_ROWS`."""
+
+SELECT_RECORDED = Statement(
+    select("deliveries", ("mail_id",), "queue = ? AND mail_id IN ?") + " PER PARTITION LIMIT 1",
+    page_size=1000,
+)
+"""Which of many mails have delivery records, as `SELECT_OCCUPIED`."""
 
 DELETE_RECORDS = Statement("DELETE FROM {keyspace}.deliveries WHERE queue = ? AND mail_id = ?")
 """One mail's records."""
+
+DELETE_LETTERS_THROUGH = Statement(
+    "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
+    " WHERE queue = ? AND month = ? AND enqueue_id <= ?"
+)
+"""The first letters of a month."""
 
 DELETE_LETTERS = Statement(
     "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ? WHERE queue = ? AND month = ?"

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
-from postroad.adapters.cassandra import rows, statements
+from postroad.adapters.cassandra import erasure, rows, statements
 from postroad.adapters.cassandra.added_columns import AddedColumns
-from postroad.adapters.cassandra.erasure import erase_queue
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.session import Session
@@ -223,7 +222,17 @@ class CassandraView(CassandraMarks):
     async def hosts(self) -> int:
         return await self._session.local_nodes()
 
-    async def erase(self) -> None:
+    async def erase_slices(self, starts: Sequence[datetime], buckets: int) -> AsyncIterator[int]:
         await self._session.server_times()  # for the tombstones' timestamps
-        await erase_queue(self._session, self._queue)
+        async for count in erasure.erase_slices(self._session, self._queue, starts, buckets):
+            yield count
+
+    async def erase_letters(self) -> AsyncIterator[int]:
+        await self._session.server_times()
+        async for count in erasure.erase_letters(self._session, self._queue):
+            yield count
+
+    async def erase(self) -> None:
+        await self._session.server_times()
+        await erasure.erase_rest(self._session, self._queue)
         self._incarnation = None

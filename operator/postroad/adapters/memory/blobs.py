@@ -24,6 +24,8 @@ class Bucket:
         self.objects: dict[str, bytes] = {}
         self.is_of_another_account = False
         self.limits: tuple[str, ...] = ()
+        self.keeps_versions = False
+        """Versions of its objects stay, because the account may not delete them."""
 
 
 class MemoryBlobs:
@@ -95,16 +97,27 @@ class MemoryBlobs:
     async def exists(self) -> bool:
         return await self._faults("blobs", "exists", lambda: self._bucket.is_created)
 
-    async def drop(self, prefix: str = "", *, bucket: bool = True) -> int:
+    async def empty(self, prefix: str) -> AsyncIterator[int]:
         def effect() -> int:
-            doomed = [key for key in self._bucket.objects if key.startswith(prefix)]
+            doomed = sorted(key for key in self._bucket.objects if key.startswith(prefix))[:PAGE]
             for key in doomed:
                 del self._bucket.objects[key]
-            if bucket and not self._bucket.objects:
-                self._bucket.is_created = False
             return len(doomed)
 
-        return await self._faults("blobs", "drop", effect)
+        while count := await self._faults("blobs", "empty", effect):
+            yield count
+
+    async def drop(self, prefix: str = "", *, bucket: bool = True) -> int:
+        count = sum([each async for each in self.empty(prefix)])
+
+        def effect() -> None:
+            if self._bucket.keeps_versions:
+                raise BlobsRefused("the bucket keeps versions of the deleted objects")
+            if bucket and not self._bucket.objects:
+                self._bucket.is_created = False
+
+        await self._faults("blobs", "drop", effect)
+        return count
 
     async def close(self) -> None:
         """Nothing to release."""

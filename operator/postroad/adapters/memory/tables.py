@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TypeVar
@@ -97,6 +97,40 @@ class Tables:
         if letter.entry is not None:
             self.gone[letter.enqueue_id] = self.clock.now() + DEAD_LETTER_MEMORY
         self.letters.pop(letter.enqueue_id, None)
+
+    def erase_rows(self, page: Sequence[tuple[EntryKey, Entry]]) -> int:
+        """Delete rows, and the delivery records of their mails."""
+        for key, entry in page:
+            self.records.pop(entry.mail_id, None)
+            del self.rows[key]
+            self.expire_at.pop(key, None)
+            self.written.pop(key, None)
+            self.undecodable.discard(key)
+        return len(page)
+
+    def marked(self) -> set[Partition]:
+        """Return the partitions that have marks, or a watermark."""
+        return {key.partition for key in (*self.marks, *self.traits)} | set(self.stamp)
+
+    def erase_marks(self, partition: Partition) -> None:
+        """Delete all marks of a partition."""
+        self.stamp.pop(partition, None)
+        delete(self.marks, partition)
+        delete(self.traits, partition)
+        delete(self.outcomes, partition)
+
+    def erase_letters(self, page: Sequence[UUID]) -> int:
+        """Delete letters, and the delivery records of their mails."""
+        for enqueue_id in page:
+            letter = self.letters.pop(enqueue_id)
+            if letter.entry is not None:
+                self.records.pop(letter.entry.mail_id, None)
+        return len(page)
+
+    def erase_rest(self) -> None:
+        """Delete what is not in a slice and no letter."""
+        self.slices.clear()
+        self.limits, self.incarnation, self.as_of = Limits(None, None), uuid4(), None
 
     def is_gone(self, enqueue_id: UUID) -> bool:
         """Return whether a note of the letter's deletion exists."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
 from postroad.adapters.memory.claims import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.marks import MemoryMarks
-from postroad.adapters.memory.tables import Tables, within
+from postroad.adapters.memory.marks import PAGE, MemoryMarks
+from postroad.adapters.memory.tables import within
 from postroad.domain.clocks import HostTime, Readings
 from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.ownership import Identity
@@ -233,15 +234,22 @@ class MemoryView(MemoryMarks):
     async def hosts(self) -> int:
         return await self._step("hosts", lambda: len(self._tables.hosts))
 
-    async def erase(self) -> None:
-        def effect() -> None:
-            empty = Tables(
-                self._tables.clock, self._tables.hosts, row_lifetime=self._tables.row_lifetime
-            )
-            for name in Tables.__slots__:
-                setattr(self._tables, name, getattr(empty, name))
+    async def erase_slices(self, starts: Sequence[datetime], buckets: int) -> AsyncIterator[int]:
+        partitions = [Partition(start, bucket) for start in starts for bucket in range(buckets)]
+        for each in partitions:
+            while page := within(self._tables.rows, each)[:PAGE]:
+                yield await self._step("erase_rows", partial(self._tables.erase_rows, page))
+        for each in self._tables.marked().intersection(partitions):
+            await self._step("erase_marks", partial(self._tables.erase_marks, each))
+            yield 0
 
-        await self._step("erase", effect)
+    async def erase_letters(self) -> AsyncIterator[int]:
+        while page := sorted(self._tables.letters)[:PAGE]:
+            yield await self._step("erase_letters", partial(self._tables.erase_letters, page))
+        await self._step("erase_notes", self._tables.gone.clear)
+
+    async def erase(self) -> None:
+        await self._step("erase", self._tables.erase_rest)
 
 
 class Schema:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 
-from postroad.adapters.s3 import buckets
+from postroad.adapters.s3 import buckets, emptying
 from postroad.adapters.s3.objects import SILENCE
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import upload
@@ -72,10 +72,14 @@ class S3Blobs:
     async def exists(self) -> bool:
         return await buckets.exists(self._store, self._bucket)
 
+    async def empty(self, prefix: str) -> AsyncIterator[int]:
+        async for count in emptying.empty(self._store, self._bucket, prefix):
+            yield count
+
     async def drop(self, prefix: str = "", *, bucket: bool = True) -> int:
-        count = await buckets.empty(self._store, self._bucket, prefix)
-        if bucket:
-            await buckets.delete(self._store, self._bucket)
+        count = sum([each async for each in self.empty(prefix)])
+        if not (bucket and await emptying.delete(self._store, self._bucket)):
+            await emptying.require_empty(self._store, self._bucket, prefix)
         return count
 
     async def close(self) -> None:

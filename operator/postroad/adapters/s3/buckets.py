@@ -1,4 +1,4 @@
-"""Creates, lists, empties and deletes buckets, and sets their lifecycle.
+"""Creates and lists buckets, and sets their lifecycle.
 
 Our only lifecycle rule aborts incomplete uploads. No rule may expire objects by age, because only
 the view knows which ones a mail needs; one that does is reported.
@@ -24,7 +24,7 @@ INCOMPLETE_DAYS = 2
 """Days until an incomplete upload is aborted: longer than any upload takes."""
 
 OURS = "postroad-abort-incomplete-uploads"
-_UNSUPPORTED = {
+UNSUPPORTED = {
     "NotImplemented",
     "MethodNotAllowed",
     "501",
@@ -33,8 +33,8 @@ _UNSUPPORTED = {
     "InvalidRequest",
     "UnsupportedOperation",
 }
-_FORBIDDEN = {"403", "AccessDenied", "Forbidden"}
-_GONE = {"NoSuchBucket", "404", "NotFound"}
+FORBIDDEN = {"403", "AccessDenied", "Forbidden"}
+GONE = {"NoSuchBucket", "404", "NotFound"}
 
 
 async def create(
@@ -79,36 +79,11 @@ async def pages(
         more = {"ContinuationToken": token}
 
 
-async def empty(store: Store, bucket: str, prefix: str) -> int:
-    """Delete the objects with this prefix; return how many; 0 for a missing bucket."""
-    if not await exists(store, bucket):
-        return 0
-    count = 0
-    async for keys in pages(store, bucket, prefix):
-        if keys:
-            await store(lambda client, keys=keys: _delete_objects(client, bucket, keys))  # type: ignore[misc]
-            count += len(keys)
-    return count
-
-
-async def delete(store: Store, bucket: str) -> None:
-    """Delete the bucket unless it holds objects. Idempotent."""
-
-    def work(client: S3Client) -> None:
-        try:
-            client.delete_bucket(Bucket=bucket)
-        except ClientError as error:
-            if code_of(error) not in {*_GONE, "BucketNotEmpty"}:
-                raise
-
-    await store(work)
-
-
 def _is_there(client: S3Client, bucket: str) -> bool:
     try:
         client.head_bucket(Bucket=bucket)
     except ClientError as error:
-        if code_of(error) in _GONE:
+        if code_of(error) in GONE:
             return False
         raise
     return True
@@ -120,7 +95,7 @@ def _is_reached(client: S3Client, bucket: str) -> bool:
     try:
         return _is_there(client, bucket)
     except ClientError as error:
-        if code_of(error) not in _FORBIDDEN:
+        if code_of(error) not in FORBIDDEN:
             raise
         try:
             _make(client, bucket)
@@ -136,7 +111,7 @@ def _is_own(client: S3Client, bucket: str) -> bool:
     try:
         return bucket in [each.get("Name") for each in client.list_buckets().get("Buckets", ())]
     except ClientError as error:
-        if code_of(error) not in _FORBIDDEN | _UNSUPPORTED:
+        if code_of(error) not in FORBIDDEN | UNSUPPORTED:
             raise
         return True
 
@@ -175,7 +150,7 @@ def _set_lifecycle(client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
         # Read it back, because a store may answer 200 and store no rule.
         return _lifecycle(client, bucket)
     except ClientError as error:
-        if code_of(error) in _UNSUPPORTED:
+        if code_of(error) in UNSUPPORTED:
             return present
         raise
 
@@ -204,11 +179,3 @@ def _lifecycle(client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
             return []
         raise
     return list(answer["Rules"])  # type: ignore[arg-type]
-
-
-def _delete_objects(client: S3Client, bucket: str, keys: list[str]) -> None:
-    answer = client.delete_objects(
-        Bucket=bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
-    )
-    for failed in answer.get("Errors", ()):
-        raise ClientError({"Error": {"Code": failed.get("Code", "")}}, "DeleteObjects")

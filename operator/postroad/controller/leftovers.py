@@ -1,0 +1,102 @@
+"""The list of what deletions left behind, in a ConfigMap beside the operator.
+
+It outlives the MailQueue, its namespace and its QueueCluster, whose servers may be gone. `postroad
+erase` finishes an entry. A MailQueue that is made anew under the name takes over what was left, and
+its entry with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from postroad.controller.actions import log_action
+from postroad.controller.api import CONFIG_MAP
+from postroad.controller.conditions import timestamp
+from postroad.errors import KubernetesConflict, KubernetesRefused
+from postroad.ports.kubernetes import Kubernetes
+
+NAME = "postroad-leftovers"
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """What a deletion left behind of the queue `NAMESPACE.NAME`. `left`: each part with the
+    reason."""
+
+    queue: str
+    cluster: str
+    bucket: str
+    left: Mapping[str, str]
+    at: str
+
+    @classmethod
+    def of(
+        cls, found: Mapping[str, Any], left: Mapping[str, str], bucket: str, now: datetime
+    ) -> Leftover:
+        """Return what is left of a MailQueue's queue, as it ends."""
+        metadata, reference = found["metadata"], found["spec"].get("clusterRef") or {}
+        place = reference.get("namespace") or metadata["namespace"]
+        return cls(
+            queue=f"{metadata['namespace']}.{metadata['name']}",
+            cluster=f"{place}/{reference.get('name')}",
+            bucket=bucket,
+            left=left,
+            at=timestamp(now),
+        )
+
+    def as_text(self) -> str:
+        """Return the entry of the list."""
+        entry: dict[str, Any] = {**asdict(self), "command": self.command()}
+        return json.dumps(entry, indent=2, ensure_ascii=False)
+
+    def command(self) -> str:
+        """Return the command that finishes it, in an environment with the servers' settings."""
+        return f"postroad erase --queue distributed://{self.queue} --confirm {self.queue}"
+
+
+class Leftovers:
+    """The list. `namespace` is the operator's own."""
+
+    def __init__(self, api: Kubernetes, namespace: str) -> None:
+        self._api = api
+        self._namespace = namespace
+
+    @property
+    def place(self) -> str:
+        """The list's kind, namespace and name."""
+        return f"ConfigMap {self._namespace}/{NAME}"
+
+    async def add(self, leftover: Leftover) -> None:
+        """Write an entry. Durable, idempotent. Raises: KubernetesError."""
+        data = {leftover.queue: leftover.as_text()}
+        if await self._patch(data):
+            return
+        wanted = {
+            "apiVersion": CONFIG_MAP.api_version,
+            "kind": CONFIG_MAP.name,
+            "metadata": {"name": NAME, "namespace": self._namespace},
+            "data": data,
+        }
+        try:
+            await self._api.create(CONFIG_MAP, wanted)
+        except KubernetesConflict:  # another deletion created it
+            await self._patch(data)
+
+    async def take_over(self, queue: str) -> None:
+        """Remove the entry of a queue that is made anew. Idempotent. Raises:
+        KubernetesUnavailable."""
+        try:
+            found = await self._api.get(CONFIG_MAP, self._namespace, NAME)
+        except KubernetesRefused:
+            return  # an operator without rights in its own namespace has no list
+        if found is not None and queue in (found.get("data") or {}):
+            await self._patch({queue: None})
+            log_action("took over what a deletion had left behind", queue=queue)
+
+    async def _patch(self, data: Mapping[str, str | None]) -> bool:
+        change = {"data": data}
+        return await self._api.patch(CONFIG_MAP, self._namespace, NAME, change) is not None

@@ -1,0 +1,459 @@
+"""A deletion ends when it is done: it reports how far it is, goes on after a crash, holds up no
+other queue, and asks before it deletes mail that waits.
+
+Intervals are those of production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from contract.view_contract import entry
+from postroad.adapters.memory.clock import START
+from postroad.adapters.memory.fault_injection import Step, away, no_fault
+from postroad.controller.api import (
+    CONFIRM_DELETION,
+    FORCE_DELETION,
+    MAIL_QUEUE,
+    QUEUE_CLUSTER,
+)
+from postroad.controller.api import (
+    NAMESPACE as NAMESPACES,
+)
+from postroad.controller.deletion import Deletion
+from postroad.controller.leftovers import NAME as LEFTOVERS
+from postroad.domain.names import QueueName, key_of_owner
+from postroad.domain.slices import Partition
+from postroad.ports.kubernetes import Object
+from support.manual_loop import move, run
+from support.resources import mail_queue, workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+BUCKET = "postroad-mail-outgoing"
+QUEUE = QueueName("mail", "outgoing")
+
+
+async def declare(operator: RunningController, mails: int = 0) -> None:
+    """Create a queue that is erased with its resource, and let mails wait in it."""
+    await operator.declare(deletionPolicy="Delete", workers=workers())
+    put(operator, mails)
+
+
+def put(operator: RunningController, mails: int) -> None:
+    """Store mails in the present slice."""
+    tables, bucket = operator.world.tables(str(QUEUE)), operator.world.bucket(BUCKET)
+    for number in range(mails):
+        tables.insert(entry(number, Partition(START, number % 3)))
+        bucket.objects[f"{QUEUE}/{number:05}"] = b"x"
+
+
+async def annotate(operator: RunningController, annotation: str, value: str = "outgoing") -> None:
+    """Annotate the MailQueue as a user."""
+    change = {"metadata": {"annotations": {annotation: value}}}
+    assert await operator.user.patch(MAIL_QUEUE, NAMESPACE, "outgoing", change)
+
+
+def is_gone(operator: RunningController, name: str = "outgoing") -> bool:
+    """Whether there is no such MailQueue."""
+    return operator.at("mailqueues", NAMESPACE, name) is None
+
+
+def is_erased(operator: RunningController) -> bool:
+    """Whether the servers have nothing of the queue."""
+    tables = operator.world.tables(str(QUEUE))
+    return (
+        not tables.rows
+        and tables.limits.browse_start is None
+        and not operator.world.records(str(QUEUE)).recorded.events
+        and not operator.world.bucket(BUCKET).is_created
+        and not operator.world.queues(str(QUEUE)).declared
+    )
+
+
+def progress(operator: RunningController) -> Object:
+    """Return how far the deletion is."""
+    found: Object = operator.found()["status"]["deletion"]
+    return found
+
+
+def leftovers(operator: RunningController) -> dict[str, Object]:
+    """Return the list of leftovers."""
+    found = operator.at("configmaps", "postroad-system", LEFTOVERS) or {"data": {}}
+    return {queue: json.loads(text) for queue, text in found["data"].items()}
+
+
+def test_mail_that_waits_is_deleted_when_that_is_confirmed() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=17)
+
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(60)
+            ready = operator.condition("Ready")
+            assert ready["reason"] == "ConfirmationNeeded"
+            assert ready["message"].startswith("17 mails wait; ")
+            command = f"kubectl annotate mailqueue outgoing -n mail {CONFIRM_DELETION}=outgoing"
+            assert command in ready["message"]
+            assert operator.condition("Stalled")["status"] == "True"
+            assert operator.at("deployments", NAMESPACE, "outgoing-worker"), "they deliver on"
+            assert len(operator.events("ConfirmationNeeded")) == 1
+
+            await annotate(operator, CONFIRM_DELETION, "another")
+            await move(60)
+            assert operator.condition("Ready")["reason"] == "ConfirmationNeeded"
+
+            await annotate(operator, CONFIRM_DELETION)
+            await move(3)
+            assert is_gone(operator)
+            assert is_erased(operator)
+            assert len(operator.events("Deleted")) == 1
+
+    run(scene())
+
+
+def test_mail_that_is_delivered_meanwhile_needs_no_confirmation() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=2)
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(30)
+            assert not is_gone(operator)
+
+            operator.world.tables(str(QUEUE)).rows.clear()
+            await move(20)
+            assert is_gone(operator)
+            assert is_erased(operator)
+
+    run(scene())
+
+
+def test_mail_that_waits_is_kept_by_another_policy() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=2)
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(30)
+
+            await operator.change({"deletionPolicy": "Retain"})
+            await move(3)
+            assert is_gone(operator)
+            assert len(operator.world.tables(str(QUEUE)).rows) == 2
+            assert len(operator.events("Retained")) == 1
+
+    run(scene())
+
+
+def test_a_namespace_that_is_deleted_asks_once_for_all_of_its_queues() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "mail"}}
+            created = await operator.user.create(NAMESPACES, namespace)
+            finalizers = {"metadata": {"finalizers": ["kubernetes"]}}
+            await operator.user.patch(NAMESPACES, None, "mail", finalizers)
+            await declare(operator, mails=3)
+
+            await operator.user.delete(NAMESPACES, created)
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(100)
+            confirmation = f"kubectl annotate namespace mail {CONFIRM_DELETION}=mail"
+            assert confirmation in operator.condition("Ready")["message"]
+            about = [each["regarding"]["kind"] for each in operator.events("ConfirmationNeeded")]
+            assert sorted(about) == ["MailQueue", "Namespace"]
+
+            change = {"metadata": {"annotations": {CONFIRM_DELETION: "mail"}}}
+            await operator.user.patch(NAMESPACES, None, "mail", change)
+            await move(20)
+            assert is_gone(operator)
+            assert is_erased(operator)
+
+    run(scene())
+
+
+async def in_a_second(step: Step) -> None:
+    """Let a step of an erasure take a second."""
+    if step.operation in ("erase_rows", "empty"):
+        await asyncio.sleep(1)
+
+
+def test_a_large_queue_is_erased_in_its_time_and_holds_up_no_other() -> None:
+    """It takes longer than any timeout, and the status shows how far it is."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=450)
+            await annotate(operator, CONFIRM_DELETION)
+            operator.faults.before = in_a_second
+            await operator.delete(MAIL_QUEUE, "outgoing")
+
+            await move(60)
+            first = progress(operator)
+            assert 0 < first["rows"] < 450
+            assert 0 < first["objects"] < 450
+            assert "objects and" in operator.condition("Ready")["message"]
+            assert operator.condition("Ready")["reason"] == "Deleting"
+
+            await operator.create(mail_queue(NAMESPACE, "another"))
+            await move(5)
+            assert operator.condition("Ready", name="another")["status"] == "True"
+
+            await move(70)
+            assert progress(operator)["rows"] > first["rows"]
+            await move(170)
+            assert is_gone(operator)
+            assert is_erased(operator)
+
+    run(scene())
+
+
+def test_many_deletions_leave_tasks_to_queues_that_stay() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            names = [f"queue-{number}" for number in range(10)]
+            for name in names:
+                await operator.create(mail_queue(NAMESPACE, name, deletionPolicy="Delete"))
+            await move(30)
+
+            async def frozen(step: Step) -> None:
+                if step.server == "broker" and step.operation == "delete":
+                    await asyncio.sleep(3600)
+
+            operator.faults.before = frozen
+            for name in names:
+                await operator.delete(MAIL_QUEUE, name)
+            await move(60)
+            await operator.create(mail_queue(NAMESPACE, "another"))
+            await move(5)
+            assert operator.condition("Ready", name="another")["status"] == "True"
+
+            operator.faults.before = None
+            await move(200)
+            assert all(is_gone(operator, name) for name in names)
+
+    run(scene())
+
+
+@pytest.mark.parametrize(
+    ("server", "name", "parts"),
+    [
+        ("broker", "RabbitMQ", ["messages"]),
+        ("blobs", "S3", ["bytes"]),
+    ],
+)
+def test_a_server_that_is_away_is_named_and_waited_for(
+    server: str, name: str, parts: list[str]
+) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=30)
+            await annotate(operator, CONFIRM_DELETION)
+            operator.faults.plan = away(server)
+            await operator.delete(MAIL_QUEUE, "outgoing")
+
+            await move(300)
+            found = progress(operator)
+            assert [each["part"] for each in found["heldUpBy"]] == parts
+            assert found["heldUpBy"][0]["server"] == name
+            assert set(found["done"]) == {"messages", "bytes", "rows"} - set(parts)
+            ready = operator.condition("Ready")
+            assert ready["reason"] == "DeletionHeldUp"
+            assert f"{name} holds up the {parts[0]}: " in ready["message"]
+            assert operator.condition("Reconciling")["status"] == "True"
+            asked = len(operator.faults.steps)
+            await move(180)
+            assert len(operator.faults.steps) - asked < 60, "at most once a minute"
+
+            operator.faults.plan = no_fault
+            await move(70)
+            assert is_gone(operator)
+            assert is_erased(operator)
+            assert leftovers(operator) == {}
+
+    run(scene())
+
+
+def test_a_deletion_whose_mail_cannot_be_counted_waits() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            operator.faults.plan = away("view")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(100)
+            ready = operator.condition("Ready")
+            assert ready["reason"] == "DeletionHeldUp"
+            assert "could not be counted" in ready["message"]
+            assert operator.world.queues(str(QUEUE)).declared
+
+            operator.faults.plan = no_fault
+            await move(20)
+            assert is_gone(operator)
+            assert is_erased(operator)
+
+    run(scene())
+
+
+def test_an_operator_goes_on_where_another_one_was_killed() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=300)
+            await annotate(operator, CONFIRM_DELETION)
+            operator.faults.before = in_a_second
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(40)
+            before = progress(operator)
+            assert before["done"] == ["messages"]
+            left = len(operator.world.tables(str(QUEUE)).rows)
+
+            operator.faults.steps.clear()
+            operator.controller._deletion = other(operator)
+            await move(150)
+            assert is_gone(operator)
+            assert is_erased(operator)
+            steps = [each.operation for each in operator.faults.steps]
+            assert ("broker", "delete") not in [each[1:] for each in operator.faults.steps]
+            assert steps.count("erase_rows") <= left // 3 + 4
+
+    run(scene())
+
+
+def other(operator: RunningController) -> Deletion:
+    """Return the deletions of an operator that has just begun."""
+    made = operator.controller._deletion
+    return Deletion(
+        made._api,
+        made._clusters,
+        made._reporter,
+        made._clock,
+        made._engines,
+        made._leftovers,
+    )
+
+
+def test_a_deletion_that_is_forced_lists_what_it_leaves() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=30)
+            operator.faults.plan = away("blobs")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await annotate(operator, CONFIRM_DELETION)
+            await move(60)
+            assert f"{FORCE_DELETION}=outgoing" in operator.condition("Ready")["message"]
+
+            await annotate(operator, FORCE_DELETION)
+            await move(3)
+            assert is_gone(operator)
+            assert not operator.world.tables(str(QUEUE)).rows
+            (left,) = leftovers(operator).values()
+            assert set(left["left"]) == {"bytes"}
+            assert (left["queue"], left["cluster"]) == ("mail.outgoing", "mail/main")
+            assert left["bucket"] == BUCKET
+            assert left["command"].startswith("postroad erase --queue distributed://mail.outgoing")
+            (event,) = operator.events("LeftBehind")
+            assert "ConfigMap postroad-system/postroad-leftovers" in event["note"]
+
+    run(scene())
+
+
+def test_a_queue_that_is_made_anew_takes_over_what_was_left() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            operator.faults.plan = away("blobs")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await annotate(operator, FORCE_DELETION)
+            await move(30)
+            assert is_gone(operator)
+            assert set(leftovers(operator)) == {"mail.outgoing"}
+
+            operator.faults.plan = no_fault
+            await operator.create(mail_queue(NAMESPACE))
+            await move(70)
+            assert operator.condition("Ready")["status"] == "True"
+            assert leftovers(operator) == {}
+
+    run(scene())
+
+
+def test_a_queue_without_its_cluster_waits_for_it_or_is_forced() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            found = operator.found(QUEUE_CLUSTER, "main")
+            await operator.user.delete(QUEUE_CLUSTER, found)
+            while operator.at("queueclusters", NAMESPACE, "main"):
+                change = {"metadata": {"finalizers": None}}
+                await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(150)
+            ready = operator.condition("Ready")
+            assert ready["reason"] == "DeletionHeldUp"
+            assert "there is no QueueCluster main" in ready["message"]
+
+            await annotate(operator, FORCE_DELETION)
+            await move(3)
+            assert is_gone(operator)
+            (left,) = leftovers(operator).values()
+            assert set(left["left"]) == {"messages", "bytes", "rows", "history"}
+
+    run(scene())
+
+
+def test_versions_that_stay_are_named_and_no_success() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            bucket = operator.world.bucket(BUCKET)
+            bucket.keeps_versions = True
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(130)
+            ready = operator.condition("Ready")
+            assert "S3 holds up the bytes: the bucket keeps versions" in ready["message"]
+            assert operator.condition("Stalled")["status"] == "True"
+            assert operator.events("Deleted") == []
+
+            bucket.keeps_versions = False
+            await move(70)
+            assert is_gone(operator)
+            assert is_erased(operator)
+
+    run(scene())
+
+
+def test_bytes_of_another_view_hold_up_nothing_and_are_listed() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            bucket = operator.world.bucket(BUCKET)
+            bucket.objects[key_of_owner(QUEUE)] = b"what no release wrote"
+            bucket.objects[f"{QUEUE}/theirs"] = b"x"
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(10)
+
+            assert is_gone(operator)
+            assert f"{QUEUE}/theirs" in bucket.objects
+            assert not operator.world.tables(str(QUEUE)).limits.browse_start
+            assert set(leftovers(operator)["mail.outgoing"]["left"]) == {"bytes"}
+
+    run(scene())
+
+
+def test_an_operator_without_rights_to_the_list_ends_no_deletion_that_leaves_something() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            operator.faults.plan = away("blobs")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            operator.api.refused |= {("create", "configmaps")}
+            await annotate(operator, FORCE_DELETION)
+            await move(30)
+            assert not is_gone(operator)
+
+            operator.api.refused.clear()
+            await move(100)
+            assert is_gone(operator)
+            assert leftovers(operator)
+
+    run(scene())
