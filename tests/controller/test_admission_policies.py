@@ -24,6 +24,7 @@ BINDING = Kind(ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissi
 KINDS = {each.name: each for each in (POLICY, BINDING, CONFIG_MAP)}
 SAMPLE = Path(__file__).parents[2] / "manifests" / "admission.yaml"
 BEFORE = "before-the-policies"
+NO_CONFIG_MAP = "no params found"
 
 
 @pytest.fixture
@@ -46,12 +47,24 @@ async def policies(api: ApiServer, namespace: str) -> AsyncIterator[None]:
         made.append((kind, await api.create(kind, each)))
     await until_in_force(api, namespace)
     yield
-    for kind, each in made:
+    for kind, each in reversed(made):  # without the ConfigMap every write is refused
         await api.delete(kind, each)
+    await until_out_of_force(api, with_template(namespace, template, "probe"))
+
+
+async def until_out_of_force(api: ApiServer, wanted: Object) -> None:
+    for _ in range(300):
+        try:
+            await api.delete(MAIL_QUEUE, await api.create(MAIL_QUEUE, wanted))
+        except KubernetesRefused:
+            await asyncio.sleep(0.1)
+        else:
+            return
+    raise AssertionError("the policies that were deleted are still in force")
 
 
 async def until_in_force(api: ApiServer, namespace: str) -> None:
-    """The API server reads its policies every second or so."""
+    """The API server reads its policies every second or so, and their ConfigMap apart from them."""
     for kind, wanted in (
         (MAIL_QUEUE, with_template(namespace, {"spec": {"volumes": []}}, "probe")),
         (QUEUE_CLUSTER, queue_cluster(namespace, "probe", s3={"endpoint": "http://elsewhere"})),
@@ -59,8 +72,9 @@ async def until_in_force(api: ApiServer, namespace: str) -> None:
         for _ in range(300):
             try:
                 await api.delete(kind, await api.create(kind, wanted))
-            except KubernetesRefused:
-                break
+            except KubernetesRefused as error:
+                if NO_CONFIG_MAP not in str(error):
+                    break
             await asyncio.sleep(0.1)
         else:
             raise AssertionError(f"no policy about {kind.name} came into force")

@@ -149,11 +149,12 @@ async def answer_of(
     if request.method == "GET" and name is None:
         items = await client.list(kind, namespace, request.query.get("labelSelector", ""))
         version = str(client.world.version)
+        metadata_only = "PartialObjectMetadataList" in request.headers.get("Accept", "")
         return {
             "kind": f"{kind.name}List",
             "apiVersion": kind.api_version,
             "metadata": {"resourceVersion": version},
-            "items": items,
+            "items": None if metadata_only and not items else items,  # as API servers do
         }
     if request.method == "GET":
         return await client.get(kind, namespace, name)

@@ -83,7 +83,8 @@ class ApiServer:
     ) -> Collection[str]:
         query = {"labelSelector": labels} if labels else {}
         found = await self._call("GET", _path(kind, namespace), query=query, accept=METADATA)
-        return {each["metadata"]["uid"] for each in found["items"]} if found else ()
+        items = found["items"] if found else None  # null, where a list of metadata has none
+        return {each["metadata"]["uid"] for each in items or ()}
 
     async def serves(self, *kinds: Kind) -> bool:
         for kind in kinds:
