@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,20 @@ async def policies(api: ApiServer, namespace: str) -> AsyncIterator[None]:
     """The policies, for this test's namespace, once they are in force."""
     template = {"spec": {"serviceAccountName": "another"}}
     await api.create(MAIL_QUEUE, with_template(namespace, template, BEFORE))
-    made = []
+    # Kubernetes does not read ConfigMaps again once no policy was left that has one: these stay.
+    for kind, each in sample_for("none"):
+        if kind is not CONFIG_MAP:
+            await api.apply(kind, each)
+    made = [(kind, await api.create(kind, each)) for kind, each in sample_for(namespace)]
+    await until_in_force(api, namespace)
+    yield
+    for kind, each in reversed(made):  # without the ConfigMap every write is refused
+        await api.delete(kind, each)
+    await until_out_of_force(api, with_template(namespace, template, "probe"))
+
+
+def sample_for(namespace: str) -> Iterator[tuple[Kind, Object]]:
+    """Yield the sample's objects as a namespace's own."""
     for each in manifests(SAMPLE):
         kind, metadata = KINDS[each["kind"]], each["metadata"]
         if kind is CONFIG_MAP:
@@ -44,12 +57,7 @@ async def policies(api: ApiServer, namespace: str) -> AsyncIterator[None]:
             each["spec"]["policyName"] += f"-{namespace}"
             each["spec"]["matchResources"] = {"namespaceSelector": only}
             each["spec"]["paramRef"]["namespace"] = namespace
-        made.append((kind, await api.create(kind, each)))
-    await until_in_force(api, namespace)
-    yield
-    for kind, each in reversed(made):  # without the ConfigMap every write is refused
-        await api.delete(kind, each)
-    await until_out_of_force(api, with_template(namespace, template, "probe"))
+        yield kind, each
 
 
 async def until_out_of_force(api: ApiServer, wanted: Object) -> None:
