@@ -230,7 +230,7 @@ class Clusters:
             await self.claims.claim_keyspace(cluster)
         if changes != SchemaChanges():
             place = f"{cluster.namespace}/{cluster.name}"
-            named = {name: ", ".join(tables) for name, tables in asdict(changes).items()}
+            named = {f"tables_{what}": ", ".join(each) for what, each in asdict(changes).items()}
             log_action("tables changed", cluster=place, **named)
         return options, changes
 

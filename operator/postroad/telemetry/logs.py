@@ -92,6 +92,10 @@ class _Bound(structlog.stdlib.BoundLogger):
             record = logging.getLogRecordFactory()(
                 self._logger.name, logging.INFO, "", 0, event, args, None
             )
+            if not _STANDARD.isdisjoint(fields):  # else the record's own time or level is lost
+                fields = {
+                    f"{name}_" if name in _STANDARD else name: fields[name] for name in fields
+                }
             vars(record).update(self._context, **fields)
             self._logger.handle(record)
 

@@ -48,6 +48,19 @@ def test_fields_and_errors_stand_in_one_line_of_json(capfd: pytest.CaptureFixtur
     assert second["event"] == "a line of a library"
 
 
+@pytest.mark.usefixtures("untouched_root")
+def test_a_field_named_as_a_part_of_the_record_changes_only_its_name(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("INFO", as_json=True)
+
+    logs.logger("test").info("it happened", created="a table", name="x", place="here")
+
+    (line,) = (json.loads(each) for each in capfd.readouterr().err.splitlines())
+    assert (line["created_"], line["name_"], line["place"]) == ("a table", "x", "here")
+    assert line["logger"] == "postroad.test"
+
+
 @pytest.mark.parametrize(
     ("created", "written"),
     [
