@@ -18,6 +18,8 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import DCAwareRoundRobinPolicy
 
+from postroad.domain.names import BUCKET_CLAIM
+
 
 def broker_object(kind: str, name: str) -> dict[str, Any] | None:
     """Return a queue or an exchange as RabbitMQ's management API shows it; None when it is gone."""
@@ -106,12 +108,14 @@ def store_client(server: str = "S3") -> Any:
 
 
 def object_keys(bucket: str) -> list[str] | None:
-    """Return the keys of a bucket but those of owner objects; None when there is no such bucket."""
+    """Return the keys of a bucket but those of owner objects and of its claim; None: there is no
+    such bucket."""
     client = store_client()
     try:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket)
         keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
-        return [each for each in keys if each.count("/") != 1 or not each.endswith("/owner")]
+        mails = [each for each in keys if each != BUCKET_CLAIM]
+        return [each for each in mails if each.count("/") != 1 or not each.endswith("/owner")]
     except ClientError as error:
         if error.response["Error"]["Code"] in {"NoSuchBucket", "404"}:
             return None
