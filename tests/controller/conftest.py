@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -46,6 +47,20 @@ async def api(kubeconfig: Path) -> AsyncIterator[ApiServer]:
 @pytest.fixture
 async def namespace(api: ApiServer) -> AsyncIterator[str]:
     """A namespace of the test's own."""
+    async with new_namespace(api) as name:
+        yield name
+
+
+@pytest.fixture
+async def operator_namespace(api: ApiServer) -> AsyncIterator[str]:
+    """A namespace for the operator's Lease, where another than the queues' is needed."""
+    async with new_namespace(api) as name:
+        yield name
+
+
+@asynccontextmanager
+async def new_namespace(api: ApiServer) -> AsyncIterator[str]:
+    """Make a namespace, yield its name, and remove it."""
     name = f"test-{uuid4().hex[:8]}"
     created = await api.create(
         NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from contract.view_contract import entry
+from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.fault_injection import away, no_fault
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.api import (
@@ -328,12 +329,17 @@ async def test_a_cluster_waits_for_queues_that_are_deleted_from_it(operator: Run
     assert await what_is_left(operator) == (False, False, False)
 
 
-async def test_a_namespace_goes_with_all_that_is_in_it(operator: Running) -> None:
+async def test_a_namespace_goes_with_all_that_is_in_it(
+    api: ApiServer, namespace: str, operator_namespace: str
+) -> None:
+    operator = Running(api, namespace, lease_namespace=operator_namespace)
+    await operator.start()
     await declare(operator, deletionPolicy="Delete")
 
     await delete_namespace(operator)
 
     assert await what_is_left(operator) == (False, False, False)
+    await operator.stop()
 
 
 async def delete_namespace(operator: Running) -> None:

@@ -56,7 +56,16 @@ def events(sandbox: Sandbox) -> int:
 
 def delete(sandbox: Sandbox) -> None:
     sandbox.kubectl(
-        *("delete", "mailqueue", "outgoing", "-n", sandbox.namespace, "--timeout=240s"), timeout=250
+        *(
+            "delete",
+            "mailqueue",
+            "outgoing",
+            "-n",
+            sandbox.namespace,
+            "--timeout=240s",
+            "--ignore-not-found",
+        ),
+        timeout=250,
     )
 
 
@@ -128,7 +137,8 @@ def test_with_a_server_gone_deletion_waits_or_is_forced_and_lists_what_is_left(
 
     assert left["type"] == "Warning"
     assert rows(sandbox, "enqueued_mails") == 0
-    listed = sandbox.kubectl("get", "configmap", "postroad-leftovers", "-A", "-o", "json")
+    named = "--field-selector=metadata.name=postroad-leftovers"
+    listed = sandbox.kubectl("get", "configmap", named, "-A", "-o", "json")
     assert f"{sandbox.namespace}.outgoing" in listed
 
 

@@ -31,16 +31,20 @@ ENCRYPTED = os.environ.get("POSTROAD_CASSANDRA_TLS", "disabled") != "disabled"
 over_tls = pytest.mark.skipif(not ENCRYPTED, reason="the servers of this run offer no TLS")
 
 
+def without_login(address: str) -> str:
+    uri = urlsplit(address)
+    return uri._replace(netloc=uri.netloc.rpartition("@")[2]).geturl()
+
+
 def declared(variables: Mapping[str, str]) -> Object:
     """Return a QueueCluster with the servers of the variables."""
     trusted = {"tls": {"caRef": {"name": "authorities"}}} if ENCRYPTED else {}
     mode = variables.get("POSTROAD_CASSANDRA_TLS", "disabled")
-    uri = urlsplit(variables["POSTROAD_RABBITMQ_URI"])
     return resources.queue_cluster(
         NAMESPACE,
         rabbitmq={
-            "uri": uri._replace(netloc=uri.netloc.rpartition("@")[2]).geturl(),
-            "managementURL": variables["POSTROAD_RABBITMQ_MANAGEMENT_URL"],
+            "uri": without_login(variables["POSTROAD_RABBITMQ_URI"]),
+            "managementURL": without_login(variables["POSTROAD_RABBITMQ_MANAGEMENT_URL"]),
             "secretRef": {"name": "rabbitmq"},
         }
         | trusted,

@@ -75,7 +75,7 @@ class ApiProxy:
         url = f"{self._address}{request.path_qs}"
         timeout = aiohttp.ClientTimeout(total=None)
         async with self._session.request(
-            request.method, url, data=body, headers=headers, timeout=timeout
+            request.method, url, data=body or None, headers=headers, timeout=timeout
         ) as upstream:
             answer = web.StreamResponse(status=upstream.status)
             answer.content_type = upstream.content_type

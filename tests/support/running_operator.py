@@ -61,8 +61,10 @@ class Running:
         also: tuple[str, ...] = (),
         memory: MemoryWorld | None = None,
         clock: Clock | None = None,
+        lease_namespace: str = "",
     ) -> None:
         self.api = api
+        self._lease_namespace = lease_namespace or namespace
         self._clock = clock or MachineClock()
         self.namespace = namespace
         self.memory = memory or MemoryWorld(MachineClock())
@@ -78,6 +80,7 @@ class Running:
 
         self._ready = Event()
         self._thread: Thread | None = None
+        self._program: program.Program | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: Exception | None = None
 
@@ -124,6 +127,7 @@ class Running:
         if self._thread is None:
             return
         assert self._loop is not None
+        assert self._program is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._program.stop.set)
         await asyncio.to_thread(self.join)
@@ -154,7 +158,7 @@ class Running:
         options = program.Options(
             image=IMAGE,
             namespaces=(self.namespace, *self._also),
-            lease_namespace=self.namespace,
+            lease_namespace=self._lease_namespace,
             intervals=QUICK,
         )
         unfenced = ApiServer(self._operator_api.access, FIELD_MANAGER)
@@ -169,7 +173,7 @@ class Running:
             randomness=randomness,
         )
         self._program = program.Program(dependencies, options)
-        announcing = asyncio.create_task(self._announce())
+        announcing = asyncio.create_task(self._announce(self._program))
         try:
             await self._program.run()
         finally:
@@ -177,8 +181,8 @@ class Running:
             await self._operator_api.close()
             await unfenced.close()
 
-    async def _announce(self) -> None:
-        await self._program.ready.wait()
+    async def _announce(self, started: program.Program) -> None:
+        await started.ready.wait()
         self._ready.set()
 
     async def apply(self, *wanted: Object) -> None:
@@ -237,6 +241,8 @@ class Running:
 
     def obstacle(self) -> str:
         """Return why the operator is not ready, nothing when it is."""
+        if self._program is None:
+            return "its thread starts"
         try:
             self._program.require_ready()
         except PostroadError as error:

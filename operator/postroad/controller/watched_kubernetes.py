@@ -2,7 +2,8 @@
 
 An index is behind the API server by the time that an event takes. So of an object that the operator
 has written since, the written one is read, and after a conflict the next read is a request. What
-must not miss an object that is new, or read one that is gone, asks the API server itself.
+must not miss an object that is new, or read one that is gone, asks the API server itself. A
+QueueCluster that no index has is asked for, too.
 
 Source: ADR 0040; Kubernetes documentation (API Concepts: resource versions are decimal numbers, of
 which the greater one is newer).
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from postroad.controller.api import CHILDREN, INSTANCE, MANAGED_BY, Key
+from postroad.controller.api import CHILDREN, INSTANCE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.watched import OWN, Indexes, key_of, place_of
 from postroad.errors import KubernetesConflict
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
@@ -44,7 +45,8 @@ class WatchedKubernetes:
         if indexed := self._indexed(key):
             return self._newest(indexed[-1])
         self._written.pop(key, None)
-        return None
+        # A MailQueue that was applied with its QueueCluster is often seen first.
+        return await self._api.get(kind, namespace, name) if kind is QUEUE_CLUSTER else None
 
     async def list(
         self, kind: Kind, namespace: str | None = None, labels: str = ""

@@ -15,6 +15,7 @@ from postroad.controller.api import (
     INSTANCE,
     MAIL_QUEUE,
     MANAGED_BY,
+    QUEUE_CLUSTER,
     SECRET,
     SERVICE,
 )
@@ -22,7 +23,7 @@ from postroad.controller.watched import Indexes, as_object
 from postroad.controller.watched_kubernetes import WatchedKubernetes
 from postroad.errors import KubernetesConflict
 from postroad.ports.kubernetes import Kind, Object
-from support.resources import mail_queue, secret
+from support.resources import mail_queue, queue_cluster, secret
 from support.running_controller import MemoryIndex
 
 LABELS = f"{MANAGED_BY}=postroad,{INSTANCE}=outgoing"
@@ -90,6 +91,15 @@ async def test_what_no_watch_has_is_a_request() -> None:
     assert await watching.api.get(MAIL_QUEUE, "elsewhere", "outgoing"), "not a watched namespace"
     assert await watching.api.list(MAIL_QUEUE, "elsewhere")
     assert (watching.count("get"), watching.count("list")) == (3, 1)
+
+
+async def test_a_queue_cluster_is_found_before_its_watch_brings_it() -> None:
+    """Applied with its MailQueues, it may be seen after them: none is to report it missing."""
+    watching = Watching()
+    await watching.user.create(QUEUE_CLUSTER, queue_cluster("mail"))
+
+    assert await watching.api.get(QUEUE_CLUSTER, "mail", "main")
+    assert await watching.api.get(QUEUE_CLUSTER, "mail", "other") is None
 
 
 async def test_the_operator_reads_what_it_wrote_before_the_watch_brings_it() -> None:
