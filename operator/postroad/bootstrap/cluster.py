@@ -15,6 +15,7 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
 from postroad.adapters.rabbitmq.queue_claim import QueueClaim
+from postroad.adapters.rabbitmq.queue_users import RabbitMQQueueUsers
 from postroad.adapters.s3.access import Access as S3Access
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
@@ -64,6 +65,9 @@ class ClusterServers:
 
     def queue_claim(self, queue: QueueName) -> QueueClaim:
         return QueueClaim(self._rabbitmq, queue)
+
+    def queue_users(self) -> RabbitMQQueueUsers:
+        return RabbitMQQueueUsers(self._rabbitmq)
 
     def blobs(self, bucket: str) -> S3Blobs:
         return S3Blobs(self._store, bucket)

@@ -12,6 +12,7 @@ from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
 from postroad.ports.claims import ClaimRecord
 from postroad.ports.history import History
+from postroad.ports.queue_users import QueueUsers
 from postroad.ports.view import ViewStore
 
 Guard = Callable[[], None]
@@ -54,6 +55,10 @@ class Servers(Protocol):
 
     def queue_claim(self, queue: QueueName) -> ClaimRecord:
         """Return the claim on a queue's objects in the broker. No I/O."""
+        ...
+
+    def queue_users(self) -> QueueUsers:
+        """Return the users at the broker that are made for queues. No I/O."""
         ...
 
     def blobs(self, bucket: str) -> Blobs:

@@ -7,6 +7,7 @@ from postroad.adapters.memory.broker import MemoryBroker
 from postroad.adapters.memory.claims import MemoryClaimRecord
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.history import MemoryHistory, Records
+from postroad.adapters.memory.queue_users import MemoryQueueUsers, MemoryUser
 from postroad.adapters.memory.queues import Queues
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
@@ -23,6 +24,7 @@ class MemoryWorld:
         self.clock = clock
         self.view_hosts: dict[str, Clock] = {"one": clock}
         self.schema = Schema()
+        self.users: dict[str, MemoryUser] = {}
         self._queues: dict[str, Queues] = {}
         self._tables: dict[str, Tables] = {}
         self._records: dict[str, Records] = {}
@@ -32,6 +34,7 @@ class MemoryWorld:
         """Return a world with the same broker and the same buckets."""
         other = MemoryWorld(self.clock)
         other._queues, other._buckets = self._queues, self._buckets
+        other.users = self.users
         return other
 
     def queues(self, queue: str) -> Queues:
@@ -83,6 +86,9 @@ class MemoryServers:
 
     def queue_claim(self, queue: QueueName) -> MemoryClaimRecord:
         return MemoryClaimRecord(self.world.queues(str(queue)).claimed, self.faults, "broker")
+
+    def queue_users(self) -> MemoryQueueUsers:
+        return MemoryQueueUsers(self.world.users, self.faults)
 
     def blobs(self, bucket: str) -> MemoryBlobs:
         return MemoryBlobs(self.world.bucket(bucket), self.faults)

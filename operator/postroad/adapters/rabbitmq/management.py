@@ -1,11 +1,12 @@
 """The management API, for what AMQP lacks: the number of unacknowledged messages, the running
-nodes, the copies of queues and their policies.
+nodes, the copies of queues and their policies, and users.
 
 Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -19,6 +20,11 @@ from postroad.ports.servers import Guard
 from postroad.tls import client_context, refusal
 
 TIMEOUT = aiohttp.ClientTimeout(total=5)
+
+DONE = {"GET": (200,), "POST": (200, 202, 204), "PUT": (201, 204), "DELETE": (204,)}
+"""The status of an answer to a request that had its effect, by method."""
+
+MISSING = 404
 
 
 class Management:
@@ -73,10 +79,24 @@ class Management:
         path = f"queues/quorum/{self._vhost}/{quote(queue, safe='')}/replicas/add"
         await self._ask("POST", path, json={"node": node})
 
+    async def find(self, path: str) -> Any:
+        """Return what is under a path, None where nothing is. Errors as `unacknowledged`."""
+        return await self._ask("GET", path, may_miss=True)
+
+    async def put(self, path: str, body: Mapping[str, str]) -> None:
+        """Make or replace what is under a path. Errors as `unacknowledged`."""
+        await self._ask("PUT", path, json=dict(body))
+
+    async def remove(self, path: str) -> None:
+        """Delete what is under a path. Idempotent. Errors as `unacknowledged`."""
+        await self._ask("DELETE", path, may_miss=True)
+
     async def _get(self, path: str) -> Any:
         return await self._ask("GET", path)
 
-    async def _ask(self, method: str, path: str, **values: object) -> Any:
+    async def _ask(
+        self, method: str, path: str, *, may_miss: bool = False, **values: object
+    ) -> Any:
         url = f"{self._base}/api/{path}"
         if self._session is not None and self._access.login != self._login:
             await self.close()
@@ -89,7 +109,9 @@ class Management:
                         "RabbitMQ's management API refused the user",
                         hint="give the user the tag `monitoring`, or leave out the management URL",
                     )
-                if answer.status not in (200, 202, 204):
+                if may_miss and answer.status == MISSING:
+                    return None
+                if answer.status not in DONE[method]:
                     raise BrokerRefused(f"RabbitMQ's management API answered {answer.status}")
                 return await answer.json() if method == "GET" else None
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

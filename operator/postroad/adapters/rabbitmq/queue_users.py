@@ -1,0 +1,115 @@
+"""`QueueUsers` over the management API: users, permissions, and topic permissions.
+
+The login of this process needs the tag `administrator` for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import quote
+
+from postroad.adapters.rabbitmq.management import Management
+from postroad.adapters.rabbitmq.topology import DELAYS
+from postroad.adapters.rabbitmq.vhost import Vhost
+from postroad.domain.names import QueueName
+from postroad.domain.queue_users import QueueUser
+from postroad.errors import BrokerRefused, CredentialsRefused
+
+TAG = "management"
+"""What depths and the audit of messages ask of the management API."""
+
+NOTHING = "^$"
+
+
+def permissions_of(queue: QueueName) -> dict[str, str]:
+    """Return the patterns of the names that programs of a queue may use in the vhost."""
+    name = str(queue).replace(".", r"\.")
+    delays = DELAYS.removeprefix("postroad.")
+    return {
+        "configure": NOTHING,
+        "write": rf"^postroad\.({delays}|{name})$",
+        "read": rf"^postroad\.{name}\.(work|dead)$",
+    }
+
+
+def topic_permission_of(queue: QueueName) -> dict[str, str]:
+    """Return the patterns of the routing keys that they may use at the exchange of delays."""
+    name = str(queue).replace(".", r"\.")
+    return {"exchange": DELAYS, "write": rf"^[0-9]+\.{name}$", "read": NOTHING}
+
+
+class RabbitMQQueueUsers:
+    """Queue users in one vhost of RabbitMQ."""
+
+    def __init__(self, vhost: Vhost) -> None:
+        self._management = vhost.management
+        self._vhost = vhost.name
+
+    async def made_for(self, token: str) -> Collection[QueueUser]:
+        async with self._as_administrator() as api:
+            listed = await api.find("users") or []
+        users = (QueueUser.parse(each["name"]) for each in listed)
+        return [each for each in users if each is not None and each.token == token]
+
+    async def has_rights(self, user: QueueUser) -> bool | None:
+        name = quote(str(user), safe="")
+        async with self._as_administrator() as api:
+            found = await api.find(f"users/{name}")
+            if found is None:
+                return None
+            given = await self._given(api, name, "permissions")
+            topics = await self._given(api, name, "topic-permissions")
+        wanted = {"vhost": self._vhost, **permissions_of(user.queue)}
+        wanted_topic = {"vhost": self._vhost, **topic_permission_of(user.queue)}
+        return tags_of(found) == {TAG} and (given, topics) == ([wanted], [wanted_topic])
+
+    async def give(self, user: QueueUser, password: str) -> None:
+        name = quote(str(user), safe="")
+        place = f"{quote(self._vhost, safe='')}/{name}"
+        async with self._as_administrator() as api:
+            await api.put(f"users/{name}", {"password": password, "tags": TAG})
+            for which in ("permissions", "topic-permissions"):
+                for each in await self._given(api, name, which):
+                    if not self._is_replaced(each):
+                        await api.remove(f"{which}/{quote(each['vhost'], safe='')}/{name}")
+            await api.put(f"permissions/{place}", permissions_of(user.queue))
+            await api.put(f"topic-permissions/{place}", topic_permission_of(user.queue))
+
+    async def delete(self, user: QueueUser) -> None:
+        async with self._as_administrator() as api:
+            await api.remove(f"users/{quote(str(user), safe='')}")
+
+    def _is_replaced(self, permission: Mapping[str, str]) -> bool:
+        """Whether `give` puts another in the place of a permission, without an instant at which
+        programs that run have none."""
+        exchange = permission.get("exchange", DELAYS)
+        return (permission["vhost"], exchange) == (self._vhost, DELAYS)
+
+    async def _given(self, api: Management, name: str, which: str) -> list[dict[str, str]]:
+        """Return what a user is permitted in all vhosts."""
+        found = await api.find(f"users/{name}/{which}") or []
+        return [{key: each[key] for key in each if key != "user"} for each in found]
+
+    @asynccontextmanager
+    async def _as_administrator(self) -> AsyncIterator[Management]:
+        if self._management is None:
+            raise BrokerRefused("RabbitMQ's users are made by its management API, which has no URL")
+        try:
+            yield self._management
+        except CredentialsRefused as error:
+            raise CredentialsRefused(
+                "RabbitMQ's management API lets this user make no others",
+                hint="give it the tag `administrator`, or correct its password",
+            ) from error
+
+
+def tags_of(user: Mapping[str, Any]) -> set[str]:
+    """Return the tags of a user, which RabbitMQ before 3.9 joins by commas.
+
+    >>> tags_of({"tags": "a,b"}) == tags_of({"tags": ["b", "a"]})
+    True
+    """
+    tags = user.get("tags") or []
+    return set(tags.split(",") if isinstance(tags, str) else tags)
