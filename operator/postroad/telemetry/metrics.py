@@ -161,6 +161,11 @@ SERVER_ERRORS = Counter(
     ["server", "error"],
     # server: rabbitmq, cassandra, s3, kubernetes; error: its name, as in reasons of conditions
 )
+KUBERNETES_REQUESTS = Counter(
+    "postroad_kubernetes_requests_total",
+    "Requests of the operator to the API server, watches included.",
+    ["method", "resource"],  # resource: its plural, with a subresource: mailqueues/status
+)
 REPAIRS = Counter(
     "postroad_repairs_total",
     "What another process had changed or deleted and the operator made as declared again.",

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 from kubernetes.config import ConfigException
+from prometheus_client import REGISTRY
 
 from postroad.adapters.kubernetes import api_server
 from postroad.adapters.kubernetes.api_server import ApiServer
@@ -160,3 +161,23 @@ async def test_every_request_proves_who_the_operator_is(
 
     assert server.authorizations == {"Bearer t0ken"}
     assert len(server.requests) == 3
+
+
+async def test_every_request_is_counted_by_its_resource(
+    server: HttpKubernetes, api: ApiServer
+) -> None:
+    """Those of Kopf too, and each that a busy server refused."""
+
+    def counted(method: str, resource: str) -> float:
+        labels = {"method": method, "resource": resource}
+        return REGISTRY.get_sample_value("postroad_kubernetes_requests_total", labels) or 0.0
+
+    before = counted("POST", "mailqueues"), counted("PUT", "mailqueues/status"), counted("GET", "")
+    server.answers = [busy(0)]
+    created = await api.create(MAIL_QUEUE, NEW)
+    await api.replace_status(MAIL_QUEUE, {**created, "status": {"size": 0}})
+    async with api.open_session() as session:
+        await session.get(f"{api.access.address}/apis")
+
+    after = counted("POST", "mailqueues"), counted("PUT", "mailqueues/status"), counted("GET", "")
+    assert [now - was for now, was in zip(after, before, strict=True)] == [2, 1, 1]

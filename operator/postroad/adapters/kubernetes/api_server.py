@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -26,6 +27,7 @@ from postroad.errors import (
 )
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Guard
+from postroad.telemetry import metrics
 
 CALLS = 8
 """Concurrent requests; more would only queue in the API server."""
@@ -47,6 +49,10 @@ METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,app
 
 ACCESS_REVIEW = Kind(
     "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
+)
+
+_RESOURCE = re.compile(
+    r"/(?:api/[^/]+|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/([^/]+)(?:/[^/]+(/[^/]+)?)?$"
 )
 
 MALFORMED = ("unable to convert", "failed to create typed patch object")
@@ -182,7 +188,8 @@ class ApiServer:
     async def _authorize(
         self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        """Give each request the token of its moment, Kopf's watches included."""
+        """Count each request and give it the token of its moment, Kopf's watches included."""
+        metrics.KUBERNETES_REQUESTS.labels(request.method, resource_in(request.url.path)).inc()
         authorization = await self.access.authorization()
         if authorization is not None:
             request.headers["Authorization"] = authorization
@@ -289,6 +296,18 @@ def guarded(guard: Guard) -> type[aiohttp.ClientRequest]:
 def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:
     scope = f"/namespaces/{quote(namespace)}" if namespace is not None else ""
     return f"{kind.prefix}{scope}/{kind.plural}" + (f"/{quote(name)}" if name is not None else "")
+
+
+def resource_in(path: str) -> str:
+    """Return the resource of a path, with its subresource; the empty string where there is none.
+
+    >>> resource_in("/apis/postroad.dev/v1alpha1/namespaces/mail/mailqueues/outgoing/status")
+    'mailqueues/status'
+    >>> resource_in("/api/v1/namespaces/mail"), resource_in("/apis/postroad.dev/v1alpha1")
+    ('namespaces', '')
+    """
+    found = _RESOURCE.search(path)
+    return f"{found[1]}{found[2] or ''}" if found else ""
 
 
 class _TooManyRequests(Exception):
