@@ -11,6 +11,7 @@ from bench.results import Result, show, write
 ROOMS = {
     "broker": "bench.broker_room",
     "mta": "bench.mta_room",
+    "operator": "bench.operator_room",
     "queue": "bench.queue_room",
     "scheduler": "bench.scheduler_room",
 }

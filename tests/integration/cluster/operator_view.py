@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
@@ -20,8 +19,8 @@ from postroad.controller.connections import Connections
 from postroad.controller.reporting import Reporter
 from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes
-from postroad.ports.kubernetes import Kubernetes, Object
-from support import resources
+from postroad.ports.kubernetes import Kubernetes
+from support.named_servers import named_cluster, named_secrets
 
 NAMESPACE = "mail"
 TIMEOUT_SECONDS = 600
@@ -64,46 +63,9 @@ async def operator_of(variables: Mapping[str, str]) -> AsyncIterator[OperatorVie
     connections = Connections(connect)
     try:
         api = MemoryKubernetes(KubernetesWorld(MachineClock()))
-        await api.create(QUEUE_CLUSTER, _resource(variables))
-        for each in _secrets(variables):
+        await api.create(QUEUE_CLUSTER, named_cluster(variables, NAMESPACE))
+        for each in named_secrets(variables, NAMESPACE):
             await api.create(SECRET, each)
         yield OperatorView(api, connections)
     finally:
         await connections.close()
-
-
-def _resource(variables: Mapping[str, str]) -> Object:
-    return resources.queue_cluster(
-        NAMESPACE,
-        rabbitmq={
-            "uri": _without_login(variables["POSTROAD_RABBITMQ_URI"]),
-            "managementURL": _without_login(variables["POSTROAD_RABBITMQ_MANAGEMENT_URL"]),
-            "secretRef": {"name": "rabbitmq"},
-        },
-        cassandra={
-            "contactPoints": variables["POSTROAD_CASSANDRA_CONTACT_POINTS"].split(","),
-            "localDatacenter": variables["POSTROAD_CASSANDRA_LOCAL_DATACENTER"],
-            "keyspace": variables["POSTROAD_CASSANDRA_KEYSPACE"],
-            "secretRef": {"name": "cassandra"},
-            "tls": {"mode": "disabled"},
-        },
-        s3={"endpoint": variables["POSTROAD_S3_ENDPOINT"], "secretRef": {"name": "s3"}},
-    )
-
-
-def _secrets(variables: Mapping[str, str]) -> list[Object]:
-    login = {
-        "username": variables["POSTROAD_CASSANDRA_USERNAME"],
-        "password": variables["POSTROAD_CASSANDRA_PASSWORD"],
-    }
-    keys = {
-        "accessKey": variables["POSTROAD_S3_ACCESS_KEY"],
-        "secretKey": variables["POSTROAD_S3_SECRET_KEY"],
-    }
-    logins = [resources.secret(NAMESPACE, name, login) for name in ("rabbitmq", "cassandra")]
-    return [*logins, resources.secret(NAMESPACE, "s3", keys)]
-
-
-def _without_login(uri: str) -> str:
-    parts = urlsplit(uri)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
