@@ -120,7 +120,7 @@ def test_a_domain_has_255_octets_at_most() -> None:
         Mail("a@x.example", ("b@" + "_" * 256,), b"")
 
 
-@pytest.mark.parametrize("priority", [-101, 101, 1.5, "3"])
+@pytest.mark.parametrize("priority", [-101, 101, 1.5, "3", 1.0, True])
 def test_a_priority_is_a_whole_number_within_bounds(priority: object) -> None:
     with pytest.raises(InvalidMail, match="-100 to 100"):
         Mail("a@x.example", ("b@x.example",), b"", priority=priority)  # type: ignore[arg-type]

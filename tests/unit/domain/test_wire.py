@@ -217,6 +217,18 @@ def test_envelope_that_is_too_large_is_left_to_the_row() -> None:
     assert decode(body).entry is None
 
 
+@pytest.mark.parametrize(("beyond", "is_whole"), [(0, True), (1, False)])
+def test_a_message_of_the_largest_size_has_its_envelope(beyond: int, *, is_whole: bool) -> None:
+    room = LARGEST_BODY - len(encode(PLAIN))
+    envelope = Envelope(
+        "a@example.org", ("b@example.net",), "n" * (1 + room + beyond), {"k": "v"}, Origin("h")
+    )
+
+    decoded = decode(encode(replace(PLAIN, envelope=envelope)))
+
+    assert decoded.envelope == (envelope if is_whole else None)
+
+
 def test_very_long_error_is_cut_so_that_a_message_stays_small() -> None:
     body = encode(replace(PLAIN, last_error="ü" * 10**6))
 
