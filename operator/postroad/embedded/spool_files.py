@@ -59,10 +59,10 @@ class SpoolHeader(NamedTuple):
     envelope_crc: int
     header_size: int
     accepted_us: int
-    found: int = 0
-    bare_line_ends: int = 0
-    longest_line: int = 0
-    folds: int = 0
+    found: int
+    bare_line_ends: int
+    longest_line: int
+    folds: int
 
     @property
     def shape(self) -> Shape | None:
