@@ -10,6 +10,7 @@ from struct import pack
 import pytest
 
 from crash.lossy import LossyFiles
+from postroad.distributed.timing import Timing
 from postroad.domain.shapes import Shape
 from postroad.embedded import batches, checkpoints, frames, segments, spool_files
 from postroad.embedded.batches import Batch
@@ -18,6 +19,7 @@ from postroad.embedded.frames import checksum
 from postroad.embedded.layout import (
     DEAD,
     HELD,
+    LONGEST_LEASE,
     MIB,
     NEW,
     Layout,
@@ -55,6 +57,10 @@ def test_lanes_have_the_numbers_of_the_format() -> None:
     assert (NEW, HELD, DEAD) == (0, 0xFFFFFFFE, 0xFFFFFFFF)
     assert segment_of("new.x") is None
     assert segment_of("new") is None
+
+
+def test_an_item_may_be_in_hand_as_long_as_in_the_distributed_engine() -> None:
+    assert Timing().longest_lease == LONGEST_LEASE
 
 
 def test_a_slot_is_a_file_in_a_directory_of_a_thousand() -> None:

@@ -17,7 +17,7 @@ from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.envelope_records import ENVELOPE_BYTES, EnvelopeRecord, decode_envelope
 from postroad.embedded.frames import Frame
 from postroad.embedded.log_salvage import MailHistory
-from postroad.embedded.records import ENVELOPE, OUTCOMES, OutcomesRecord, decode, encode
+from postroad.embedded.records import ENVELOPE, OUTCOMES, OutcomesRecord, cut, decode, encode
 from postroad.embedded.recovery import Replay
 from postroad.embedded.segments import Segment
 from postroad.errors import StoreDamaged
@@ -76,6 +76,14 @@ def test_outcomes_come_back() -> None:
 
     assert decoded == record
     assert outcomes_of(json.loads(record.document)) == heard
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [("x" * 512, "x" * 512), ("x" * 513, "x" * 512), ("x" + "ü" * 256, "x" + "ü" * 255)],
+)
+def test_of_a_reply_512_octets_are_kept_in_whole_characters(text: str, kept: str) -> None:
+    assert cut(text).decode() == kept
 
 
 def test_an_envelope_comes_back() -> None:
