@@ -242,6 +242,20 @@ async def test_a_peer_that_closes_while_no_job_is_there_is_noticed() -> None:
     assert events.unsaid == (1,)
 
 
+async def test_a_connection_that_is_closed_waits_for_the_reply_to_quit() -> None:
+    hop, events = FakeHop(lambda verb, _: b"" if verb == "QUIT" else None), Events()
+    connection = connect(hop, events)
+    await events.until_opened()
+    connection.close()
+    await quiet()
+
+    assert hop.verbs[-1] == "QUIT"
+    assert not hop.is_closing()
+
+    hop.go_on(b"221 bye\r\n")
+    await events.until_closed()
+
+
 async def test_lmtp_replies_for_each_recipient_belong_to_their_mail() -> None:
     hop, events = FakeHop(lmtp_rule), Events()
     connection = connect(hop, events, protocol=Protocol.LMTP)
