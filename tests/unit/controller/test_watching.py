@@ -16,3 +16,11 @@ def test_no_error_of_the_api_server_ends_the_operator() -> None:
         seconds = list(islice(backoffs, 1000))
         assert len(seconds) == 1000
         assert (seconds[0], max(seconds), seconds[-1]) == (1.0, LONGEST_BACKOFF, LONGEST_BACKOFF)
+
+
+def test_the_api_server_ends_a_watch_before_the_operator_gives_it_up() -> None:
+    settings = watching_settings()
+
+    assert (settings.watching.server_timeout, settings.watching.client_timeout) == (290, 300)
+    assert (settings.watching.connect_timeout, settings.networking.connect_timeout) == (15, 15)
+    assert settings.networking.request_timeout == 30

@@ -158,6 +158,30 @@ async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
     assert reconciled.count("good") == 1
 
 
+def test_a_key_that_fails_rests_for_a_second_then_twice_as_long_up_to_five_minutes() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        reconciled: list[float] = []
+
+        async def reconcile(key: str) -> None:
+            reconciled.append(loop.time())
+            raise RuntimeError
+
+        work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key)
+        work.add("bad")
+        tasks = asyncio.create_task(work.run(1))
+        await move(1200)
+
+        rests = [after - before for before, after in pairwise(reconciled)]
+        steps = (1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300)
+        assert len(rests) == len(steps)
+        assert all(step <= rest <= step + 1 for step, rest in zip(steps, rests, strict=True))
+        tasks.cancel()
+        await asyncio.gather(tasks, return_exceptions=True)
+
+    run(scene())
+
+
 async def test_the_next_look_comes_when_the_last_one_said() -> None:
     reconciled: list[float] = []
     loop = asyncio.get_running_loop()
