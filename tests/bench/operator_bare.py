@@ -152,3 +152,19 @@ def _make_all(maker: BareQueueMaker, left: Iterator[QueueName]) -> None:
     """Make queues until none is left: the threads take them from one list."""
     for name in left:
         maker.make(name)
+
+
+def delete_queues(site: Site, names: Sequence[QueueName]) -> None:
+    """Delete what queues have in RabbitMQ, with their claims."""
+    connection = pika.BlockingConnection(
+        pika.URLParameters(site.variables["POSTROAD_RABBITMQ_URI"])
+    )
+    try:
+        channel = connection.channel()
+        for name in names:
+            for exchange in (name.exchange, name.claim_exchange):
+                channel.exchange_delete(exchange)
+            for queue in (name.work_queue, name.dead_queue):
+                channel.queue_delete(queue)
+    finally:
+        connection.close()

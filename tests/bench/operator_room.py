@@ -12,12 +12,14 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from bench import operator_scale, operator_setup
+from bench import operator_leaders, operator_scale, operator_schema, operator_setup
 from bench.results import Result, progress
 from postroad.telemetry import logs
 
 CASES: dict[str, Callable[[], Awaitable[list[Result]]]] = {
     "scale": operator_scale.measure,
+    "schema": operator_schema.measure,
+    "leaders": operator_leaders.measure,
 }
 
 

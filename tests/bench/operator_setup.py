@@ -17,6 +17,7 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER, SECRET
 from postroad.ports.kubernetes import Kind, Object
 from stack import processes
+from stack.clusters import Cluster
 from stack.control_plane import ControlPlane
 from stack.local import Stack
 from stack.progress import Progress
@@ -25,6 +26,9 @@ from support.named_servers import named_cluster, named_secrets
 
 WORK = FOLDER / "operator"
 """Kept afterwards: the operators' logs."""
+
+CLUSTER = WORK / "cluster"
+"""The nodes of a case that needs several."""
 
 THREE = ("rabbitmq", "cassandra", "s3")
 CLUSTER_SECONDS = 120.0
@@ -102,8 +106,7 @@ def ready_condition(found: Object) -> Object:
 async def fresh_site(*servers: str) -> AsyncIterator[Site]:
     """Start an API server with the CRDs, and servers; yield a namespace with their Secrets. All of
     it is removed at the end, and what an earlier run left at the beginning."""
-    folder = WORK / "stack"
-    running = Stack(folder, environment={}, progress=Progress(quiet=True))
+    running = stack_in("stack")
     await asyncio.to_thread(_remove, running)
     try:
         await asyncio.to_thread(running.up, ("apiserver", *servers))
@@ -133,9 +136,17 @@ async def _namespace(running: Stack) -> AsyncIterator[tuple[ApiServer, Path, str
         await api.close()
 
 
+def stack_in(folder: str) -> Stack:
+    """Return a stack of the bench's own."""
+    return Stack(WORK / folder, environment={}, progress=Progress(quiet=True))
+
+
 def clear() -> None:
     """Remove what earlier runs left: servers, programs, logs."""
-    _remove(Stack(WORK / "stack", environment={}, progress=Progress(quiet=True)))
+    _remove(stack_in("stack"))
+    stack_in("other").down()
+    if CLUSTER.exists():
+        Cluster(CLUSTER).down()
     shutil.rmtree(WORK)
 
 
