@@ -304,8 +304,11 @@ def _meets(requirement: LabelRequirement, labels: Mapping[str, str]) -> bool:
 _URL_HOST = re.compile(r"(?P<before>^[a-z0-9+.-]+://(?:[^@/]*@)?)(?P<host>[^:/?\[\]]+)")
 
 
-def resolve_hosts(spec: QueueClusterSpec, namespace: str) -> QueueClusterSpec:
-    """Return the spec of a QueueCluster of `namespace` with hosts that resolve everywhere."""
+def spec_of(found: Mapping[str, Any]) -> QueueClusterSpec:
+    """Return the spec of a QueueCluster, with hosts that resolve in every namespace. Raises:
+    pydantic.ValidationError."""
+    namespace = found["metadata"]["namespace"]
+    spec = QueueClusterSpec.model_validate(found["spec"])
     rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
     management, endpoint = rabbitmq.management_url, s3.endpoint
     contact_points = [full(each, namespace) for each in cassandra.contact_points]

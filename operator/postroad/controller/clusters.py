@@ -14,7 +14,7 @@ from postroad.controller.cluster_facts import KnownFacts
 from postroad.controller.cluster_spec import (
     DEFAULT_CLASS,
     QueueClusterSpec,
-    resolve_hosts,
+    spec_of,
 )
 from postroad.controller.cluster_users import ClusterUsers
 from postroad.controller.conditions import (
@@ -116,14 +116,10 @@ class Clusters:
         if is_kept_elsewhere(found, self.namespaces):
             raise kept_elsewhere(found, self.namespaces)
         await self.users.admit(found, queue, begun=begun)
-        uid, current = found["metadata"]["uid"], found["metadata"]["generation"]
-        generation, credentials = self._credentials.get(uid, (None, None))
-        if credentials is None or generation != current:
-            cluster = await self.open(found)
-        else:
-            cluster = self._opened(found, credentials)
+        cluster = await self.open(found, anew=False)
         await self.claims.check_keyspace(cluster)
-        stamp = (uid, current, *self.facts.stamp(uid, queue.name.namespace))
+        uid, generation = cluster.uid, found["metadata"]["generation"]
+        stamp = (uid, generation, *self.facts.stamp(uid, queue.name.namespace))
         return replace(cluster, stamp=stamp)
 
     async def for_deletion(self, queue: Queue) -> Cluster:
@@ -139,41 +135,37 @@ class Clusters:
             servers = self._connections.last(uid)
             if servers is None:
                 raise
-            spec = resolve_hosts(QueueClusterSpec.model_validate(found["spec"]), namespace)
-            cluster = Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
+            cluster = Cluster(uid, namespace, name, spec_of(found), NO_CREDENTIALS, servers)
         await self.claims.check_keyspace(cluster)
         return cluster
 
-    async def open(self, found: Object) -> Cluster:
-        """Read the Secrets of a QueueCluster, and return the cluster behind it.
+    async def open(self, found: Object, *, anew: bool = True) -> Cluster:
+        """Return the cluster behind a QueueCluster. Its Secrets are read, unless `anew` is false
+        and they were read at its generation.
 
         Raises: AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, KubernetesError,
         pydantic.ValidationError.
         """
-        metadata = found["metadata"]
-        self._credentials.pop(metadata["uid"], None)
-        spec = QueueClusterSpec.model_validate(found["spec"])
-        if spec.s3.secret_ref is None and not self._ambient_credentials:
-            raise AmbientCredentialsDenied(
-                f"QueueCluster {metadata['namespace']}/{metadata['name']} names no credentials of "
-                "S3, and the operator lends none of its own"
-            )
-        credentials = await read_credentials(self._api, metadata["namespace"], spec)
-        self._credentials[metadata["uid"]] = metadata["generation"], credentials
-        return self._opened(found, credentials)
-
-    def _opened(self, found: Object, credentials: ClusterCredentials) -> Cluster:
-        metadata = found["metadata"]
-        spec = resolve_hosts(QueueClusterSpec.model_validate(found["spec"]), metadata["namespace"])
+        metadata, spec = found["metadata"], spec_of(found)
+        uid, namespace = metadata["uid"], metadata["namespace"]
+        generation, credentials = self._credentials.pop(uid, (None, NO_CREDENTIALS))
+        if anew or generation != metadata["generation"]:
+            if spec.s3.secret_ref is None and not self._ambient_credentials:
+                raise AmbientCredentialsDenied(
+                    f"QueueCluster {namespace}/{metadata['name']} names no credentials of S3, and "
+                    "the operator lends none of its own"
+                )
+            credentials = await read_credentials(self._api, namespace, spec)
+        self._credentials[uid] = metadata["generation"], credentials
         return Cluster(
-            uid=metadata["uid"],
-            namespace=metadata["namespace"],
+            uid=uid,
+            namespace=namespace,
             name=metadata["name"],
             spec=spec,
             credentials=credentials,
-            servers=self._connections.to(metadata["uid"], spec, credentials),
+            servers=self._connections.to(uid, spec, credentials),
             has_tables="tables" in (found.get("status") or {}),
-            away=self._away.get(metadata["uid"], {}),
+            away=self._away.get(uid, {}),
             adopted=adopted_by(found),
         )
 

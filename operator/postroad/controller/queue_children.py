@@ -18,7 +18,6 @@ from postroad.controller.api import (
     COMPONENT,
     DEPLOYMENT,
     INSTANCE,
-    MAIL_QUEUE,
     MANAGED_BY,
     QUEUE_CLUSTER,
     Key,
@@ -74,7 +73,7 @@ class QueueChildren:
         now: Found = {}
         failed = await self._apply(cluster, state, now)
         if QUEUE in failed:
-            self._upgrades.end(key_of(queue))
+            self._upgrades.end(queue.key)
             return [replace(failed[QUEUE], condition=each) for each, *_ in wanted]
         findings = [failed.get(each[2]) or _workload(state, now, *each) for each in wanted]
         waiting = self._carry_on(cluster, state, now)
@@ -87,7 +86,7 @@ class QueueChildren:
 
     def _carry_on(self, cluster: Cluster, state: ReconcileState, now: Found) -> list[Finding]:
         """Let the queue wait for the replacement of its pods, or end that which is over."""
-        queue = key_of(state.queue)
+        queue = state.queue.key
         if state.waits:
             self._upgrades.wait(Key(QUEUE_CLUSTER.name, cluster.namespace, cluster.name), queue)
             message = f"its pods stay until QueueCluster {cluster.name} upgrades it"
@@ -155,7 +154,7 @@ class QueueChildren:
             running = replace(context, image=image)
             return wanted_children(queue, running, (component,), autoscaled=autoscaled)
 
-        if self._upgrades.is_granted(key_of(queue)):
+        if self._upgrades.is_granted(queue.key):
             present = None
         return paced(build, context.image, present, pinned=queue.spec.image is not None)
 
@@ -220,11 +219,6 @@ def _within_quota(state: ReconcileState, most: int | None, found: Finding) -> Fi
         "each MailQueue (spec.quota.workersPerQueue)"
     )
     return bad(found.condition, QuotaExceeded.__name__, message, retryable=False)
-
-
-def key_of(queue: Queue) -> Key:
-    """Return the key of a MailQueue."""
-    return Key(MAIL_QUEUE.name, queue.name.namespace, queue.name.name)
 
 
 Found = dict[tuple[str, str], Object]

@@ -27,22 +27,16 @@ from postroad.controller.quotas import has_configuration
 from postroad.controller.reporting import WARNING, Announcement, Reporter
 from postroad.controller.scope import (
     LastReconcile,
+    NextReconcile,
     Scope,
     SeenFacts,
     after_reconcile,
-    expected_children,
-    scope_of,
+    decide,
 )
-from postroad.controller.status import (
-    Report,
-    Status,
-    composed,
-    composed_paused,
-    hash_of_spec,
-    with_fields,
-)
+from postroad.controller.spec import MailQueueSpec
+from postroad.controller.status import Report, composed, hash_of_spec, paused_report
 from postroad.controller.upgrades import Upgrades
-from postroad.controller.watched import Indexes
+from postroad.controller.watched import Indexes, key_of
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
@@ -98,27 +92,29 @@ class Queues:
 
         Raises: KubernetesError; the next reconcile then has the same scope, or a wider one.
         """
-        now = self._clock.elapsed()
-        facts = await self._read(await self._finalizers.release(found))
-        scope = scope_of(facts.found, facts.seen, last, now, self._interval)
-        if scope is Scope.PAUSED or facts.resolved is None:
-            self._upgrades.end(key_of(facts.found))
-        if scope is Scope.FULL and not (facts.found.get("status") or {}).get("conditions"):
-            metadata = facts.found["metadata"]
-            await self._leftovers.take_over(f"{metadata['namespace']}.{metadata['name']}")
-            facts = replace(facts, found=await self._report_pending(facts.found))
-        found, report = await self._carry_out(scope, facts, expected_children(facts.seen, last))
+        key, now = key_of(found), self._clock.elapsed()
+        facts = await self._read(key, await self._finalizers.release(found))
+        due = decide(facts.found, facts.seen, last, now, self._interval)
+        if due.scope is Scope.PAUSED or facts.resolved is None:
+            self._upgrades.end(key)
+        if due.scope is Scope.FULL and not (facts.found.get("status") or {}).get("conditions"):
+            await self._leftovers.take_over(f"{key.namespace}.{key.name}")
+            facts = replace(facts, found=await self._write(facts.found, pending_report()))
+        found, report = await self._carry_out(facts, due)
         repairs = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
         await self._reporter.announce(found, repairs)
-        written = await self._reporter.write(
-            MAIL_QUEUE, found, self._composed(scope, found, report)
-        )
-        return after_reconcile(scope, facts.seen, written.get("status") or {}, last, now)
+        written = await self._write(found, report)
+        return after_reconcile(due.scope, facts.seen, written.get("status") or {}, last, now)
 
-    async def _read(self, found: Object) -> QueueFacts:
-        metadata, key = found["metadata"], key_of(found)
+    async def _write(self, found: Object, report: Report) -> Object:
+        """Compose the status and write it; return the MailQueue as it is then."""
+        before, generation = found.get("status") or {}, found["metadata"]["generation"]
+        after = composed(before, report, generation, self._clock.now())
+        return await self._reporter.write(MAIL_QUEUE, found, after)
+
+    async def _read(self, key: Key, found: Object) -> QueueFacts:
         children, may_roll = self._indexes.children_of(key), self._upgrades.is_granted(key)
-        seen = SeenFacts(metadata["generation"], None, children, may_roll)
+        seen = SeenFacts(found["metadata"]["generation"], None, children, may_roll)
         resolved = None
         async with attempt("Spec", seconds=120) as attempted:
             queue = Queue.of(found)
@@ -127,29 +123,34 @@ class Queues:
             seen, resolved = replace(seen, cluster=cluster.stamp), (queue, cluster)
         return QueueFacts(found, seen, resolved, attempted.finding)
 
-    async def _carry_out(
-        self, scope: Scope, facts: QueueFacts, expected: frozenset[tuple[str, str]]
-    ) -> tuple[Object, Report]:
+    async def _carry_out(self, facts: QueueFacts, due: NextReconcile) -> tuple[Object, Report]:
         """Return the MailQueue as it is then, and the report."""
-        report = Report()
-        if scope is Scope.FULL:
-            report.fields["specHash"] = hash_of_spec(facts.found["spec"])
-            report.fields["operatorClass"] = self._clusters.operator_class
+        found = facts.found
+        before = found.get("status") or {}
+        match due.scope:
+            case Scope.FULL:
+                report = Report(fields={"specHash": hash_of_spec(found["spec"])})
+                report.fields["operatorClass"] = self._clusters.operator_class
+            case Scope.CHILDREN:
+                report = Report(kept_findings(before))
+            case Scope.FIGURES:
+                report = Report(replaced=frozenset())
+            case Scope.PAUSED:
+                report = paused_report(before, found["spec"])
         if facts.resolved is None:
-            report.findings = blocked(facts.finding)
-            return facts.found, report
+            if due.scope is Scope.FULL:
+                report.findings = blocked(facts.finding)
+            return found, report
         queue, cluster = facts.resolved
-        before = facts.found.get("status") or {}
-        state = ReconcileState(queue, before, report, expected=expected)
-        if scope is Scope.FULL:
-            return await self._make_all(facts.found, cluster, state), report
-        if scope is Scope.CHILDREN:
+        state = ReconcileState(queue, before, report, expected=due.expected)
+        if due.scope is Scope.FULL:
+            found = await self._make_all(found, cluster, state)
+        elif due.scope is Scope.CHILDREN:
             state.configured = True
-            report.findings = kept_findings(state.before)
             await self._make_children(cluster, state)
         else:
             report.fields |= await self._measured(cluster, state)
-        return facts.found, report
+        return found, report
 
     async def _make_all(self, found: Object, cluster: Cluster, state: ReconcileState) -> Object:
         """Make all of a MailQueue; return it with its finalizer, which comes first."""
@@ -167,30 +168,7 @@ class Queues:
 
     async def _make_children(self, cluster: Cluster, state: ReconcileState) -> None:
         state.report.findings += await self._children.make(cluster, state)
-        state.report.findings += self._advice(state.queue)
-
-    async def _report_pending(self, found: Object) -> Object:
-        """Write conditions at once, because the first full reconcile may take minutes."""
-        message = "the operator has begun to reconcile this queue"
-        pending = [
-            unknown(each, condition.PENDING, message) for each in (*KEPT, condition.WORKERS_READY)
-        ]
-        generation = found["metadata"]["generation"]
-        after = composed({}, Report(pending), generation, self._clock.now())
-        return await self._reporter.write(MAIL_QUEUE, found, after)
-
-    def _advice(self, queue: Queue) -> list[Finding]:
-        found = []
-        if queue.spec.pipeline is not None:
-            message = "this release runs no Spark jobs and ignores spec.pipeline"
-            found.append(advice(condition.PIPELINE_READY, "NotSupported", message))
-        if queue.spec.intake is not None and queue.spec.intake.is_open_relay:
-            message = (
-                "spec.intake.relayFrom contains the whole Internet: every client that reaches the "
-                "intake may send to any recipient; name only the networks of your own clients"
-            )
-            found.append(advice(condition.RELAY_RESTRICTED, "OpenRelay", message))
-        return found
+        state.report.findings += advised(state.queue.spec)
 
     async def _measured(self, cluster: Cluster, state: ReconcileState) -> dict[str, Any]:
         """Return the fields for new figures; none before their turn, and while `ViewReady` is why
@@ -208,14 +186,27 @@ class Queues:
             return {"figuresError": "TooSlow" if slow else type(error).__name__}
         return reported_figures(before, figures, self._clock.now())
 
-    def _composed(self, scope: Scope, found: Object, report: Report) -> Status:
-        before, generation = found.get("status") or {}, found["metadata"]["generation"]
-        if scope is Scope.FIGURES:
-            return with_fields(before, report.fields)
-        now = self._clock.now()
-        if scope is Scope.PAUSED:
-            return composed_paused(before, found["spec"], report.fields, generation, now)
-        return composed(before, report, generation, now)
+
+def pending_report() -> Report:
+    """Return what is written at once, because the first full reconcile may take minutes."""
+    message = "the operator has begun to reconcile this queue"
+    types = (*KEPT, condition.WORKERS_READY)
+    return Report([unknown(each, condition.PENDING, message) for each in types])
+
+
+def advised(spec: MailQueueSpec) -> list[Finding]:
+    """Return the advice that follows from a spec alone."""
+    found = []
+    if spec.pipeline is not None:
+        message = "this release runs no Spark jobs and ignores spec.pipeline"
+        found.append(advice(condition.PIPELINE_READY, "NotSupported", message))
+    if spec.intake is not None and spec.intake.is_open_relay:
+        message = (
+            "spec.intake.relayFrom contains the whole Internet: every client that reaches the "
+            "intake may send to any recipient; name only the networks of your own clients"
+        )
+        found.append(advice(condition.RELAY_RESTRICTED, "OpenRelay", message))
+    return found
 
 
 def kept_findings(before: Mapping[str, Any]) -> list[Finding]:
@@ -234,9 +225,3 @@ def blocked(finding: Finding) -> list[Finding]:
         Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
         for each in (*KEPT, condition.WORKERS_READY)
     ]
-
-
-def key_of(found: Object) -> Key:
-    """Return the key of a MailQueue."""
-    metadata = found["metadata"]
-    return Key(MAIL_QUEUE.name, metadata["namespace"], metadata["name"])

@@ -56,22 +56,48 @@ class LastReconcile:
     full_at: timedelta
     failures: int = 0
 
+    def saw_resource_of(self, seen: SeenFacts) -> bool:
+        """Whether neither the MailQueue nor its QueueCluster has changed since."""
+        return (seen.generation, seen.cluster) == (self.seen.generation, self.seen.cluster)
 
-def scope_of(
+
+@dataclass(frozen=True, slots=True)
+class NextReconcile:
+    """What a reconcile is to do. `expected`: kinds and names of the children that are there unless
+    another process deleted them."""
+
+    scope: Scope
+    expected: frozenset[tuple[str, str]]
+
+
+def decide(
+    found: Mapping[str, Any],
+    seen: SeenFacts,
+    last: LastReconcile | None,
+    now: timedelta,
+    interval: timedelta,
+) -> NextReconcile:
+    """Return what to do for a MailQueue. `interval`: between full reconciles, whatever is seen."""
+    expected: frozenset[tuple[str, str]] = frozenset()
+    if last is not None and last.saw_resource_of(seen):  # the operator itself deletes none of them
+        expected = frozenset((each.kind, each.name) for each in last.seen.children)
+    return NextReconcile(_scope(found, seen, last, now, interval), expected)
+
+
+def _scope(
     found: Mapping[str, Any],
     seen: SeenFacts,
     last: LastReconcile | None,
     now: timedelta,
     interval: timedelta,
 ) -> Scope:
-    """Return the scope of a reconcile. `interval`: between full ones, whatever is seen."""
     if found["spec"].get("paused"):
         return Scope.PAUSED
     if (
         last is None
         or last.failures > 0
         or seen.cluster is None
-        or (seen.generation, seen.cluster) != (last.seen.generation, last.seen.cluster)
+        or not last.saw_resource_of(seen)
         or last.status != found.get("status")
         or has_finalizer(found) != is_erased_with_its_resource(found)
         or now - last.full_at >= interval
@@ -91,14 +117,6 @@ def after_reconcile(
     same = last is not None and last.seen.cluster == seen.cluster
     before = last.failures if last is not None and same else 0
     return LastReconcile(seen, status, full_at, before + 1 if wants_retry(status) else 0)
-
-
-def expected_children(seen: SeenFacts, last: LastReconcile | None) -> frozenset[tuple[str, str]]:
-    """Return kinds and names of the children that the last reconcile saw, if the resource has not
-    changed since: the operator itself deletes none of them."""
-    if last is None or (seen.generation, seen.cluster) != (last.seen.generation, last.seen.cluster):
-        return frozenset()
-    return frozenset((each.kind, each.name) for each in last.seen.children)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,35 +34,35 @@ Status = dict[str, Any]
 @dataclass(slots=True)
 class Report:
     """The result of a reconcile. `fields` replace those of the status; a None removes one.
-    `repairs`: what had been changed or deleted, each as a sentence for an Event."""
+    `repairs`: what had been changed or deleted, each as a sentence for an Event. `replaced`: the
+    only conditions that the findings replace; None: all, and Ready follows from the findings."""
 
     findings: list[Finding] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
     repairs: list[str] = field(default_factory=list)
-
-    def concluded(self) -> list[Finding]:
-        """The findings with Ready, and Stalled or Reconciling."""
-        return conclude(self.findings)
+    replaced: frozenset[str] | None = None
 
 
 def composed(before: Mapping[str, Any], report: Report, generation: int, now: datetime) -> Status:
     """Return the status after a report. Equal to `before` when nothing changed."""
-    known = before.get("conditions") or []
-    after = with_fields(before, report.fields)
-    after["observedGeneration"] = generation
-    after["conditions"] = conditions(known, report.concluded(), generation, now)
-    return after
+    known: Sequence[Mapping[str, Any]] = before.get("conditions") or []
+    kept, findings = [], report.findings
+    if report.replaced is None:
+        findings = conclude(findings)
+    else:
+        kept = [dict(each) for each in known if each["type"] not in report.replaced]
+    after = {
+        **before,
+        **report.fields,
+        "observedGeneration": generation,
+        "conditions": [*kept, *conditions(known, findings, generation, now)],
+    }
+    return {name: value for name, value in after.items() if value is not None}
 
 
-def composed_paused(
-    before: Mapping[str, Any],
-    spec: Mapping[str, Any],
-    fields: Mapping[str, Any],
-    generation: int,
-    now: datetime,
-) -> Status:
-    """Return the status of a paused resource: its conditions from before the pause, and Paused.
-    Ready is Unknown from a change of the spec on until the next reconcile."""
+def paused_report(before: Mapping[str, Any], spec: Mapping[str, Any]) -> Report:
+    """Return the report about a paused resource: Paused beside its conditions from before. Ready is
+    Unknown from a change of the spec on until the next reconcile."""
     known: Sequence[Mapping[str, Any]] = before.get("conditions") or []
     message = "spec.paused is true: the operator changes nothing until it is false"
     findings = [Finding(PAUSED, Truth.TRUE, PAUSED_BY_USER, message)]
@@ -72,12 +72,8 @@ def composed_paused(
     if unknown_before or before.get("specHash") != hash_of_spec(spec):
         message = f"{message}; until then no change of the spec is carried out"
         findings.insert(0, Finding(READY, Truth.UNKNOWN, PAUSED_BY_USER, message))
-    replaced = {RECONCILING, STALLED, *(each.condition for each in findings)}
-    after = with_fields(before, fields)
-    after["observedGeneration"] = generation
-    after["conditions"] = [dict(each) for each in known if each["type"] not in replaced]
-    after["conditions"] += conditions(known, findings, generation, now)
-    return after
+    replaced = frozenset({RECONCILING, STALLED, *(each.condition for each in findings)})
+    return Report(findings, replaced=replaced)
 
 
 def changed_conditions(
@@ -99,12 +95,6 @@ def changed_conditions(
 def hash_of_spec(spec: Mapping[str, Any]) -> str:
     """Return a hash of a spec, equal for specs that differ in `paused` alone."""
     return hash_of({key: value for key, value in spec.items() if key != "paused"})
-
-
-def with_fields(before: Mapping[str, Any], fields: Mapping[str, Any]) -> Status:
-    """Return a status with some fields replaced, or removed where None."""
-    merged = {**before, **fields}
-    return {name: value for name, value in merged.items() if value is not None}
 
 
 def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[str, int]:

@@ -24,7 +24,7 @@ from support.manual_loop import move, run
 from support.resources import mail_queue, queue_cluster, secret, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
-AT_ONCE, WITHIN_A_MINUTE = 12, 80
+AT_ONCE, WITHIN_A_MINUTE = 10, 80
 LOGIN = {"username": "postroad", "password": "another"}
 
 
@@ -162,6 +162,28 @@ def test_a_lost_server_is_noticed_although_the_requests_after_it_fail() -> None:
             await move(20)
 
             assert operator.condition("BrokerReady")["status"] == "False"
+
+    run(scene())
+
+
+def test_a_status_without_conditions_is_written_anew_and_loses_nothing() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            before = operator.found()["status"]
+            written = await operator.user.replace_status(
+                MAIL_QUEUE, {**operator.found(), "status": {**before, "conditions": []}}
+            )
+            assert written
+            configurations = []
+            for _ in range(40):
+                await move(1)
+                configurations.append(operator.found()["status"].get("configuration"))
+
+            assert operator.condition("Ready")["status"] == "True"
+            assert all(each == before["configuration"] for each in configurations)
+            (event,) = operator.events("ConfigurationAccepted")
+            assert "series" not in event
 
     run(scene())
 

@@ -24,8 +24,8 @@ from postroad.controller.reporting import Announcement, announcements, event_obj
 from postroad.controller.status import (
     Report,
     composed,
-    composed_paused,
     hash_of_spec,
+    paused_report,
     servers_are_good,
     wants_retry,
 )
@@ -100,11 +100,30 @@ def test_the_same_findings_leave_the_status_as_it_is() -> None:
     assert composed(before, report, 2, LATER) == before
 
 
+def test_a_report_about_figures_alone_leaves_the_conditions_as_they_are() -> None:
+    before = composed({}, Report([FINE, AWAY], {"size": 4, "figuresError": "TooSlow"}), 2, NOW)
+
+    report = Report(fields={"size": 5, "figuresError": None}, replaced=frozenset())
+
+    expected = {**before, "size": 5}
+    del expected["figuresError"]
+    assert composed(before, report, 2, LATER) == expected
+
+
+def composed_paused(
+    before: dict[str, Any], spec: dict[str, Any], generation: int, **fields: int
+) -> dict[str, Any]:
+    """Return the status of a paused resource."""
+    report = paused_report(before, spec)
+    report.fields |= fields
+    return composed(before, report, generation, LATER)
+
+
 def test_a_paused_resource_keeps_its_conditions_and_says_that_it_is_paused() -> None:
     reconciled = {"specHash": hash_of_spec({"workers": 1, "paused": False})}
     before = composed({}, Report([FINE, AWAY], reconciled), 1, NOW)
 
-    paused = composed_paused(before, {"workers": 1, "paused": True}, {"size": 7}, 2, LATER)
+    paused = composed_paused(before, {"workers": 1, "paused": True}, 2, size=7)
 
     types = {each["type"]: each for each in paused["conditions"]}
     assert types["Paused"]["observedGeneration"] == 2
@@ -114,14 +133,14 @@ def test_a_paused_resource_keeps_its_conditions_and_says_that_it_is_paused() -> 
 
 
 def test_a_resource_that_was_paused_before_its_first_reconcile_is_neither_ready_nor_not() -> None:
-    paused = composed_paused({"observedGeneration": -1}, {"paused": True}, {}, 1, NOW)
+    paused = composed_paused({"observedGeneration": -1}, {"paused": True}, 1)
 
     types = {each["type"]: each for each in paused["conditions"]}
     assert types["Ready"]["status"] == "Unknown"
     assert types["Ready"]["reason"] == "PausedByUser"
     assert kstatus(paused["conditions"]) == "InProgress"
     assert announcements({}, paused) == []
-    assert composed_paused(paused, {"paused": True}, {}, 1, LATER) == paused
+    assert composed_paused(paused, {"paused": True}, 1) == paused
 
 
 def test_ready_is_unknown_for_a_spec_that_changed_during_the_pause() -> None:
@@ -129,14 +148,14 @@ def test_ready_is_unknown_for_a_spec_that_changed_during_the_pause() -> None:
     before = composed({}, Report([FINE], reconciled), 1, NOW)
     changed = {"workers": 2, "paused": True}
 
-    paused = composed_paused(before, changed, {}, 2, LATER)
+    paused = composed_paused(before, changed, 2)
 
     types = {each["type"]: each for each in paused["conditions"]}
     assert (types["Ready"]["status"], types["Ready"]["reason"]) == ("Unknown", "PausedByUser")
     assert types["Ready"]["observedGeneration"] == 2
     assert kstatus(paused["conditions"]) == "InProgress"
-    assert composed_paused(paused, changed, {}, 2, LATER) == paused
-    changed_back = composed_paused(paused, {"workers": 1, "paused": True}, {}, 3, LATER)
+    assert composed_paused(paused, changed, 2) == paused
+    changed_back = composed_paused(paused, {"workers": 1, "paused": True}, 3)
     assert {each["type"]: each["status"] for each in changed_back["conditions"]} == {
         "BrokerReady": "True", "Ready": "Unknown", "Paused": "True"
     }  # fmt: skip

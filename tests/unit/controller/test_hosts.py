@@ -1,6 +1,6 @@
 import pytest
 
-from postroad.controller.cluster_spec import QueueClusterSpec, in_url, resolve_hosts
+from postroad.controller.cluster_spec import in_url, spec_of
 
 
 @pytest.mark.parametrize(
@@ -19,25 +19,23 @@ def test_only_a_service_beside_the_cluster_gets_its_namespace(url: str, expected
 
 
 def test_every_server_of_a_cluster_resolves_everywhere() -> None:
-    spec = QueueClusterSpec.model_validate(
-        {
-            "rabbitmq": {
-                "uri": "amqp://rabbitmq:5672/%2F",
-                "managementURL": "http://rabbitmq:15672",
-                "secretRef": {"name": "r"},
-            },
-            "cassandra": {
-                "contactPoints": ["cassandra", "c.example.org"],
-                "localDatacenter": "dc1",
-                "keyspace": "postroad",
-                "secretRef": {"name": "c"},
-                "tls": {"mode": "disabled"},
-            },
-            "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s"}},
-        }
-    )
+    spec = {
+        "rabbitmq": {
+            "uri": "amqp://rabbitmq:5672/%2F",
+            "managementURL": "http://rabbitmq:15672",
+            "secretRef": {"name": "r"},
+        },
+        "cassandra": {
+            "contactPoints": ["cassandra", "c.example.org"],
+            "localDatacenter": "dc1",
+            "keyspace": "postroad",
+            "secretRef": {"name": "c"},
+            "tls": {"mode": "disabled"},
+        },
+        "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s"}},
+    }
 
-    found = resolve_hosts(spec, "mail")
+    found = spec_of({"metadata": {"namespace": "mail"}, "spec": spec})
 
     assert found.rabbitmq.uri == "amqp://rabbitmq.mail.svc:5672/%2F"
     assert found.rabbitmq.management_url == "http://rabbitmq.mail.svc:15672"

@@ -17,7 +17,7 @@ from postroad.controller.scope import (
     Scope,
     SeenFacts,
     after_reconcile,
-    scope_of,
+    decide,
 )
 from postroad.controller.watched import Child, User, as_child, as_object, as_user
 from support.resources import mail_queue
@@ -62,7 +62,7 @@ def queue(status: dict[str, Any] = GOOD, **spec: Any) -> dict[str, Any]:
 def test_the_scope_is_as_wide_as_what_changed(
     seen: SeenFacts, last: LastReconcile | None, expected: Scope
 ) -> None:
-    assert scope_of(queue(), seen, last, NOW, EVERY) is expected
+    assert decide(queue(), seen, last, NOW, EVERY).scope is expected
 
 
 def test_a_finalizer_that_is_missing_or_too_many_makes_it_full() -> None:
@@ -70,13 +70,23 @@ def test_a_finalizer_that_is_missing_or_too_many_makes_it_full() -> None:
     held = queue()
     held["metadata"]["finalizers"] = [FINALIZER]
 
-    assert scope_of(deleting, SEEN, LAST, NOW, EVERY) is Scope.FULL
-    assert scope_of(held, SEEN, LAST, NOW, EVERY) is Scope.FULL
+    assert decide(deleting, SEEN, LAST, NOW, EVERY).scope is Scope.FULL
+    assert decide(held, SEEN, LAST, NOW, EVERY).scope is Scope.FULL
 
 
 def test_a_pause_goes_before_everything_and_the_next_one_is_full() -> None:
-    assert scope_of(queue(paused=True), SEEN, None, NOW, EVERY) is Scope.PAUSED
+    assert decide(queue(paused=True), SEEN, None, NOW, EVERY).scope is Scope.PAUSED
     assert after_reconcile(Scope.PAUSED, SEEN, GOOD, LAST, NOW) is None
+
+
+def test_children_are_expected_until_the_resource_or_its_cluster_changes() -> None:
+    gone = replace(SEEN, children=frozenset())
+    there = {("Deployment", "outgoing-worker")}
+
+    assert decide(queue(), gone, LAST, NOW, EVERY).expected == there
+    for seen in (replace(gone, generation=2), replace(gone, cluster=None)):
+        assert decide(queue(), seen, LAST, NOW, EVERY).expected == set()
+    assert decide(queue(), gone, None, NOW, EVERY).expected == set()
 
 
 def test_failures_count_until_the_cluster_changes() -> None:
