@@ -46,6 +46,7 @@ from postroad.distributed.erasure import Erasable, Erasure, Part
 from postroad.errors import (
     InvalidQueueName,
     KubernetesConflict,
+    KubernetesRefused,
     KubernetesUnavailable,
     PostroadError,
     QueueNotFound,
@@ -121,11 +122,8 @@ class Deletion:
         if "deletion" not in (found.get("status") or {}):
             if await self._waits_for_confirmation(found, queue, cluster):
                 return ASKED_AGAIN
-            pods = await self._end_pods(queue)
-            if pods and not is_forced(found):
-                message = f"waiting for {', '.join(pods[:5])} to end"
-                await self._report(found, DELETING, message)
-                return SOON
+            if after := await self._waits_for_pods(found, queue):
+                return after
         if self._stepping >= AT_ONCE:
             return timedelta(seconds=1)
         self._stepping += 1
@@ -204,6 +202,22 @@ class Deletion:
         if not size:
             return False, None
         return False, "1 mail waits" if size == 1 else f"{size} mails wait"
+
+    async def _waits_for_pods(self, found: Object, queue: Queue) -> timedelta | None:
+        """End the pods, and report those that still run, or that the operator may not end; return
+        after how long to look again, None when there is nothing to wait for."""
+        try:
+            pods = await self._end_pods(queue)
+        except KubernetesRefused as error:
+            if is_forced(found):
+                return None
+            message = f"{why(error)}; {how_to_force(queue.name.namespace, queue.name.name)}"
+            await self._report(found, HELD_UP, message, is_stuck=True)
+            return LATEST
+        if not pods or is_forced(found):
+            return None
+        await self._report(found, DELETING, f"waiting for {', '.join(pods[:5])} to end")
+        return SOON
 
     async def _end_pods(self, queue: Queue) -> list[str]:
         """Delete the Deployments; return the pods that still run."""

@@ -28,9 +28,6 @@ WITHOUT_EFFECT = {
 }
 """Rights without which the resources are as declared: Events are lost, and the log has why."""
 
-ONLY_LOGGED = {("list", "pods")}
-"""Pods are listed in a deletion alone, which is repeated."""
-
 
 def shipped() -> list[tuple[str, str]]:
     """Return verbs and kinds of the operator's role, but for Kopf's watches."""
@@ -85,7 +82,7 @@ def test_a_right_that_is_missing_is_named_and_ends_nothing(right: tuple[str, str
             found = await life(operator)
             named = any(f"{plural} is forbidden: cannot {verb} it" in each for each in found)
             asked = {each.partition("/")[0] for each in await missing_rights(operator.api, "mail")}
-            assert named or " ".join(right) in asked or right in WITHOUT_EFFECT | ONLY_LOGGED
+            assert named or " ".join(right) in asked or right in WITHOUT_EFFECT
 
             operator.api.refused.clear()
             await move(UNTIL_A_DELETION_ENDS)
