@@ -132,7 +132,9 @@ class MeasuredOperator:
         return int(found[1]) * 1024 / 1e6
 
     async def stop(self) -> None:
-        """End it in an orderly way, so that it gives its Lease back."""
+        """End it in an orderly way, so that it gives its Lease back. Raises: AssertionError where
+        it had ended."""
+        assert self._program.process.returncode is None, "the operator ended by itself"
         await self._program.stop()
 
     async def kill(self) -> None:

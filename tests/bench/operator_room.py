@@ -12,13 +12,24 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from bench import operator_leaders, operator_scale, operator_schema, operator_setup
+from bench import (
+    operator_deletion,
+    operator_leaders,
+    operator_newcomer,
+    operator_rotation,
+    operator_scale,
+    operator_schema,
+    operator_setup,
+)
 from bench.results import Result, progress
 from postroad.telemetry import logs
 
 CASES: dict[str, Callable[[], Awaitable[list[Result]]]] = {
     "scale": operator_scale.measure,
+    "newcomer": operator_newcomer.measure,
     "schema": operator_schema.measure,
+    "deletion": operator_deletion.measure,
+    "rotation": operator_rotation.measure,
     "leaders": operator_leaders.measure,
 }
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 from prometheus_client import generate_latest
 
+import servers
+from bench.operator_deletion import Traffic
 from bench.operator_process import counted_in
 from bench.operator_watch import watching
+from postroad import open_queue
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
@@ -71,3 +75,23 @@ async def test_the_requests_of_an_operator_are_counted_by_its_own_metrics(
     assert found.calls["PUT", "mailqueues/status"] == found.writes["PUT", "mailqueues/status"] > 0
     assert found.requests > found.writes.total()
     assert {resource for _, resource in found.writes} & {"leases", ""} == set()
+
+
+async def test_each_mail_of_the_traffic_is_timed_until_it_is_accepted_and_until_it_comes_out() -> (
+    None
+):
+    async with open_queue(f"memory://{servers.fresh()}", create=True) as queue:
+        traffic, began = Traffic(queue), time.monotonic()
+        running = asyncio.create_task(traffic.run())
+        async with asyncio.timeout(30):
+            while len(traffic.delivered) < 3:
+                await asyncio.sleep(0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    ended = time.monotonic()
+    delivered = traffic.within(traffic.delivered, began, ended)
+    accepted = traffic.within(traffic.accepted, began, ended)
+    assert len(delivered) >= 3
+    assert len(accepted) >= 2, "the last may come out before its enqueue returns"
+    assert traffic.within(traffic.delivered, ended, ended + 1) == []
