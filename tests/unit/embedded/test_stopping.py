@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
@@ -54,3 +55,34 @@ async def test_a_mail_that_was_stored_meanwhile_is_refused(
 
     assert set(files.disk.names[ROOT / "log"]) == names
     await queue.close()
+
+
+async def test_a_checkpoint_that_cannot_be_written_stops_the_store() -> None:
+    files = LossyFiles()
+    queue = await start(files)
+    await queue.maintenance.recovering
+    await queue.enqueue(letter())
+    files.fail[files.calls + 1] = StoreFailed("Input/output error")
+
+    with pytest.raises(StoreFailed):
+        await queue.maintenance.checkpoint()
+
+    with pytest.raises(StoreFailed):
+        await queue.enqueue(letter())
+    await queue.close()
+
+
+async def test_a_recovery_that_fails_stops_the_store() -> None:
+    files = LossyFiles()
+    queue = await start(files)
+    await queue.maintenance.recovering
+    await queue.enqueue(letter())
+    await queue.close()
+    files = LossyFiles(files.disk)
+    recovered = await start(files)
+    files.fail[files.calls + 1] = StoreFailed("Input/output error")
+
+    with pytest.raises(StoreFailed):
+        await asyncio.wait_for(anext(recovered.dequeue()), 5)
+
+    await recovered.close()
