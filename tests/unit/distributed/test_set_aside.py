@@ -11,9 +11,11 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, letter
+from postroad.adapters.memory.fault_injection import Step
 from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
+from postroad.errors import Undecodable
 from postroad.telemetry import metrics
 from support.in_memory_cluster import LONG, NAME, WINDOW, Before, InMemoryCluster, Process
 
@@ -93,6 +95,24 @@ async def test_row_that_cannot_be_decoded_lets_no_other_expire_and_does_not_itse
     assert sorted(each.envelope.name or "" for each in cluster.tables.live()) == ["bad", "held"]
     cluster.tables.undecodable.remove(key)
     assert sorted(str(each) for each in await names(process)) == ["bad", "held"]
+
+
+async def test_row_is_renewed_although_its_delivery_records_cannot_be_decoded_either(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "bad", delay=10**6)
+    key = spoil(cluster, "bad")
+
+    async def spoil_records(step: Step) -> None:
+        if step.operation == "records":
+            raise Undecodable("an outcome of a newer release")
+
+    process.faults.before = spoil_records
+
+    await maintenance(cluster, process, rounds=40)
+
+    cluster.tables.undecodable.remove(key)
+    assert await names(process) == ["bad"]
 
 
 async def test_slice_of_a_row_that_cannot_be_decoded_is_kept_until_its_mail_has_ended(
