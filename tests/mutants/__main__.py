@@ -38,6 +38,8 @@ ROOMS: Mapping[str, Room] = {
     "routing": Room(("tests/unit/routing", "tests/unit/adapters/test_dns_caching.py",
                      "tests/unit/adapters/test_dns_servers.py", "tests/unit/delivery_settings",
                      "tests/integration/test_routing_over_dns.py")),
+    "scheduling": Room(("tests/unit/scheduling",)),
+    "controller": Room(("tests/unit/controller",)),
     "configuration": Room(("tests/unit/configuration", "tests/unit/distributed")),
     "intake": Room(("tests/unit/intake",)),
     "worker": Room(("tests/unit/worker",)),
