@@ -236,6 +236,14 @@ async def test_content_is_taken_in_chunks_and_the_rest_comes_first() -> None:
     assert not echo.wire.has_unread
 
 
+async def test_a_client_whose_connection_ended_before_it_was_accepted_is_lost() -> None:
+    gone = socket.socket()
+    gone.close()
+
+    with pytest.raises(ConnectionLost):
+        await accept(gone, ServingWire())
+
+
 async def test_an_ipv4_client_of_a_socket_for_both_families_is_named_by_its_ipv4_address() -> None:
     wire = Wire()
 

@@ -12,6 +12,7 @@ from postroad.adapters.network import content as contents
 from postroad.adapters.network.content import Content
 from postroad.domain.seven_bits import PIECE
 from postroad.domain.shapes import LONGEST_HEADER, Shape, shape_of
+from support.manual_loop import run
 
 MEBIBYTE = 1024 * 1024
 HEADER = b"MIME-Version: 1.0\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
@@ -54,6 +55,19 @@ async def test_others_go_on_while_a_large_mail_is_converted(
     expected = mail.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")[len(HEADER) :]
     assert message_from_bytes(sent).get_payload(decode=True) == expected
     assert await all_of(content) == mail  # for a next hop that takes it as it is
+
+
+def test_a_conversion_waits_for_no_time() -> None:
+    async def scene() -> None:
+        mail = HEADER + "Grüße\r\n".encode() * (2 * PIECE // 9)
+        content = await Content.peek(each([mail]), len(mail))
+        converting = asyncio.create_task(content.in_seven_bits())
+        for _ in range(1000):
+            await asyncio.sleep(0)
+
+        assert converting.done()
+
+    run(scene())
 
 
 async def test_of_a_mail_without_a_body_no_more_than_a_header_is_parsed(
