@@ -443,6 +443,12 @@ def test_entries_that_no_field_tells_apart_are_compared_in_order() -> None:
     assert not is_current(wanted, {"spec": {"tolerations": [one, one]}})
 
 
+def test_the_order_of_fields_changes_no_child() -> None:
+    before = with_hash({"metadata": {"name": "x"}, "data": {"a": "1", "b": "2"}})
+
+    assert is_current(with_hash({"data": {"b": "2", "a": "1"}, "metadata": {"name": "x"}}), before)
+
+
 def test_a_field_that_is_no_longer_wanted_is_noticed_by_the_hash() -> None:
     before = with_hash({"metadata": {"name": "x"}, "data": {"a": "1", "b": "2"}})
 

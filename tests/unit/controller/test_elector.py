@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -123,6 +124,21 @@ async def test_the_second_one_stands_by_while_the_first_renews(stage: Stage) -> 
     await stage.kill("one")
     await stage.advance(20)
     assert is_open(two.fence), "a refusal before it was the leader means nothing later"
+
+
+async def test_an_operator_that_stands_by_logs_its_leader_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    stage.start("one")
+    await stage.advance(0)
+    caplog.clear()
+
+    with caplog.at_level(logging.INFO):
+        stage.start("two")
+        await stage.advance(300)
+
+    leaders = [vars(each)["leader"] for each in caplog.records if each.message == "stands by"]
+    assert leaders == [None, "one"]
 
 
 async def test_a_dead_leader_is_followed_within_twenty_seconds(stage: Stage) -> None:
