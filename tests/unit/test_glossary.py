@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 CODE = ROOT / "operator/postroad"
-ROOMS = ("domain", "routing", "scheduling", "ports", "distributed", "embedded")
+ROOMS = ("domain", "routing", "scheduling", "ports", "distributed", "embedded", "pipeline")
 
 ORDINARY = frozenset(
     re.findall(

@@ -23,6 +23,9 @@ WRONG = [
     ("scheduling/scheduler.py", "postroad.ports.mail_queue"),
     ("adapters/s3/__init__.py", "postroad.adapters.cassandra"),
     ("worker/__init__.py", "postroad.intake"),
+    ("worker/__init__.py", "postroad.pipeline.states"),
+    ("pipeline/states.py", "pyspark"),
+    ("pipeline/states.py", "time"),
     ("routing/plans.py", "random"),
     ("distributed/__init__.py", "pika"),
     ("worker/routing.py", "dns.message"),
@@ -79,6 +82,7 @@ DRIVERS = {
     "obstore",
     "aiohttp",
     "dns",
+    "pyspark",
 }
 NEED_NO_SERVER = ["cli", "cli.kubectl", "cli.mta", "bootstrap.embedded_store"]
 IMPORTS = """
