@@ -24,7 +24,7 @@ setup: .venv/ready ## prepare .venv from the lock
 
 lock: setup ## resolve the dependencies anew
 	$(PY) -m pip install -q uv
-	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra dev -o locks/dev.txt pyproject.toml
+	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra pipeline --extra dev -o locks/dev.txt pyproject.toml
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator -c locks/dev.txt -o locks/run.txt pyproject.toml
 	echo 'matplotlib>=3.10' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/plots.txt -
 	echo hatchling | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -

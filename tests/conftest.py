@@ -24,6 +24,9 @@ gc.set_threshold(10_000)
 """New objects before a search for cyclic garbage; by the default of 700, searches were a fifteenth
 of all CPU, because a process holds every collected test."""
 
+PACKAGES = {"java": "openjdk-17-jre-headless"}
+"""Programs that have another name than their package."""
+
 SIGNS = {
     "rabbitmq": "POSTROAD_RABBITMQ_URI",
     "cassandra": "POSTROAD_CASSANDRA_CONTACT_POINTS",
@@ -59,14 +62,14 @@ def _how_to_get(server: str) -> str:
             f"{server} is not running: start it with `python -m stack up {server}` "
             "and export what `python -m stack env` prints"
         )
-    return f"{server} is not installed: it is a package of that name"
+    return f"{server} is not installed: it is in the package {PACKAGES.get(server, server)}"
 
 
 def _has_program(name: str) -> bool:
     """Look for a program, and install the package of its name where we may."""
     if shutil.which(name) is None:
         try:
-            packages.ensure([name], Progress(quiet=True))
+            packages.ensure([PACKAGES.get(name, name)], Progress(quiet=True))
         except StackError:
             pass
     return shutil.which(name) is not None

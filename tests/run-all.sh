@@ -1,13 +1,13 @@
 #!/bin/sh
 # Every test, in two runs side by side: those that share the real servers one after the other, and
 # meanwhile those that need none, or only an API server of their own. Most of either is waiting.
-# Tests that start servers of their own go to the run that is free for them first.
+# Tests that start servers of their own, or Spark, go to the run that is free for them first.
 # Usage: run-all.sh PYTHON. With POSTROAD_TEST_AGAIN set, what failed is run once more, alone.
 set -u
 python=$1
 shared=${SHARED_TESTS:-tests/contract tests/integration tests/e2e}
 apart=${APART_TESTS:-tests/unit tests/crash tests/controller operator}
-own=${OWN_TESTS:-tests/integration/faults tests/integration/stack}
+own=${OWN_TESTS:-tests/integration/faults tests/integration/stack tests/pipeline}
 
 run() { # NAME ARGUMENT...
     name=$1

@@ -1,0 +1,41 @@
+"""Starts Spark in this process, on Java 17. Source: ADR 0045."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from postroad.pipeline.java import java_home
+
+SETTINGS: Mapping[str, str] = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    # How long a result waits for Python to fetch it: 15 s are too short on a busy machine.
+    "spark.python.authenticate.socketTimeout": "300s",
+    # Lower case by the rules of no country, as Python's.
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -Duser.language=en",
+}
+"""Spark in one process: it listens on loopback only, and has one idea of time and text."""
+
+
+def open_session(
+    master: str = "local[*]",
+    settings: Mapping[str, str] | None = None,
+    jars: Iterable[Path] = (),
+) -> SparkSession:
+    """Start Spark, or return the session of this process. Raises: NotInstalled."""
+    os.environ["JAVA_HOME"] = str(java_home(os.environ.get("JAVA_HOME")))
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take PATH's python3
+    builder = SparkSession.builder.master(master).appName("postroad")
+    wanted = {**SETTINGS, **(settings or {}), "spark.jars": ",".join(map(str, jars))}
+    for name, value in wanted.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
