@@ -31,6 +31,7 @@ OPTIONS = TableOptions(
     timedelta(hours=3),
 )
 MAIL = UUID(int=1)
+HOUR = timedelta(hours=1)
 
 
 @contextmanager
@@ -149,3 +150,31 @@ async def test_what_is_written_after_an_erasure_stays(one: View, other: View) ->
     await other.insert(entry(2))
 
     assert await other.row(entry(2).key) == entry(2)
+
+
+async def test_a_row_that_its_owner_has_left_is_free(
+    sessions: tuple[Session, Session], one: View
+) -> None:
+    """An earlier release inserted claims, whose row stays when a host that was ahead had stamped
+    its marker."""
+    await sessions[0].run(
+        f"INSERT INTO {{keyspace}}.claims (queue, enqueue_id) VALUES ('test.clocks', {MAIL})"
+    )
+
+    assert await one.claim(MAIL, UUID(int=2), HOUR)
+    assert not await one.claim(MAIL, UUID(int=3), HOUR)
+    await one.release_claim(MAIL, UUID(int=2))
+    assert await one.claim(MAIL, UUID(int=3), HOUR)
+
+
+async def test_a_claim_makes_no_row_beside_its_owner(
+    sessions: tuple[Session, Session], one: View
+) -> None:
+    assert await one.claim(MAIL, UUID(int=2), HOUR)
+
+    await sessions[0].run(
+        f"DELETE owner FROM {{keyspace}}.claims WHERE queue = 'test.clocks' AND enqueue_id = {MAIL}"
+        " IF EXISTS"
+    )
+
+    assert await sessions[0].run("SELECT enqueue_id FROM {keyspace}.claims") == []

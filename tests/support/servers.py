@@ -14,6 +14,7 @@ from urllib.request import Request, urlopen
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
+from cassandra import ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import DCAwareRoundRobinPolicy
@@ -64,9 +65,11 @@ def _manage(method: str, path: str, body: object = None) -> Any:
 
 
 def cql(statement: str, *values: object) -> list[Any]:
-    """Run one statement and return its rows."""
+    """Run one statement and return its rows, as a quorum has them: a host whose disk was full may
+    have missed a deletion, and keeps it for the next repair."""
     environment = os.environ
     profile = ExecutionProfile(
+        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
         load_balancing_policy=DCAwareRoundRobinPolicy(
             environment["POSTROAD_CASSANDRA_LOCAL_DATACENTER"]
         ),

@@ -16,7 +16,7 @@ from postroad.distributed.endings import CLEANED
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import is_withdrawn, withdraw, withdraw_row
 from postroad.domain.entries import Entry, Mark
-from postroad.errors import ServerError
+from postroad.errors import ServerError, Undecodable
 from postroad.telemetry import metrics
 
 End = Callable[[Engine, Entry], Awaitable[Mark | None]]
@@ -93,19 +93,21 @@ class Withdrawal:
 
     async def _look_again(self) -> None:
         """Count the mail as unwithdrawn if a consumer had it in hand, without a claim yet, when it
-        was withdrawn: the caller has got its error, and the consumer may deliver."""
+        was withdrawn: the caller has got its error, and the consumer may deliver, or has delivered
+        it, perhaps to some recipients only."""
         engine, key = self._engine, self._entry.key
         try:
             await engine.clock.sleep(engine.timing.redelivery_delay)
             free = await engine.view.claim(key.enqueue_id, self._owner, engine.timing.claim)
             mark = await engine.view.mark(key)
-        except ServerError as error:
+            records = await engine.view.records(self._entry.mail_id)
+        except (ServerError, Undecodable) as error:
             self._leave(error)
             return
         except asyncio.CancelledError as error:
             self._leave(error)  # the process closes before it can know
             raise
-        if not free or (mark is not None and mark.delivered_at is not None):
+        if not free or records or (mark is not None and mark.delivered_at is not None):
             self._leave(None)
 
     def _leave(self, error: BaseException | None) -> None:

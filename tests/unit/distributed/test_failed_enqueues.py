@@ -12,6 +12,7 @@ import pytest
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Step, no_fault
 from postroad.domain.entries import Entry
+from postroad.domain.mail import Outcome
 from postroad.errors import BrokerUnavailable, PostroadError, ServerError, ViewUnavailable
 from postroad.ports.mail_queue import Item
 from postroad.telemetry import metrics
@@ -77,6 +78,35 @@ async def test_mail_that_a_consumer_got_just_before_it_was_withdrawn_is_counted(
     producer.faults.before = Before("end", take)
     await enqueue_fails(cluster, producer, BrokerUnavailable)
     await cluster.pass_time(MINUTE)
+    assert unwithdrawn() - before == 1
+
+
+async def test_mail_that_reached_some_recipients_before_it_was_withdrawn_is_counted(
+    cluster: InMemoryCluster,
+) -> None:
+    """The consumer gives the others up: it leaves neither a claim nor a delivery in the mark."""
+    producer, worker = await cluster.start(), await cluster.start()
+    producer.faults.plan = unconfirmed
+    before = unwithdrawn()
+    consumer = Consumer(cluster, worker.queue)
+
+    async def reach_one() -> None:
+        item = await consumer.next()
+        await item.record({"first@example.net": Outcome.delivered()})
+        await item.reject("the other is unknown")
+
+    async def take() -> None:
+        assert not await consumer.nothing()
+        producer.faults.before = Before("release_claim", reach_one)
+
+    producer.faults.before = Before("end", take)
+    recipients = ("first@example.net", "other@example.net")
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail", recipients=recipients)))
+    await cluster.outcome(work, 2 * MINUTE)
+    with pytest.raises(BrokerUnavailable):
+        work.result()
+    await cluster.pass_time(MINUTE)
+
     assert unwithdrawn() - before == 1
 
 

@@ -120,10 +120,11 @@ SELECT_ROW_IDS = Statement(select("enqueued_mails", ("enqueue_id",), PARTITION),
 # Claims and delivery records
 
 CLAIM = Statement(
-    "INSERT INTO {keyspace}.claims (queue, enqueue_id, owner) VALUES (?, ?, ?)"
-    " IF NOT EXISTS USING TTL ?"
+    "UPDATE {keyspace}.claims USING TTL ? SET owner = ? WHERE queue = ? AND enqueue_id = ?"
+    " IF owner = null"
 )
-"""One owner at a time. The claim of an owner that died expires."""
+"""One owner at a time. The claim of an owner that died expires. An INSERT would also make a marker
+of the row, which outlives the owner by hours where a host with a clock that is ahead writes it."""
 
 RENEW_CLAIM = Statement(
     "UPDATE {keyspace}.claims USING TTL ? SET owner = ? WHERE queue = ? AND enqueue_id = ?"

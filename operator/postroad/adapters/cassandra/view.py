@@ -87,7 +87,7 @@ class CassandraView(CassandraMarks):
 
     async def claim(self, enqueue_id: UUID, owner: UUID, lifetime: timedelta) -> bool:
         seconds = max(1, round(lifetime.total_seconds()))
-        answer = await self._decide(statements.CLAIM, self._queue, enqueue_id, owner, seconds)
+        answer = await self._decide(statements.CLAIM, seconds, owner, self._queue, enqueue_id)
         if answer["[applied]"] or answer["owner"] != owner:
             return bool(answer["[applied]"])
         renewed = await self._decide(
