@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,15 @@ from typing import Any
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SERVICE_ACCOUNT
+from postroad.controller.api import (
+    DEPLOYMENT,
+    MAIL_QUEUE,
+    QUEUE_CLUSTER,
+    ROTATE,
+    SECRET,
+    SERVICE_ACCOUNT,
+)
+from postroad.logins import LOGIN
 from postroad.ports.kubernetes import Kind
 from support.access_to_kubernetes import with_token
 from support.kubectl import manifests
@@ -25,11 +35,18 @@ BINDING = Kind(RBAC, "ClusterRoleBinding", "clusterrolebindings")
 LEASE_ROLE = Kind(RBAC, "Role", "roles")
 LEASE_BINDING = Kind(RBAC, "RoleBinding", "rolebindings")
 INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
+USERS = INSTALL.with_name("users.yaml")
+WITH_USERS = {
+    "uri": "amqp://rabbitmq:5672/%2F",
+    "managementURL": "http://rabbitmq:15672",
+    "secretRef": {"name": "rabbitmq"},
+    "users": {"overlap": "10m"},
+}
 
 
-def shipped(kind: str) -> dict[str, Any]:
-    documents = [each for each in manifests(INSTALL) if each["kind"] == kind]
-    (found,) = (each for each in documents if each["metadata"]["name"] == "postroad-operator")
+def shipped(kind: str, name: str = "postroad-operator", path: Path = INSTALL) -> dict[str, Any]:
+    documents = [each for each in manifests(path) if each["kind"] == kind]
+    (found,) = (each for each in documents if each["metadata"]["name"] == name)
     return found
 
 
@@ -96,6 +113,67 @@ async def test_nothing_is_forbidden_in_the_life_of_a_queue(
 
     assert [each for each in unprivileged.calls if each.refusal] == []
     assert {"Ready", "Deleted"} <= {each["reason"] for each in await operator.events()}
+
+
+@pytest.fixture
+async def writes_secrets(
+    api: ApiServer, unprivileged: RecordingApi, namespace: str
+) -> AsyncIterator[None]:
+    """The operator's account has the role of `manifests/users.yaml` too."""
+    named = "postroad-operator-users"
+    role, binding = (shipped(kind, named, USERS) for kind in ("ClusterRole", "ClusterRoleBinding"))
+    name = f"{named}-{namespace}"
+    role["metadata"]["name"] = binding["metadata"]["name"] = binding["roleRef"]["name"] = name
+    binding["subjects"] = [
+        {"kind": "ServiceAccount", "name": "postroad-operator", "namespace": namespace}
+    ]
+    made = [(ROLE, await api.create(ROLE, role)), (BINDING, await api.create(BINDING, binding))]
+    yield
+    for kind, each in made:
+        await api.delete(kind, each)
+
+
+@pytest.mark.usefixtures("writes_secrets")
+async def test_with_the_role_for_users_each_queue_gets_its_own(
+    api: ApiServer, unprivileged: RecordingApi, namespace: str
+) -> None:
+    operator = Running(api, namespace, operator_api=unprivileged)
+    await operator.start()
+    try:
+        await operator.apply_cluster(rabbitmq=WITH_USERS)
+        await operator.apply(mail_queue(namespace, workers=workers()))
+        await operator.until_ready()
+        before = await login(api, namespace)
+        asked = {"metadata": {"annotations": {ROTATE: "once"}}}
+        await api.patch(MAIL_QUEUE, namespace, "outgoing", asked)
+        async with asyncio.timeout(30):
+            while await login(api, namespace) == before:
+                await operator.pause()
+        await operator.until_ready()
+        after = await login(api, namespace)
+        assert {before[0], after[0]} == set(operator.memory.users)
+        await api.delete(MAIL_QUEUE, await operator.queue())
+        await operator.until_gone(MAIL_QUEUE, "outgoing")
+        async with asyncio.timeout(30):
+            while operator.memory.users:
+                await operator.pause()
+    finally:
+        await operator.stop()
+
+    assert [each for each in unprivileged.calls if each.refusal] == []
+    assert after[0] != before[0]
+    assert after[1] != before[1]
+    assert "UserSwitched" in {each["reason"] for each in await operator.events()}
+
+
+async def login(api: ApiServer, namespace: str) -> tuple[str, str]:
+    """Return the name and the password of the queue's user."""
+    found = await api.get(SECRET, namespace, "outgoing-rabbitmq")
+    assert found
+    (owner,) = found["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("MailQueue", "outgoing")
+    user, password = (base64.b64decode(found["data"][each]).decode() for each in LOGIN)
+    return user, password
 
 
 async def test_a_right_that_is_missing_is_named_and_ends_nothing(

@@ -16,6 +16,7 @@ from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connections
 from postroad.controller.engines import Engines
+from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import QueueServers, ReconcileState
 from postroad.controller.reporting import Reporter
@@ -79,7 +80,8 @@ class World:
             self.api, self.connections, ambient_credentials=self.ambient_credentials
         )
         engines = Engines(self.clock, SeededRandomness(1))
-        self.servers = QueueServers(self.clusters, engines, self.clock)
+        logins = QueueLogins(self.api, self.clusters, self.clock)
+        self.servers = QueueServers(self.clusters, engines, self.clock, logins)
         reporter = Reporter(self.api, self.clock)
         self.health = ClusterHealth(
             self.api, self.clusters, reporter, self.clock, Upgrades(Indexes())

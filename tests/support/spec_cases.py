@@ -123,6 +123,16 @@ QUEUE_CLUSTERS = (
         {"rabbitmq": RABBITMQ | {"uri": "amqps://rabbitmq", "managementURL": "http://r:15672"}},
         "managementURL must begin with https",
     ),
+    Case({"rabbitmq": RABBITMQ | {"managementURL": "https://r", "users": {}}}),
+    Case({"rabbitmq": RABBITMQ | {"users": {}}}, "users needs managementURL"),
+    Case(
+        {"rabbitmq": RABBITMQ | {"managementURL": "https://r", "users": {"overlap": "9m"}}},
+        "must be at least 10m",
+    ),
+    Case(
+        {"rabbitmq": RABBITMQ | {"managementURL": "https://r", "users": {"period": "59m"}}},
+        "must be at least 1h",
+    ),
     Case({"rabbitmq": RABBITMQ | {"managementURL": "https://r"} | OWN_CA}),
     Case({"rabbitmq": RABBITMQ | {"uri": "amqps://r"} | OWN_CA}),
     Case({"rabbitmq": RABBITMQ | OWN_CA}, "tls needs a server by amqps or https"),

@@ -14,7 +14,7 @@ from postroad.controller.api import GROUP, INSTANCE, QUEUE_CLUSTER
 from postroad.controller.children import INTAKE, WORKER, labels
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.pods import pod_template
-from postroad.controller.queue_resource import PodContext, Queue
+from postroad.controller.queue_resource import PodContext, Queue, cluster_of_pods
 from postroad.domain.names import QueueName
 from postroad.errors import ClusterNotFound
 
@@ -86,7 +86,8 @@ def _spec(kubectl: Kubectl, resource: Resource, image: str) -> dict[str, Any]:
     cluster = kubectl.get(f"{QUEUE_CLUSTER.plural}.{GROUP}", name, namespace)
     if cluster is None:
         raise ClusterNotFound(f"there is no QueueCluster {namespace}/{name}")
-    context = PodContext(QueueClusterSpec.model_validate(cluster["spec"]), image)
+    servers = QueueClusterSpec.model_validate(cluster["spec"])
+    context = PodContext(cluster_of_pods(servers, queue), image)
     template = pod_template(queue, context, WORKER, labels(queue, WORKER), {})
     spec: dict[str, Any] = template["spec"]
     return spec

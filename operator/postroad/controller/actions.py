@@ -44,7 +44,7 @@ def log_action(event: str, **fields: Any) -> None:
 
 def log_repair(what: str, **fields: Any) -> None:
     """Log and count what another process had changed or deleted, and is as declared again: a child,
-    queues, a bucket, tables, or options."""
+    queues, a bucket, tables, options, or a user."""
     metrics.REPAIRS.labels(what).inc()
     log_action("repaired", what=what, **fields)
 

@@ -26,6 +26,13 @@ FORCE_DELETION = f"{GROUP}/force-deletion"
 """Annotation of a MailQueue, with its name: the deletion ends with what can be deleted now, and the
 rest is listed."""
 
+ROTATE = f"{GROUP}/rotate"
+"""Annotation of a MailQueue: another value asks for another user at RabbitMQ. The Secret has the
+value that it was last made for."""
+
+USER_SINCE = f"{GROUP}/user-since"
+"""Annotation of the Secret with a MailQueue's user at RabbitMQ: since when it has this one."""
+
 CONFIGURATION_HASH = f"{GROUP}/configuration-hash"
 """Pod template annotation: the Deployment replaces its pods when it changes."""
 

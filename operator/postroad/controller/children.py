@@ -65,8 +65,8 @@ def wanted_children(
 def _shared(queue: Queue, configuration: Mapping[str, str]) -> list[Child]:
     name, account = f"{queue.name.name}-queue", {"automountServiceAccountToken": False}
     return [
-        _child(queue, CONFIG_MAP, name, QUEUE, {"data": dict(configuration)}),
-        _child(queue, SERVICE_ACCOUNT, name, QUEUE, account),
+        owned_child(queue, CONFIG_MAP, name, QUEUE, {"data": dict(configuration)}),
+        owned_child(queue, SERVICE_ACCOUNT, name, QUEUE, account),
     ]
 
 
@@ -119,7 +119,10 @@ def selector(queue: Queue, component: str) -> str:
     return ",".join(f"{name}={value}" for name, value in labels(queue, component).items())
 
 
-def _child(queue: Queue, kind: Kind, name: str, component: str, body: Mapping[str, Any]) -> Child:
+def owned_child(
+    queue: Queue, kind: Kind, name: str, component: str, body: Mapping[str, Any]
+) -> Child:
+    """Return an object that a MailQueue owns, with these fields."""
     owner = {
         "apiVersion": API_VERSION,
         "kind": MAIL_QUEUE.name,
@@ -142,6 +145,12 @@ def _child(queue: Queue, kind: Kind, name: str, component: str, body: Mapping[st
     }
 
 
+def is_owned(child: Mapping[str, Any], uid: str) -> bool:
+    """Whether an object is controlled by the owner with this uid."""
+    owners = child["metadata"].get("ownerReferences") or []
+    return any(each.get("controller") and each["uid"] == uid for each in owners)
+
+
 def _deployment(
     queue: Queue,
     context: PodContext,
@@ -160,7 +169,7 @@ def _deployment(
     }
     if not autoscaled:
         spec["replicas"] = replicas
-    kind, deployment = _child(queue, DEPLOYMENT, name, component, {"spec": spec})
+    kind, deployment = owned_child(queue, DEPLOYMENT, name, component, {"spec": spec})
     deployment["metadata"]["annotations"] = {
         TEMPLATE_HASH: hash_of(template),
         DECLARED_HASH: declared_hash(queue, context),
@@ -175,7 +184,7 @@ def _deployment(
                 "selector": selected,
             }
         }
-        children.append(_child(queue, DISRUPTION_BUDGET, name, component, budget))
+        children.append(owned_child(queue, DISRUPTION_BUDGET, name, component, budget))
     return children
 
 
@@ -200,4 +209,4 @@ def _service(queue: Queue, ports: Mapping[str, int]) -> Child:
             for name, port in ports.items()
         ],
     }
-    return _child(queue, SERVICE, f"{queue.name.name}-intake", INTAKE, {"spec": spec})
+    return owned_child(queue, SERVICE, f"{queue.name.name}-intake", INTAKE, {"spec": spec})

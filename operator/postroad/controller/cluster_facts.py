@@ -77,7 +77,9 @@ async def secrets_of(api: Reads, cluster: Object, queues: Sequence[Object]) -> d
     found = {}
     for namespace in sorted({each["metadata"]["namespace"] for each in queues} - {own}):
         try:
-            found[namespace] = hash_of((await read_credentials(api, namespace, spec)).versions)
+            shared = spec.rabbitmq.users is None
+            read = await read_credentials(api, namespace, spec, with_broker_login=shared)
+            found[namespace] = hash_of(read.versions)
         except (CredentialsMissing, CertificateUnusable, KubernetesRefused) as error:
             found[namespace] = str(error)
     return found

@@ -15,6 +15,7 @@ from postroad.controller.clusters import CONDITIONS, Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
 from postroad.controller.finalizers import Finalizers
 from postroad.controller.keeping import KEEPER, is_kept_elsewhere, keeper, kept_elsewhere
+from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_servers import CONFLICT
 from postroad.controller.reporting import WARNING, Announcement, Reporter
 from postroad.controller.status import Report, Status, composed
@@ -60,6 +61,7 @@ class ClusterHealth:
         self._clusters = clusters
         self._reporter = reporter
         self._finalizers = Finalizers(api, clusters)
+        self._logins = QueueLogins(api, clusters, clock)
         self.answers: dict[str, Mapping[str, bool]] = {}
         """Which servers of each QueueCluster answered when they were last checked."""
         self._clock = clock
@@ -157,6 +159,11 @@ class ClusterHealth:
         checked = await self._clusters.check(cluster.uid, brief=False) or {}
         self.answers[cluster.uid] = answers_of(checked)
         findings = {server: server_finding(server, each) for server, each in checked.items()}
+        if findings["rabbitmq"].is_good:
+            async with attempt(condition.BROKER_READY) as cleaned:
+                await self._logins.delete_unused(cluster)
+                cleaned.finding = findings["rabbitmq"]
+            findings["rabbitmq"] = cleaned.finding
         reached = findings["cassandra"]
         if reached.is_good:
             async with attempt(condition.VIEW_READY) as attempted:

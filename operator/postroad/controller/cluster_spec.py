@@ -31,6 +31,19 @@ NOT_A_SYSTEM_KEYSPACE = holds(
 )
 
 
+class UserPolicy(Model):
+    """Users at RabbitMQ that the operator makes, for each MailQueue one with the rights that its
+    pods need."""
+
+    overlap: Annotated[Duration, at_least(timedelta(minutes=10))] = timedelta(hours=1)
+    """How long a former user of a MailQueue is valid beside the one that follows it. At least 10m,
+    because pods get the new one within minutes."""
+
+    period: Annotated[Duration, at_least(timedelta(hours=1))] | None = None
+    """After how long a MailQueue gets another user. At least 1h. Absent: only when its annotation
+    postroad.dev/rotate changes."""
+
+
 class RabbitMQ(Model):
     """The RabbitMQ server that holds references to mail."""
 
@@ -51,6 +64,15 @@ class RabbitMQ(Model):
     tls: ServerTls | None = None
     """Files for TLS to RabbitMQ (`amqps`) and its management API (`https`), whose certificates and
     names are always checked. Absent: the system's authorities, and no client certificate."""
+
+    users: UserPolicy | None = None
+    """Lets the operator make a user for each MailQueue, whose pods then use that one instead of
+    `secretRef`; its own user needs the tag `administrator`. Absent: it makes none."""
+
+    @property
+    def can_make_its_users(self) -> bool:
+        """Whether there is a management API to make users by, or none are to be made."""
+        return self.users is None or self.management_url is not None
 
     @property
     def uses_its_tls(self) -> bool:
@@ -231,6 +253,10 @@ class QueueClusterSpec(Model):
             lambda rabbitmq: rabbitmq.hides_its_password,
             "managementURL must begin with https where uri begins with amqps, because both are "
             "sent the same password",
+        ),
+        holds(
+            lambda rabbitmq: rabbitmq.can_make_its_users,
+            "users needs managementURL, by which they are made",
         ),
     ]
     """RabbitMQ, which holds references to mail."""

@@ -45,9 +45,13 @@ class ClusterUsers:
             self.quotas.count(found, spec, await self.allowed(own, name, spec.allowed_namespaces))
         self.quotas.require(found, spec, queue.uid)
 
-    async def referring(self, namespace: str, name: str) -> Sequence[Object]:
-        """Return the MailQueues of the watched namespaces that refer to a QueueCluster."""
-        return referring(await self._watched(self._api), Key(QUEUE_CLUSTER.name, namespace, name))
+    async def referring(
+        self, namespace: str, name: str, *, certain: bool = False
+    ) -> Sequence[Object]:
+        """Return the MailQueues of the watched namespaces that refer to a QueueCluster. `certain`:
+        also those that no watch has brought yet."""
+        watched = await self._watched(self._certain if certain else self._api)
+        return referring(watched, Key(QUEUE_CLUSTER.name, namespace, name))
 
     async def others_with_bucket(self, queue: Queue, cluster: QueueClusterSpec) -> Sequence[Object]:
         """Return other MailQueues that stay, whose own bucket has the same name as that of a

@@ -22,7 +22,7 @@ from postroad.settings import S3, Cassandra, RabbitMQ, Settings
 from postroad.tls import ClientTls
 
 SERVERS = {"rabbitmq", "cassandra", "s3"}
-TABLES = {"cassandra": {"replication", "row_lifetime"}}
+NOT_ADDRESSES = {"cassandra": {"replication", "row_lifetime"}, "rabbitmq": {"users"}}
 """Fields of a QueueCluster that name its servers, and those among them that do not."""
 
 GRACE_SECONDS = 60.0
@@ -50,7 +50,7 @@ class Connections:
     def to(self, uid: str, spec: QueueClusterSpec, credentials: ClusterCredentials) -> Servers:
         """Return the servers of a QueueCluster. Connections to other addresses or by other
         credentials are closed after a minute, so that reconciles that use them can end."""
-        addresses = spec.model_dump(mode="json", include=SERVERS, exclude=TABLES)
+        addresses = spec.model_dump(mode="json", include=SERVERS, exclude=NOT_ADDRESSES)
         fingerprint = hash_of([addresses, credentials.versions])
         known = self._open.get(uid)
         if known is None or known.fingerprint != fingerprint:

@@ -29,7 +29,7 @@ from postroad.controller.figures import Turns
 from postroad.controller.finalizers import has_finalizer
 from postroad.controller.keeping import is_left
 from postroad.controller.leftovers import Leftovers
-from postroad.controller.queue_resource import cluster_of
+from postroad.controller.queue_resource import asks_to_rotate, cluster_of
 from postroad.controller.queues import Queues
 from postroad.controller.remembered_reads import RememberedReads
 from postroad.controller.reporting import Reporter
@@ -356,10 +356,11 @@ def namespaces_of(queues: Sequence[Object]) -> set[str]:
 
 def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:
     """Return what changes of a resource when anything but its status does: the spec, whether it is
-    being deleted or held, and what confirms its deletion. The operator writes the status, so
-    its own write must not start a reconcile."""
+    being deleted or held, what confirms its deletion, and what asks for another user. The operator
+    writes the status, so its own write must not start a reconcile."""
     metadata = body["metadata"]
+    asked = answers(body), asks_to_rotate(body)
     return (
         (metadata["uid"], metadata.get("generation")),
-        (metadata.get("deletionTimestamp"), has_finalizer(body), answers(body)),
+        (metadata.get("deletionTimestamp"), has_finalizer(body), asked),
     )

@@ -76,15 +76,17 @@ NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
 
 
 async def read_credentials(
-    api: Reads, namespace: str, spec: QueueClusterSpec
+    api: Reads, namespace: str, spec: QueueClusterSpec, *, with_broker_login: bool = True
 ) -> ClusterCredentials:
-    """Read the objects from a namespace.
+    """Read the objects from a namespace. `with_broker_login`: also that of RabbitMQ's user, which
+    pods with a user of their queue's own do not need.
 
     Raises: CredentialsMissing with what to create, CertificateUnusable.
     """
     rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
+    broker_login = rabbitmq.secret_ref if with_broker_login else None
     return ClusterCredentials(
-        rabbitmq=await _read_server(api, namespace, rabbitmq.secret_ref, LOGIN, rabbitmq.tls),
+        rabbitmq=await _read_server(api, namespace, broker_login, LOGIN, rabbitmq.tls),
         cassandra=await _read_server(api, namespace, cassandra.secret_ref, LOGIN, cassandra.tls),
         s3=await _read_server(api, namespace, s3.secret_ref, S3_LOGIN, s3.tls),
     )

@@ -10,6 +10,7 @@ are deleted, because a running pod would create them again. Source: ADR 0044.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -40,6 +41,7 @@ from postroad.controller.finalizers import Finalizers, has_finalizer
 from postroad.controller.leftovers import Leftover, Leftovers
 from postroad.controller.queue_children import find_children
 from postroad.controller.queue_claims import QueueClaims
+from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_resource import Queue, is_erased_with_its_resource
 from postroad.controller.reporting import NORMAL, WARNING, Announcement, Reporter
 from postroad.distributed.erasure import Erasable, Erasure, Part
@@ -51,6 +53,7 @@ from postroad.errors import (
     PostroadError,
     QueueNotFound,
     ResourceConflict,
+    ServerError,
 )
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
@@ -91,6 +94,7 @@ class Deletion:
         self._leftovers = leftovers
         self._stepping = 0
         self._claims = QueueClaims(clusters.claims)
+        self._logins = QueueLogins(api, clusters, clock)
 
     async def proceed(self, found: Object) -> timedelta | None:
         """Carry on a deletion; return after how long to continue, None when it is over."""
@@ -124,6 +128,8 @@ class Deletion:
                 return ASKED_AGAIN
             if after := await self._waits_for_pods(found, queue):
                 return after
+            with suppress(ServerError):  # reconciles of the QueueCluster try again
+                await self._logins.delete(cluster, queue)
         if self._stepping >= AT_ONCE:
             return timedelta(seconds=1)
         self._stepping += 1

@@ -24,7 +24,15 @@ from postroad.controller.api import (
 )
 from postroad.controller.attempts import attempt
 from postroad.controller.autoscalers import is_autoscaled
-from postroad.controller.children import INTAKE, QUEUE, WORKER, Child, selector, wanted_children
+from postroad.controller.children import (
+    INTAKE,
+    QUEUE,
+    WORKER,
+    Child,
+    is_owned,
+    selector,
+    wanted_children,
+)
 from postroad.controller.clusters import Cluster
 from postroad.controller.conditions import PODS_NOT_READY, Finding, advice, bad, good, unknown
 from postroad.controller.credentials import (
@@ -33,7 +41,7 @@ from postroad.controller.credentials import (
     read_credentials,
 )
 from postroad.controller.drift import hash_of, is_current, repair_of
-from postroad.controller.queue_resource import PodContext, Queue
+from postroad.controller.queue_resource import PodContext, Queue, cluster_of_pods
 from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.quotas import granted_workers
 from postroad.controller.remembered_reads import Reads
@@ -170,11 +178,12 @@ class QueueChildren:
         return replace(context, tls_versions=versions)
 
     async def _context(self, cluster: Cluster, queue: Queue) -> PodContext:
-        credentials = cluster.credentials
-        if cluster.namespace != queue.name.namespace:
-            credentials = await read_credentials(self._reads, queue.name.namespace, cluster.spec)
+        credentials, namespace = cluster.credentials, queue.name.namespace
+        servers = cluster_of_pods(cluster.spec, queue)
+        if cluster.namespace != namespace or servers is not cluster.spec:
+            credentials = await read_credentials(self._reads, namespace, servers)
         return PodContext(
-            cluster=cluster.spec,
+            cluster=servers,
             image=queue.spec.image or self._image,
             tls_versions=credentials.tls_versions,
         )
@@ -285,12 +294,6 @@ async def _require_free(
             f"{kind.name} {metadata['name']} exists already, and this MailQueue does not own it",
             hint="delete or rename it; the API server removes that of an earlier MailQueue",
         )
-
-
-def is_owned(child: Mapping[str, Any], uid: str) -> bool:
-    """Whether an object is controlled by the owner with this uid."""
-    owners = child["metadata"].get("ownerReferences") or []
-    return any(each.get("controller") and each["uid"] == uid for each in owners)
 
 
 def workload_finding(

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, Key
 from postroad.controller.claims import adopted_by
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.spec import MailQueueSpec
+from postroad.controller.spec_parts import LocalReference
 from postroad.domain.names import QueueName
 from postroad.errors import InvalidQueueName
 from postroad.ports.kubernetes import Object
@@ -26,6 +27,9 @@ class Queue:
     adopted: str = ""
     """The id of the claim on its queue or bucket that it may take over."""
 
+    rotate: str = ""
+    """The annotation that asks for another user at RabbitMQ."""
+
     @classmethod
     def of(cls, found: Mapping[str, Any]) -> Queue:
         """Read a MailQueue. Raises: pydantic.ValidationError, InvalidQueueName."""
@@ -36,12 +40,18 @@ class Queue:
             generation=metadata["generation"],
             spec=MailQueueSpec.model_validate(found["spec"]),
             adopted=adopted_by(found),
+            rotate=asks_to_rotate(found),
         )
 
     @property
     def key(self) -> Key:
         """The key of the resource."""
         return Key(MAIL_QUEUE.name, self.name.namespace, self.name.name)
+
+    @property
+    def login_secret(self) -> str:
+        """The name of the Secret with its user at RabbitMQ, where the operator makes one."""
+        return f"{self.name.name}-rabbitmq"
 
     @property
     def cluster_namespace(self) -> str:
@@ -66,6 +76,11 @@ class Queue:
     def owns_bucket(self) -> bool:
         """Whether the operator created the bucket for this queue, and deletes it when empty."""
         return self.spec.blobs.bucket is None
+
+
+def asks_to_rotate(found: Mapping[str, Any]) -> str:
+    """Return the annotation of a MailQueue that asks for another user at RabbitMQ."""
+    return str((found["metadata"].get("annotations") or {}).get(ROTATE, ""))
 
 
 def is_erased_with_its_resource(found: Mapping[str, Any]) -> bool:
@@ -95,6 +110,16 @@ def own_bucket(queue: Mapping[str, Any], prefix: str) -> str | None:
         return QueueName(metadata["namespace"], metadata["name"]).bucket(prefix)
     except InvalidQueueName:
         return None
+
+
+def cluster_of_pods(cluster: QueueClusterSpec, queue: Queue) -> QueueClusterSpec:
+    """Return the QueueCluster as the pods of a queue use it: by the queue's own user where it has
+    one."""
+    if cluster.rabbitmq.users is None:
+        return cluster
+    own = {"secret_ref": LocalReference(name=queue.login_secret), "users": None}
+    rabbitmq = cluster.rabbitmq.model_copy(update=own)
+    return cluster.model_copy(update={"rabbitmq": rabbitmq})
 
 
 @dataclass(frozen=True, slots=True)

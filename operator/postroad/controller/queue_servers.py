@@ -20,6 +20,7 @@ from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import Finding, bad, good, unknown
 from postroad.controller.engines import Engines
 from postroad.controller.queue_claims import QueueClaims
+from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_resource import Queue
 from postroad.controller.status import Report
 from postroad.controller.tables import refused_step, refused_window, together
@@ -54,11 +55,14 @@ class ReconcileState:
 class QueueServers:
     """Prepares the servers of queues."""
 
-    def __init__(self, clusters: Clusters, engines: Engines, clock: Clock) -> None:
+    def __init__(
+        self, clusters: Clusters, engines: Engines, clock: Clock, logins: QueueLogins
+    ) -> None:
         self._clusters = clusters
         self._engines = engines
         self._clock = clock
         self._claims = QueueClaims(clusters.claims)
+        self._logins = logins
 
     async def ask(self, cluster: Cluster, state: ReconcileState) -> list[Finding]:
         """Create what the queue needs on each server; return a finding for each condition.
@@ -106,6 +110,9 @@ class QueueServers:
         broker = cluster.servers.broker(queue.name, delivery_limit=queue.spec.broker.delivery_limit)
         missing = state.configured and not await broker.exists()
         await broker.declare()
+        changes = await self._logins.keep(cluster, queue)
+        state.report.repairs += changes.repairs
+        state.report.switches += changes.switches
         if missing:
             log_repair("queues", exchange=queue.name.exchange)
             return bad(condition.BROKER_READY, *missing_queues(queue), retryable=True)

@@ -21,10 +21,11 @@ from postroad.controller.figures import Turns, reported_figures
 from postroad.controller.finalizers import Finalizers
 from postroad.controller.leftovers import Leftovers
 from postroad.controller.queue_children import QueueChildren
-from postroad.controller.queue_resource import Queue
+from postroad.controller.queue_logins import QueueLogins
+from postroad.controller.queue_resource import Queue, asks_to_rotate
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
 from postroad.controller.quotas import has_configuration
-from postroad.controller.reporting import WARNING, Announcement, Reporter
+from postroad.controller.reporting import NORMAL, WARNING, Announcement, Reporter
 from postroad.controller.scope import (
     LastReconcile,
     NextReconcile,
@@ -82,7 +83,8 @@ class Queues:
         self._finalizers = Finalizers(api, clusters)
         self._clock = clock
         self._engines = engines
-        self._servers = QueueServers(clusters, engines, clock)
+        logins = QueueLogins(api, clusters, clock)
+        self._servers = QueueServers(clusters, engines, clock, logins)
         self._children = QueueChildren(api, clusters.reads, image, upgrades)
         self._turns = turns
 
@@ -101,8 +103,9 @@ class Queues:
             await self._leftovers.take_over(f"{key.namespace}.{key.name}")
             facts = replace(facts, found=await self._write(facts.found, pending_report()))
         found, report = await self._carry_out(facts, due)
-        repairs = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
-        await self._reporter.announce(found, repairs)
+        done = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
+        done += [Announcement(NORMAL, "UserSwitched", each) for each in report.switches]
+        await self._reporter.announce(found, done)
         written = await self._write(found, report)
         return after_reconcile(due.scope, facts.seen, written.get("status") or {}, last, now)
 
@@ -114,7 +117,8 @@ class Queues:
 
     async def _read(self, key: Key, found: Object) -> QueueFacts:
         children, may_roll = self._indexes.children_of(key), self._upgrades.is_granted(key)
-        seen = SeenFacts(found["metadata"]["generation"], None, children, may_roll)
+        generation, rotate = found["metadata"]["generation"], asks_to_rotate(found)
+        seen = SeenFacts(generation, None, children, may_roll, rotate)
         resolved = None
         async with attempt("Spec", seconds=120) as attempted:
             queue = Queue.of(found)

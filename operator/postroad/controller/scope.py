@@ -38,12 +38,14 @@ class Scope(Enum):
 class SeenFacts:
     """What a MailQueue depends on. `cluster`: a stamp that changes with its QueueCluster, the
     Secrets and whether the servers answer; None while the MailQueue cannot use it. `may_roll`: its
-    pods may be replaced because of a newer operator."""
+    pods may be replaced because of a newer operator. `rotate`: the annotation that asks for another
+    user at RabbitMQ."""
 
     generation: int
     cluster: tuple[object, ...] | None
     children: frozenset[Child]
     may_roll: bool = False
+    rotate: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ def _scope(
         or last.failures > 0
         or seen.cluster is None
         or not last.saw_resource_of(seen)
+        or seen.rotate != last.seen.rotate
         or last.status != found.get("status")
         or has_finalizer(found) != is_erased_with_its_resource(found)
         or now - last.full_at >= interval

@@ -34,12 +34,14 @@ Status = dict[str, Any]
 @dataclass(slots=True)
 class Report:
     """The result of a reconcile. `fields` replace those of the status; a None removes one.
-    `repairs`: what had been changed or deleted, each as a sentence for an Event. `replaced`: the
-    only conditions that the findings replace; None: all, and Ready follows from the findings."""
+    `repairs`: what had been changed or deleted, `switches`: which user of RabbitMQ follows which,
+    each as a sentence for an Event. `replaced`: the only conditions that the findings replace;
+    None: all, and Ready follows from the findings."""
 
     findings: list[Finding] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
     repairs: list[str] = field(default_factory=list)
+    switches: list[str] = field(default_factory=list)
     replaced: frozenset[str] | None = None
 
 

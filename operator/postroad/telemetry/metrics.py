@@ -169,7 +169,7 @@ KUBERNETES_REQUESTS = Counter(
 REPAIRS = Counter(
     "postroad_repairs_total",
     "What another process had changed or deleted and the operator made as declared again.",
-    ["what"],  # what: child, queues, bucket, tables, options
+    ["what"],  # what: child, queues, bucket, tables, options, user
 )
 WORKQUEUE_DEPTH = SampledGauge(
     "postroad_workqueue_depth",

@@ -71,6 +71,16 @@ def test_the_role_grants_no_wildcard_and_never_lists_secrets() -> None:
     assert {verb for resource, verb in operators if resource == "secrets"} == {"get"}
 
 
+def test_the_operator_writes_secrets_only_with_a_role_that_is_applied_for_it() -> None:
+    role, binding = manifests(ROOT / "manifests" / "users.yaml")
+    operators = installed("ClusterRoleBinding")
+
+    assert [each["verbs"] for each in role["rules"]] == [["create", "patch"]]
+    assert [each["resources"] for each in role["rules"]] == [["secrets"]]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == operators["subjects"]
+
+
 def test_only_administrators_of_a_namespace_get_queue_clusters_by_their_role() -> None:
     reading, changing = {"get", "list", "watch"}, {"create", "update", "patch", "delete"}
 
