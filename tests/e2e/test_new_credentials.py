@@ -1,17 +1,26 @@
-"""A Secret gets another user of RabbitMQ while mail goes through: no pod restarts, no mail is
-lost, and the first user can be deleted."""
+"""A Secret gets another user of RabbitMQ while mail goes through, by an administrator or by the
+operator: no pod restarts, no mail is lost, and the first user can be deleted."""
 
 from __future__ import annotations
 
+import base64
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from support.kubectl import eventually, secret
+from support.kubectl import Manifest, eventually, manifests, secret
 from support.sandbox import Sandbox
 from support.senders import SampleMail, Sender
-from support.servers import connected_broker_users, make_broker_user, remove_broker_user
+from support.servers import (
+    broker_users,
+    connected_broker_users,
+    make_broker_user,
+    remove_broker_user,
+)
+
+ROLE = Path(__file__).parents[2] / "manifests" / "users.yaml"
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
@@ -51,6 +60,57 @@ def user_in(sandbox: Sandbox, component: str) -> str:
     """Return the user whom a pod would connect as."""
     target, file = f"deployment/outgoing-{component}", "/etc/postroad/rabbitmq/username"
     return sandbox.kubectl("exec", "-n", sandbox.namespace, target, "--", "cat", file).strip()
+
+
+def cluster_with_users(sandbox: Sandbox) -> Manifest:
+    """Return the sandbox's QueueCluster, which asks for a user for each MailQueue."""
+    cluster = sandbox.installation.queue_cluster(sandbox.namespace, sandbox.keyspace)
+    cluster["spec"]["rabbitmq"]["users"] = {"overlap": "10m"}
+    return cluster
+
+
+def made_user(sandbox: Sandbox) -> str:
+    """Return the user that the operator made for the queue."""
+    found = sandbox.kubectl.get("secret", "outgoing-rabbitmq", sandbox.namespace)
+    return base64.b64decode(found["data"]["username"]).decode()
+
+
+def test_the_operator_makes_a_user_of_the_queues_own_and_switches_it(sandbox: Sandbox) -> None:
+    sandbox.apply(*manifests(ROLE))
+    sandbox.apply(cluster_with_users(sandbox))
+    sandbox.apply(sandbox.mail_queue())
+    sandbox.wait_ready()
+    first = made_user(sandbox)
+    before = {part: sandbox.pods(part)[0]["metadata"]["uid"] for part in ("worker", "intake")}
+    send(sandbox, "first@dest.example")
+    eventually(lambda: first in connected_broker_users(), within_seconds=60)
+
+    sandbox.kubectl(
+        "annotate", "mailqueue", "outgoing", "-n", sandbox.namespace, "postroad.dev/rotate=once"
+    )
+    eventually(lambda: made_user(sandbox) != first, within_seconds=60)
+    second = made_user(sandbox)
+    for part in before:
+        eventually(
+            lambda part=part: user_in(sandbox, part) == second,  # type: ignore[misc]
+            within_seconds=KUBELET_SECONDS,
+            every_seconds=2,
+        )
+    remove_broker_user(first)  # as the operator does after the overlap
+    eventually(lambda: second in connected_broker_users(), within_seconds=60)
+    eventually(lambda: first not in connected_broker_users(), within_seconds=60)
+    send(sandbox, "second@dest.example")
+
+    recipients = [f"{name}@dest.example" for name in ("first", "second")]
+    eventually(lambda: sandbox.sink.has_all(recipients), within_seconds=120)
+    for part, uid in before.items():
+        (pod,) = sandbox.pods(part)
+        assert pod["metadata"]["uid"] == uid
+    assert sandbox.events("UserSwitched")
+    sandbox.kubectl(
+        "delete", "mailqueue", "outgoing", "-n", sandbox.namespace, "--timeout=60s", timeout=70
+    )
+    eventually(lambda: not broker_users() & {first, second}, within_seconds=120)
 
 
 def test_another_user_takes_over_without_a_restart(sandbox: Sandbox, logins: Logins) -> None:

@@ -44,6 +44,11 @@ def remove_broker_user(name: str) -> None:
     _manage("DELETE", f"users/{name}")
 
 
+def broker_users() -> set[str]:
+    """Return the users of RabbitMQ."""
+    return {each["name"] for each in _manage("GET", "users")}
+
+
 def connected_broker_users() -> set[str]:
     """Return the users who have connections to RabbitMQ."""
     return {each["user"] for each in _manage("GET", "connections")}
