@@ -77,7 +77,7 @@ class UsersApi:
         user, of_topics = self._user(request), request.match_info["which"] != "permissions"
         return web.json_response(
             [
-                {"user": user, "vhost": vhost, **patterns}
+                {"user": user, "vhost": vhost, "later": 1, **patterns}
                 for (vhost, name, exchange), patterns in self.permissions.items()
                 if name == user and bool(exchange) == of_topics
             ]

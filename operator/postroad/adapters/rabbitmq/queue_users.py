@@ -22,6 +22,9 @@ TAG = "management"
 
 NOTHING = "^$"
 
+PERMISSION = frozenset({"vhost", "exchange", "configure", "write", "read"})
+"""The fields of a permission; a later RabbitMQ may show more."""
+
 
 def permissions_of(queue: QueueName) -> dict[str, str]:
     """Return the patterns of the names that programs of a queue may use in the vhost."""
@@ -90,7 +93,7 @@ class RabbitMQQueueUsers:
     async def _given(self, api: Management, name: str, which: str) -> list[dict[str, str]]:
         """Return what a user is permitted in all vhosts."""
         found = await api.find(f"users/{name}/{which}") or []
-        return [{key: each[key] for key in each if key != "user"} for each in found]
+        return [{key: each[key] for key in each.keys() & PERMISSION} for each in found]
 
     @asynccontextmanager
     async def _as_administrator(self) -> AsyncIterator[Management]:
