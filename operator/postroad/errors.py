@@ -7,6 +7,7 @@
     │   ├── InvalidMail         no recipients, a malformed address, too large
     │   ├── InvalidQueueName
     │   ├── InvalidQueueURL
+    │   ├── KeyReused           the enqueue key stands for another mail
     │   ├── UnreadableReference a message of the broker that is no reference to an entry
     │   └── InvalidSettings
     ├── QueueNotFound           nothing was created under this name
@@ -96,6 +97,12 @@ class InvalidQueueName(InvalidInput):
 
 class InvalidQueueURL(InvalidInput):
     """A queue is opened by embedded:///DIR, memory://NAME or distributed://NAMESPACE.NAME."""
+
+
+class KeyReused(InvalidInput):
+    """The enqueue key stands for a mail with another sender, other recipients or other content."""
+
+    hint = "use a key of its own for each mail; a key is free after 24 hours"
 
 
 class UnreadableReference(InvalidInput):

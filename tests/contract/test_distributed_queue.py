@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from contract.keyed_enqueue_contract import KeyedEnqueueContract
 from contract.mail_queue_contract import (
     DelayedMailQueueContract,
     MailQueueContract,
@@ -113,3 +114,6 @@ class TestDistributedHold(HoldContract): ...
 
 
 class TestDistributedOutcomes(OutcomesContract): ...
+
+
+class TestDistributedKeyedEnqueue(KeyedEnqueueContract): ...

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 from prometheus_client import REGISTRY
 
+from contract.keyed_enqueue_contract import KeyedEnqueueContract
 from contract.mail_queue_contract import (
     DelayedMailQueueContract,
     MailQueueContract,
@@ -182,6 +183,10 @@ class TestHold(HoldContract):
 
 
 class TestOutcomes(OutcomesContract):
+    """Over a directory."""
+
+
+class TestKeyedEnqueue(KeyedEnqueueContract):
     """Over a directory."""
 
 

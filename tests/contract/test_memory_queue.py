@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from contract.keyed_enqueue_contract import KeyedEnqueueContract
 from contract.mail_queue_contract import (
     DelayedMailQueueContract,
     MailQueueContract,
@@ -110,6 +111,10 @@ class TestHold(HoldContract):
 
 
 class TestOutcomes(OutcomesContract):
+    """Over memory."""
+
+
+class TestKeyedEnqueue(KeyedEnqueueContract):
     """Over memory."""
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import servers
+from contract.enqueue_key_contract import EnqueueKeyContract
 from contract.purge_watermark_contract import PurgeWatermarkContract
 from contract.view_contract import Spoil, ViewContract
 from postroad.adapters.cassandra import rows, statements
@@ -94,7 +95,7 @@ class SpoilCassandra(Spoil):
         await self._session.execute(self.LETTER, (BELL, *place))
 
 
-class TestMemoryView(ViewContract, PurgeWatermarkContract):
+class TestMemoryView(ViewContract, PurgeWatermarkContract, EnqueueKeyContract):
     """Over memory."""
 
     @pytest.fixture
@@ -111,7 +112,7 @@ class TestMemoryView(ViewContract, PurgeWatermarkContract):
 
 
 @pytest.mark.needs("cassandra")
-class TestCassandraView(ViewContract, PurgeWatermarkContract):
+class TestCassandraView(ViewContract, PurgeWatermarkContract, EnqueueKeyContract):
     """Over a real Cassandra."""
 
     @pytest.fixture

@@ -118,6 +118,22 @@ def test_a_mail_that_was_put_off_is_read_by_an_older_one(tmp_path: Path) -> None
     assert state(older, root) == {"rests": {**PLAIN, "delayed": True, "error": "451 rests"}}
 
 
+def test_an_enqueue_key_is_kept_until_an_older_one_owns_the_store(tmp_path: Path) -> None:
+    """The older release passes over KEYs, and its checkpoint removes their lane."""
+    older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
+    waits = {**PLAIN, "delayed": True}
+    run(HERE, "keyed", root)
+    run(HERE, "keyed", root)
+    assert verify_directory(root).mails == 1
+
+    assert state(older, root) == {"keyed": waits}
+    run(older, "fill", root)
+    run(HERE, "keyed", root)
+
+    assert verify_directory(root).damage == []
+    assert {"keyed": waits}.items() <= state(HERE, root).items()
+
+
 def test_a_mail_of_an_older_one_has_no_priority(tmp_path: Path) -> None:
     older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
     run(older, "fill", root)

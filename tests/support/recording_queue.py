@@ -25,7 +25,10 @@ class RecordingQueue:
     def has_room(self, size_bytes: int) -> bool:
         return size_bytes <= self.room_bytes
 
-    async def enqueue(self, mail: Mail, delay: timedelta = timedelta(0)) -> UUID:
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = timedelta(0), *, key: str | None = None
+    ) -> UUID:
+        assert key is None, "the queue keeps no keys"
         await self.gate.wait()
         if self.error is not None:
             raise self.error

@@ -48,6 +48,12 @@ async def put_off(queue: Any) -> None:
     await queue.maintain()
 
 
+async def keyed(queue: Any) -> None:
+    """Queue a mail with an enqueue key, unless that stands for it; let it wait."""
+    await queue.enqueue(_mail("keyed"), HOUR, key="one")
+    await queue.maintain()
+
+
 async def requeue(queue: Any) -> None:
     """Queue dead letters again, and replace the entry of each mail."""
     await queue.requeue(Selector.all())
@@ -104,7 +110,7 @@ def _state(view: Any) -> dict[str, Any]:
 
 async def main(command: str, root: str) -> None:
     queue: Any = await open_queue(f"embedded://{root}", create=True)
-    commands = (fill, fill_anew, put_off, requeue, read, priorities)
+    commands = (fill, fill_anew, put_off, keyed, requeue, read, priorities)
     await {each.__name__: each for each in commands}[command](queue)
     sys.stdout.flush()
     os._exit(0)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from postroad.distributed.engine import Engine
+from postroad.distributed.enqueue_keys import EnqueueKey
 from postroad.distributed.withdrawal import Withdrawal, delete_upload
 from postroad.domain.delay_queues import next_delay, redelivery_delay_after
 from postroad.domain.entries import Entry
@@ -32,49 +33,66 @@ from postroad.ports.blobs import Stored
 from postroad.telemetry import metrics
 
 
-async def enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
+async def enqueue(engine: Engine, mail: Mail, delay: timedelta, key: str | None) -> UUID:
     """Queue a mail. See `MailQueue.enqueue`."""
     started = engine.clock.elapsed()
     try:
-        enqueue_id = await _enqueue(engine, mail, delay)
+        enqueue_id, is_new = await _enqueue(engine, mail, delay, key)
     except PostroadError as error:
         metrics.ENQUEUE_FAILURES.labels(engine.label, _reason(error)).inc()
         raise
+    if not is_new:
+        return enqueue_id
     metrics.ENQUEUED.labels(engine.label).inc()
     seconds = (engine.clock.elapsed() - started).total_seconds()
     metrics.ENQUEUE_SECONDS.labels(engine.label).observe(seconds)
     return enqueue_id
 
 
-async def _enqueue(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
+async def _enqueue(
+    engine: Engine, mail: Mail, delay: timedelta, key: str | None
+) -> tuple[UUID, bool]:
+    """Return the enqueue id, and whether the mail was queued by this call."""
     engine.check_open()
     await engine.limits_cache.check_clock()
     engine.configuration.effective()
+    enqueue_key = None if key is None else await EnqueueKey.of(engine, key, mail)
     mail_id = engine.ids.new()
     accepted_at = engine.clock.now()
     blob_key = key_of_bytes(engine.name, accepted_at, mail_id)
     stored = await _upload(engine, blob_key, mail)
     try:
         # Make the id after the upload, so that a slow upload does not use up the deadline.
-        key = await engine.new_key()
+        entry = Entry(
+            key=await engine.new_key(),
+            mail_id=mail_id,
+            envelope=mail.envelope,
+            blob_key=blob_key,
+            size_bytes=stored.size_bytes,
+            shape=stored.shape,
+            accepted_at=accepted_at,
+            enqueued_at=accepted_at,
+            due_at=engine.moment_after(delay),
+        )
         engine.check_open()
+        taken = entry if enqueue_key is None else await enqueue_key.take(entry)
     except BaseException:
         await delete_upload(engine, blob_key)
         raise
-    entry = Entry(
-        key=key,
-        mail_id=mail_id,
-        envelope=mail.envelope,
-        blob_key=blob_key,
-        size_bytes=stored.size_bytes,
-        shape=stored.shape,
-        accepted_at=accepted_at,
-        enqueued_at=accepted_at,
-        due_at=engine.moment_after(delay),
-    )
+    if isinstance(taken, UUID):
+        await delete_upload(engine, blob_key)
+        return taken, False
     # The rest runs to its end if the caller is cancelled, so that no row waits without a message.
-    await asyncio.shield(engine.in_background(_Registration(engine, entry).run()))
-    return key.enqueue_id
+    await asyncio.shield(engine.in_background(_register(engine, taken, enqueue_key)))
+    return taken.enqueue_id, True
+
+
+async def _register(engine: Engine, entry: Entry, enqueue_key: EnqueueKey | None) -> None:
+    if enqueue_key is None:
+        return await _Registration(engine, entry, engine.clock.elapsed()).run()
+    await _Registration(engine, entry, enqueue_key.began).run()
+    # Behind all that may withdraw the entry: what is accepted stays.
+    return await enqueue_key.accept()
 
 
 async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
@@ -94,12 +112,13 @@ async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
 
 
 class _Registration:
-    """One entry on its way into the view and the broker."""
+    """One entry on its way into the view and the broker. `began`: when its id was made, or
+    before."""
 
-    def __init__(self, engine: Engine, entry: Entry) -> None:
+    def __init__(self, engine: Engine, entry: Entry, began: timedelta) -> None:
         self._engine = engine
         self._entry = entry
-        self._deadline = engine.clock.elapsed() + engine.timing.deadline
+        self._deadline = began + engine.timing.deadline
         self._owner = UUID(int=engine.randomness.bits(128))
         self._published: timedelta | None = None
         """When the last attempt to publish ended; since then no new message can exist."""

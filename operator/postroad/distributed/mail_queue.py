@@ -53,8 +53,10 @@ class DistributedQueue(Administration):
     def name(self) -> str:
         return str(self._engine.name)
 
-    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
-        return await enqueue(self._engine, mail, delay)
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
+    ) -> UUID:
+        return await enqueue(self._engine, mail, delay, key)
 
     def has_room(self, size_bytes: int) -> bool:
         return True  # how much is free in its servers it cannot know

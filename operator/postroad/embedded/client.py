@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from postroad.domain.attempts import AttemptOutcomes
+from postroad.domain.enqueue_keys import digest_of
 from postroad.domain.mail import Mail, Outcome, OutcomeKind, check_named
 from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
@@ -169,7 +170,15 @@ class RemoteQueue(Administration):
         await connection.call("hello", protocol=wire.PROTOCOL)
         return cls(connection, clock)
 
-    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
+    ) -> UUID:
+        if key is not None:
+            digest_of(mail)  # refused here: the owner would take a stream for bytes
+            queued: UUID = await self.connection.call(
+                "enqueue_once", _pieces(mail), mail=mail.envelope, delay=delay, key=key
+            )
+            return queued
         content = mail.content
         whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
         enqueue_id: UUID = await self.connection.call(

@@ -22,11 +22,12 @@ from postroad.embedded.envelope_reader import EnvelopeReader
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.index import Index
+from postroad.embedded.key_index import KeyIndex
 from postroad.embedded.lanes import LaneLog, SegmentSizes, Written
-from postroad.embedded.layout import DEAD, HELD, NEW, Lane, Layout, StoreOptions
+from postroad.embedded.layout import DEAD, HELD, KEYS, NEW, Lane, Layout, StoreOptions
 from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.ready_queues import ReadyQueues
-from postroad.embedded.records import Record, encode
+from postroad.embedded.records import KeyRecord, Record, encode
 from postroad.embedded.segments import LiveEntry, Segment, State
 from postroad.embedded.slots import Slots
 from postroad.embedded.spool_files import SpoolFiles
@@ -61,7 +62,7 @@ class Engine:
         self.reader = EnvelopeReader(self.lanes, log_threads)
         self.limits = StoreLimits(options, FreeSpace(files, layout, self.elapsed))
         self.index, self.content_cache = Index(self.segments), ContentCache()
-        self.ready_queues = ReadyQueues()
+        self.ready_queues, self.keys = ReadyQueues(), KeyIndex()
         self.slots = Slots(files, layout, options, mail_threads, self.spool_files, 0)
         self.sync_wait = options.sync_wait.total_seconds()
         self.arrival_rate = ArrivalRate()
@@ -131,6 +132,10 @@ class Engine:
     def append(self, lane: Lane, record: Record) -> Written:
         """Append a record in memory. Raises: StoreFailed, QueueClosed."""
         return self.lane(lane).append(*encode(record))
+
+    def append_key(self, record: KeyRecord) -> int:
+        """Append a KEY; see `KeyIndex.append`. Raises: as `append`."""
+        return self.keys.append(self.lane(KEYS), record)
 
     def stop(self, error: Exception) -> None:
         """Stop for good: no write is retried (FORMAT.md R6)."""

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from postroad.domain.documents import brief_envelope, to_json
+from postroad.domain.enqueue_keys import check_same, digest_of, token_of
 from postroad.domain.mail import Content, Mail
 from postroad.domain.shapes import Shape
 from postroad.embedded.engine import Engine
@@ -26,29 +27,66 @@ from postroad.embedded.envelope_records import (
     with_enqueue_id,
 )
 from postroad.embedded.envelopes import LONGEST_DOMAINS
+from postroad.embedded.key_index import KeyIndex
 from postroad.embedded.lanes import Written
-from postroad.embedded.layout import NEW
-from postroad.embedded.records import ENVELOPE
+from postroad.embedded.layout import KEYS, NEW
+from postroad.embedded.records import ENVELOPE, KeyRecord
 from postroad.embedded.spool_files import CHUNK, Filling, Kept
 from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
 
 Result = TypeVar("Result")
 
 
-async def receive(engine: Engine, mail: Mail, delay: timedelta) -> UUID:
-    """Queue a mail. See `MailQueue.enqueue`."""
+async def receive(
+    engine: Engine, mail: Mail, delay: timedelta, key: str | None
+) -> tuple[UUID, bool]:
+    """Queue a mail. See `MailQueue.enqueue`. Returns whether it was queued by this call, too."""
+    if key is None:
+        return await _receive_new(engine, mail, delay, None), True
+    engine.check()
+    token, digest, keys = token_of(key), digest_of(mail), engine.keys
+    await engine.indexed.wait()  # until then, keys may stand for mails that are not found yet
+    engine.check()
+    while (standing := keys.standing(token, engine.now_us())) is None:
+        if (other := keys.under_way.get(token)) is not None:
+            await asyncio.wait({other})
+            continue
+        work = _receive_new(engine, mail, delay, (token, digest))
+        task = keys.under_way[token] = asyncio.ensure_future(work)
+        task.add_done_callback(partial(_end, keys, token))
+        # It goes on when the caller is cancelled: others with this key wait for it.
+        return await asyncio.shield(task), True
+    check_same(digest, standing.digest)
+    return UUID(bytes=standing.enqueue_id), False
+
+
+def _end(keys: KeyIndex, token: bytes, task: asyncio.Task[UUID]) -> None:
+    del keys.under_way[token]
+    if not task.cancelled():
+        task.exception()  # retrieved here: a cancelled caller does not
+
+
+async def _receive_new(
+    engine: Engine, mail: Mail, delay: timedelta, key: tuple[bytes, bytes] | None
+) -> UUID:
     engine.check()
     envelope = to_json(brief_envelope(mail.envelope))
     size = len(mail.content) if isinstance(mail.content, bytes) else 0
     engine.limits.check(envelope, size)
     engine.arrival_rate.under_way += 1
     try:
-        return await _receive(engine, mail, envelope, delay)
+        return await _receive(engine, mail, envelope, delay, key)
     finally:
         engine.arrival_rate.under_way -= 1
 
 
-async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta) -> UUID:
+async def _receive(
+    engine: Engine,
+    mail: Mail,
+    envelope: bytes,
+    delay: timedelta,
+    key: tuple[bytes, bytes] | None,
+) -> UUID:
     accepted_us = engine.now_us()
     mail_id = engine.identifiers.new().bytes
     slot = await engine.slots.take()
@@ -68,22 +106,37 @@ async def _receive(engine: Engine, mail: Mail, envelope: bytes, delay: timedelta
         due_us=engine.due_after(delay),
     )
     kept = (mail.content, shape) if isinstance(mail.content, bytes) else None
-    await accept(engine, record, kept)
+    keyed = None if key is None else KeyRecord(mail_id, 0, record.enqueue_id, *key, accepted_us)
+    await accept(engine, record, kept, keyed)
     return enqueue_id
 
 
-async def accept(engine: Engine, record: EnvelopeRecord, content: Kept | None) -> None:
+async def accept(
+    engine: Engine, record: EnvelopeRecord, content: Kept | None, keyed: KeyRecord | None
+) -> None:
     """Append a new mail's ENVELOPE and return when it is durable (R2). The mail stays accepted when
     the caller is cancelled. `content`: that of its spool file, if it is in memory.
+    `keyed`: the first KEY of its enqueue key, if it has one.
     Raises: QueueClosed, StoreFailed, StoreFull."""
+    if keyed is not None:
+        await engine.lane(KEYS).commit(engine.append_key(keyed))
     written = engine.write(record)
     lane = engine.lanes[written.segment.lane]
-    lane.when_durable(written.end, partial(_admit, engine, record, written, content))
+    lane.when_durable(written.end, partial(_admit, engine, record, written, content, keyed))
     others = engine.arrival_rate.under_way - lane.waiters > 1  # their ENVELOPEs follow soon
     await lane.durable_at(written.end, engine.sync_wait * others)
 
 
-def _admit(engine: Engine, record: EnvelopeRecord, written: Written, content: Kept | None) -> None:
+def _admit(
+    engine: Engine,
+    record: EnvelopeRecord,
+    written: Written,
+    content: Kept | None,
+    keyed: KeyRecord | None,
+) -> None:
+    if keyed is not None:
+        # Before a consumer gets the mail: else a checkpoint could pass over its end without this.
+        engine.append_key(keyed._replace(is_accepted=True))
     entry = engine.admit(record, written)
     if content is not None and not record.due_us:
         engine.content_cache.keep(entry, record, *content)

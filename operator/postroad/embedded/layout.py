@@ -12,11 +12,15 @@ FORMAT = 1
 """This code reads and writes this format."""
 
 Lane = int
-"""A lane as stored: the seconds of its retry step, or one of the three below."""
+"""A lane as stored: the seconds of its retry step, or one of the four below."""
 
 NEW: Lane = 0
 HELD: Lane = 0xFFFF_FFFE
 DEAD: Lane = 0xFFFF_FFFF
+KEYS: Lane = 0xFFFF_FFFD
+"""Its files are named as those of a retry step, because releases that do not know it must find
+them."""
+
 NAMES = {NEW: "new", HELD: "held", DEAD: "dead"}
 SLOTS_PER_DIRECTORY = 1000
 TOLERANCE = timedelta(milliseconds=100)

@@ -17,6 +17,7 @@ from postroad.embedded.frames import Frame
 from postroad.embedded.layout import segment_of
 from postroad.embedded.records import (
     ENVELOPE,
+    KEY,
     OUTCOMES,
     DeliveryKind,
     DeliveryRecord,
@@ -172,7 +173,7 @@ def _hold_unreadable(histories: dict[bytes, MailHistory], frame: Frame) -> None:
 
 def _add(histories: dict[bytes, MailHistory], frame: Frame, *, is_garbage: bool) -> None:
     """Add one record to the history of its mail. Raises: Unreadable."""
-    if frame.type == OUTCOMES:
+    if frame.type in (OUTCOMES, KEY):
         return  # says nothing about who waits for the mail
     record = decode(frame.type, frame.payload)
     if record is None:

@@ -153,8 +153,12 @@ class EmbeddedQueue(Administration):
 
     # -- the port --------------------------------------------------------------------------------
 
-    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
+    ) -> UUID:
         """As the port says. StoreUnavailable: the owner went meanwhile, the mail may be queued."""
+        if key is not None:
+            return await self._ask(lambda queue: queue.enqueue(mail, delay, key=key))
         queue = await self._queue()
         is_whole_and_due = isinstance(mail.content, bytes) and not delay
         if self._receiver is not None and isinstance(queue, RemoteQueue) and is_whole_and_due:

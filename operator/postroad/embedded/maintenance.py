@@ -14,7 +14,7 @@ from postroad.embedded.checkpoints import Checkpoint, LaneState, write_checkpoin
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.lanes import LaneLog
-from postroad.embedded.layout import NEW
+from postroad.embedded.layout import KEYS, NEW
 from postroad.embedded.segments import LiveEntry, Segment, State, sequence_of
 from postroad.errors import QueueClosed
 from postroad.ports.files import File
@@ -107,7 +107,7 @@ class Maintenance:
         working = tuple(entry.start for entry in engine.working)
         scan_from = min(working, default=end)
         lanes = {
-            number: LaneState(_first_needed(lane, scan_from if number == NEW else None), lane.end)
+            number: LaneState(self._first_needed(lane, scan_from), lane.end)
             for number, lane in engine.lanes.items()
         }
         checkpoint = Checkpoint(
@@ -121,6 +121,14 @@ class Maintenance:
                 garbage[segment] = sorted(segment.garbage)
             segment.garbage = set()
         return Snapshot(checkpoint, garbage)
+
+    def _first_needed(self, lane: LaneLog, scan_from: int) -> int:
+        first = _first_needed(lane, scan_from if lane.lane == NEW else None)
+        if lane.lane != KEYS:
+            return first
+        sequences = [each.sequence for each in lane.segments if each.sequence < first]
+        needed = self._engine.keys.first_needed(sequences, self._engine.now_us())
+        return first if needed is None else needed
 
     def _is_unchanged(self, checkpoint: Checkpoint) -> bool:
         last = self._last

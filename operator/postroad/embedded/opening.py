@@ -20,9 +20,9 @@ from postroad.embedded.engine import Engine, log
 from postroad.embedded.envelope_records import EnvelopeRecord, domains_in, read_head
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
-from postroad.embedded.layout import DEAD, FORMAT, HELD, NEW, Lane, Layout, StoreOptions
+from postroad.embedded.layout import DEAD, FORMAT, HELD, KEYS, NEW, Lane, Layout, StoreOptions
 from postroad.embedded.maintenance import Maintenance
-from postroad.embedded.records import ENVELOPE, FinishKind, FinishRecord
+from postroad.embedded.records import ENVELOPE, FinishKind, FinishRecord, KeyRecord
 from postroad.embedded.recovery import Replay
 from postroad.embedded.segments import (
     LiveEntry,
@@ -31,6 +31,7 @@ from postroad.embedded.segments import (
     offset_of,
     place,
     position,
+    record_at,
     sequence_of,
 )
 from postroad.embedded.slots import Slots, first_unused_directory, slots_on_disk
@@ -172,11 +173,14 @@ async def open_store(engine: Engine) -> Maintenance:
 
 async def recover(engine: Engine, found: OpenedStore) -> None:
     """Restore the queue from the log. Idempotent, whenever it is interrupted. FORMAT.md 9."""
+    await _read_keys(engine, found)
     replay = await _replay(engine, found)
     used = await _resume_work(engine, found, replay)
     engine.deliverable.set()
     for lane in sorted(found.lanes, key=lambda each: (each in (HELD, DEAD), -each)):
         await _index_lane(engine, found.lanes[lane], replay, used)
+    for record in engine.keys.settle():
+        engine.append_key(record)
     engine.indexed.set()
     slots = await engine.mail_threads.run(
         slots_on_disk, engine.files, engine.layout, found.first_directory
@@ -185,9 +189,18 @@ async def recover(engine: Engine, found: OpenedStore) -> None:
     log.info("the store is recovered", count=engine.index.live, records=replay.records)
 
 
+async def _read_keys(engine: Engine, found: OpenedStore) -> None:
+    """Read the enqueue keys of the last day. Raises: StoreDamaged."""
+    now_us = engine.now_us()
+    for segment in found.lanes.get(KEYS, []):
+        async for frame in _frames(engine, segment, segment.header.first):
+            if isinstance(record := record_at(segment, frame), KeyRecord):
+                engine.keys.read(segment.sequence, record, now_us)
+
+
 async def _replay(engine: Engine, found: OpenedStore) -> Replay:
     """Read the records since the checkpoint, and the working suffix before it (LQ-20..22)."""
-    replay = Replay(found.checkpoint)
+    replay = Replay(found.checkpoint, keys=engine.keys)
     lanes = [(NEW, replay.start)]
     lanes += [(lane, replay.start_of(lane)) for lane in found.lanes if lane != NEW]
     for lane, start in lanes:
@@ -268,6 +281,7 @@ async def _index_lane(
 
 def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
     head = read_head(frame.payload)
+    engine.keys.see(head.mail_id)
     entry = LiveEntry(
         segment=segment,
         offset=frame.offset,

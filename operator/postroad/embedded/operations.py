@@ -103,6 +103,9 @@ _views = partial(Call, {"selector": SELECTOR}, element=VIEW)
 CALLS: Mapping[str, Call] = {
     "hello": Call(),
     "enqueue": Call({"mail": ENVELOPE, "delay": DURATION}, Codec(str, UUID), takes_content=True),
+    "enqueue_once": Call(
+        {"mail": ENVELOPE, "delay": DURATION}, Codec(str, UUID), takes_content=True
+    ),
     "lend": Call(),
     "refused": Call(),
     "browse": _views(),

@@ -61,14 +61,18 @@ class OwnedQueue(Administration):
     def name(self) -> str:
         return self._name
 
-    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
+    ) -> UUID:
         clock = self.engine.clock
         began = clock.elapsed()
         try:
-            enqueue_id = await receive(self.engine, mail, delay)
+            enqueue_id, is_new = await receive(self.engine, mail, delay, key)
         except PostroadError as error:
             self.count_failure(reason_of(error))
             raise
+        if not is_new:
+            return enqueue_id
         self._enqueued.inc()
         seconds = (clock.elapsed() - began).total_seconds()
         self._enqueue_seconds.observe(seconds)

@@ -19,7 +19,7 @@ from postroad.embedded.envelope_records import (
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.layout import Lane
 
-ENVELOPE, START, DELIVERY, FINISH, HOLD, OUTCOMES = range(1, 7)
+ENVELOPE, START, DELIVERY, FINISH, HOLD, OUTCOMES, KEY = range(1, 8)
 LONGEST_TEXT = 512
 """Bytes of a next hop's reply that are kept in a record."""
 
@@ -28,6 +28,7 @@ _DELIVERY = Struct("<16sIBBHI")
 _FINISH = Struct("<16sIIQB")
 _HOLD = Struct("<16sIB")
 _OUTCOMES = Struct("<16sI")
+_KEY = Struct("<16sI16s32s32sQB")
 
 
 class DeliveryKind(IntEnum):
@@ -91,8 +92,27 @@ class OutcomesRecord(NamedTuple):
     document: bytes
 
 
+class KeyRecord(NamedTuple):
+    """A mail is about to be queued with an enqueue key, or was. `token` and `digest` are those of
+    domain/enqueue_keys.py."""
+
+    mail_id: bytes
+    entry_number: int
+    enqueue_id: bytes
+    token: bytes
+    digest: bytes
+    accepted_us: int
+    is_accepted: bool = False
+
+
 Record: TypeAlias = (
-    EnvelopeRecord | StartRecord | DeliveryRecord | FinishRecord | HoldRecord | OutcomesRecord
+    EnvelopeRecord
+    | StartRecord
+    | DeliveryRecord
+    | FinishRecord
+    | HoldRecord
+    | OutcomesRecord
+    | KeyRecord
 )
 
 
@@ -113,6 +133,8 @@ def encode(record: Record) -> tuple[int, bytes]:
             return HOLD, _HOLD.pack(*record)
         case OutcomesRecord(mail_id, entry_number, document):
             return OUTCOMES, _OUTCOMES.pack(mail_id, entry_number) + document
+        case KeyRecord():
+            return KEY, _KEY.pack(*record)
 
 
 def decode(record_type: int, payload: bytes) -> Record | None:
@@ -150,6 +172,11 @@ def _decode_outcomes(payload: bytes) -> OutcomesRecord:
     return OutcomesRecord(mail_id, entry_number, payload[_OUTCOMES.size :])
 
 
+def _decode_key(payload: bytes) -> KeyRecord:
+    record = KeyRecord(*_KEY.unpack(payload))
+    return record._replace(is_accepted=bool(record.is_accepted))
+
+
 _DECODERS: dict[int, Callable[[bytes], Record]] = {
     ENVELOPE: decode_envelope,
     START: _decode_start,
@@ -157,6 +184,7 @@ _DECODERS: dict[int, Callable[[bytes], Record]] = {
     FINISH: _decode_finish,
     HOLD: _decode_hold,
     OUTCOMES: _decode_outcomes,
+    KEY: _decode_key,
 }
 
 

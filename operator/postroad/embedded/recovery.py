@@ -16,6 +16,7 @@ from postroad.embedded.checkpoints import Checkpoint, LaneState
 from postroad.embedded.envelope_records import EnvelopeHead, EnvelopeRecord, read_head
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
+from postroad.embedded.key_index import KeyIndex
 from postroad.embedded.layout import NEW, Lane, Layout, lane_name, segment_of
 from postroad.embedded.records import (
     ENVELOPE,
@@ -24,6 +25,7 @@ from postroad.embedded.records import (
     DeliveryRecord,
     FinishRecord,
     HoldRecord,
+    KeyRecord,
     Record,
     StartRecord,
     decode,
@@ -185,6 +187,7 @@ class Replay:
     working: dict[bytes, Work] = field(default_factory=dict)
     garbage: set[tuple[Lane, int]] = field(default_factory=set)
     records: int = 0
+    keys: KeyIndex = field(default_factory=KeyIndex)
 
     @property
     def start(self) -> int:
@@ -199,6 +202,8 @@ class Replay:
     def feed(self, lane: Lane, where: int, record: Record | EnvelopeHead) -> None:
         """Apply the record at position `where`."""
         self.records += 1
+        if not isinstance(record, KeyRecord):
+            self.keys.see(record.mail_id)
         is_old = lane == NEW and where < self.checkpoint.end
         match record:
             case StartRecord(mail_id, entry_number, of_lane, of_position):

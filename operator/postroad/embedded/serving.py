@@ -75,6 +75,11 @@ class Serving(Answering):
             body = await self.whole_content_of(call)
         return await self._queue.enqueue(Mail.of(arguments["mail"], body), arguments["delay"])
 
+    async def enqueue_keyed(self, call: int, arguments: Arguments) -> object:
+        content = b"".join([piece async for piece in self.content_of(call)])
+        mail = Mail.of(arguments["mail"], content)
+        return await self._queue.enqueue(mail, arguments["delay"], key=arguments["key"])
+
     async def lease_slots(self, call: int, arguments: Arguments) -> object:
         slots = await self._queue.lease_slots(MOST_LEASED_SLOTS)
         self._leased_slots.update(slots)
@@ -170,6 +175,7 @@ class Serving(Answering):
 
 Answer = Callable[[Serving, int, Arguments], Awaitable[object]]
 _OTHER_NAMES: dict[str, Any] = {
+    "enqueue_once": Serving.enqueue_keyed,
     "lend": Serving.lease_slots,
     **{operation.value: Serving.change for operation in Operation},
 }

@@ -26,6 +26,7 @@ from postroad.embedded.records import (
     DeliveryRecord,
     FinishRecord,
     HoldRecord,
+    KeyRecord,
     OutcomesRecord,
     Record,
     StartRecord,
@@ -181,6 +182,7 @@ NAMES: dict[type[Record], str] = {
     FinishRecord: "finish",
     HoldRecord: "hold",
     OutcomesRecord: "outcomes",
+    KeyRecord: "key",
 }
 """What `dump` calls the records."""
 
@@ -217,6 +219,11 @@ def _described(frame: Frame, flags: bytes) -> dict[str, Any]:
             found["held"] = record.held
         case OutcomesRecord():
             found |= _kept(record.document)
+        case KeyRecord():
+            found |= {
+                "enqueue_id": str(UUID(bytes=record.enqueue_id)),
+                "accepted": record.is_accepted,
+            }
     return {"record": NAMES[type(record)]} | found
 
 

@@ -154,14 +154,23 @@ class MailQueue(Administration, Protocol):
         """The queue's name as in its URL."""
         ...
 
-    async def enqueue(self, mail: Mail, delay: timedelta = NO_DELAY) -> UUID:
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
+    ) -> UUID:
         """Queue a mail and return its enqueue id. Durable when it returns.
 
-        A negative delay is none. On an error nothing was queued, but see invariant 1 of the
-        distributed engine (docs/invariants.md) for the one exception. Not idempotent: each call is
-        a mail of its own.
+        A negative delay is none. Without a key each call is a mail of its own, and on an error
+        nothing was queued, but see invariant 1 of the distributed engine (docs/invariants.md) for
+        the one exception.
 
-        Raises: InvalidMail, MailTooLarge, StoreFull, DeadlineExceeded, ServerError, QueueClosed.
+        With a key (1 to 512 characters, the content as bytes) the calls of 24 hours are one mail:
+        the first queues it, the others return its enqueue id, also when they come at the same time
+        from several processes, or the mail has ended meanwhile. After an error the mail may be
+        queued: repeat the call with its key. What a process left half done another one settles
+        within a minute. Two mails for one key are possible only where ADR 0045 names it.
+
+        Raises: InvalidInput and KeyReused, for a key; InvalidMail, MailTooLarge, StoreFull,
+        DeadlineExceeded, ServerError, QueueClosed.
         """
         ...
 

@@ -22,6 +22,7 @@ from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.mail import Outcome
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
+from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks
 
 NOT_READ = "a dead letter can be written anew only as `letter` returned it"
@@ -88,7 +89,7 @@ class Record:
     at: datetime
 
 
-class View(Marks, Protocol):
+class View(Marks, EnqueueKeys, Protocol):
     """The view of one queue."""
 
     # Rows

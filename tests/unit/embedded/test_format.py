@@ -19,6 +19,7 @@ from postroad.embedded.frames import checksum
 from postroad.embedded.layout import (
     DEAD,
     HELD,
+    KEYS,
     LONGEST_LEASE,
     MIB,
     NEW,
@@ -39,7 +40,15 @@ SECOND = timedelta(seconds=1)
 
 
 @pytest.mark.parametrize(
-    ("lane", "name"), [(NEW, "new"), (HELD, "held"), (DEAD, "dead"), (60, "60s"), (1, "1s")]
+    ("lane", "name"),
+    [
+        (NEW, "new"),
+        (HELD, "held"),
+        (DEAD, "dead"),
+        (KEYS, "4294967293s"),
+        (60, "60s"),
+        (1, "1s"),
+    ],
 )
 def test_a_lane_is_named_after_its_seconds_or_its_purpose(lane: int, name: str) -> None:
     assert (lane_name(lane), lane_of(name)) == (name, lane)
@@ -54,7 +63,7 @@ def test_other_names_are_no_lanes(name: str) -> None:
 
 
 def test_lanes_have_the_numbers_of_the_format() -> None:
-    assert (NEW, HELD, DEAD) == (0, 0xFFFFFFFE, 0xFFFFFFFF)
+    assert (NEW, HELD, DEAD, KEYS) == (0, 0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFD)
     assert segment_of("new.x") is None
     assert segment_of("new") is None
 

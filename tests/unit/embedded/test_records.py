@@ -17,7 +17,16 @@ from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.envelope_records import ENVELOPE_BYTES, EnvelopeRecord, decode_envelope
 from postroad.embedded.frames import Frame
 from postroad.embedded.log_salvage import MailHistory
-from postroad.embedded.records import ENVELOPE, OUTCOMES, OutcomesRecord, cut, decode, encode
+from postroad.embedded.records import (
+    ENVELOPE,
+    KEY,
+    OUTCOMES,
+    KeyRecord,
+    OutcomesRecord,
+    cut,
+    decode,
+    encode,
+)
 from postroad.embedded.recovery import Replay
 from postroad.embedded.segments import Segment
 from postroad.errors import StoreDamaged
@@ -42,6 +51,25 @@ def test_the_reserved_octet_of_a_frame_is_zero() -> None:
     frame = frames.encode(7, ENVELOPE, ordinal=3, durable=5, payload=PAYLOAD)
 
     assert (frame[12], frame[13]) == (ENVELOPE, 0)
+
+
+def test_a_key_is_read_as_it_was_written() -> None:
+    record = KeyRecord(bytes(15) + b"m", 0, bytes(16), b"t" * 32, b"d" * 32, 5, is_accepted=True)
+    record_type, payload = encode(record)
+
+    assert (record_type, len(payload)) == (KEY, 109)
+    assert decode(record_type, payload) == record
+    described = verification._described(Frame(0, 0, KEY, 0, 0, payload), b"")
+    assert (described["record"], described["accepted"]) == ("key", True)
+
+
+def test_a_rebuild_takes_no_mail_from_a_key() -> None:
+    record = KeyRecord(bytes(15) + b"m", 0, bytes(16), b"t" * 32, b"d" * 32, 5)
+    histories: dict[bytes, MailHistory] = {}
+
+    log_salvage._add(histories, Frame(0, 0, KEY, 0, 0, encode(record)[1]), is_garbage=False)
+
+    assert histories == {}
 
 
 OTHER_PROGRAM = (

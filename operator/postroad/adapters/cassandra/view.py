@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
-from postroad.adapters.cassandra import erasure, rows, statements
+from postroad.adapters.cassandra import enqueue_keys, erasure, rows, statements
 from postroad.adapters.cassandra.added_columns import AddedColumns
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
@@ -19,6 +19,7 @@ from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.identifiers import FIRST
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
+from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts
 from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record
 
@@ -97,6 +98,12 @@ class CassandraView(CassandraMarks):
 
     async def release_claim(self, enqueue_id: UUID, owner: UUID) -> None:
         await self._decide(statements.RELEASE_CLAIM, self._queue, enqueue_id, owner)
+
+    async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
+        return await enqueue_keys.take(self._session, self._queue, token, keyed)
+
+    async def change_key(self, token: bytes, before: KeyedEntry, after: KeyedEntry) -> bool:
+        return await enqueue_keys.change(self._session, self._queue, token, before, after)
 
     async def record(self, mail_id: UUID, records: tuple[Record, ...]) -> None:
         many = [

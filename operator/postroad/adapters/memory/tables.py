@@ -14,6 +14,7 @@ from postroad.domain.entries import Entry, Mark, PurgeWatermark, Traits, Undecod
 from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
 from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.clock import Clock
+from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import FOREVER, ClosedSlice, DeadLetter, Limits, Record
 
@@ -34,6 +35,7 @@ class Tables:
     outcomes: dict[EntryKey, AttemptOutcomes] = field(default_factory=dict)
     stamp: dict[Partition, PartitionStamp] = field(default_factory=dict)
     claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
+    enqueue_keys: dict[bytes, tuple[KeyedEntry, timedelta]] = field(default_factory=dict)
     records: dict[UUID, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
     limits: Limits = field(default_factory=lambda: Limits(None, None))
     incarnation: UUID = field(default_factory=uuid4)

@@ -13,9 +13,11 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.marks import PAGE, MemoryMarks
 from postroad.adapters.memory.tables import within
 from postroad.domain.clocks import HostTime, Readings
+from postroad.domain.enqueue_keys import KEY_LIFETIME
 from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
+from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts
 from postroad.ports.view import (
     NOT_READ,
@@ -111,6 +113,34 @@ class MemoryView(MemoryMarks):
 
     async def records(self, mail_id: UUID) -> Mapping[str, Record]:
         return await self._step("records", lambda: dict(self._tables.records.get(mail_id, {})))
+
+    # Enqueue keys
+
+    async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
+        def effect() -> KeyedEntry:
+            standing = self._standing(token)
+            return self._write_key(token, keyed) if standing is None else standing
+
+        return await self._step("take_key", effect)
+
+    async def change_key(self, token: bytes, before: KeyedEntry, after: KeyedEntry) -> bool:
+        def effect() -> bool:
+            standing = self._standing(token)
+            if standing is None or _identity_of(standing) != _identity_of(before):
+                return False
+            self._write_key(token, after)
+            return True
+
+        return await self._step("change_key", effect)
+
+    def _standing(self, token: bytes) -> KeyedEntry | None:
+        found, until = self._tables.enqueue_keys.get(token, (None, timedelta(0)))
+        return found if until > self._tables.clock.elapsed() else None
+
+    def _write_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
+        until = self._tables.clock.elapsed() + KEY_LIFETIME
+        self._tables.enqueue_keys[token] = keyed, until
+        return keyed
 
     # Limits and slices
 
@@ -292,6 +322,10 @@ class MemoryViewStore:
 
     async def close(self) -> None:
         """Nothing to release."""
+
+
+def _identity_of(keyed: KeyedEntry) -> tuple[UUID, bool]:
+    return keyed.key.enqueue_id, keyed.is_accepted
 
 
 def _later(present: datetime | None, wanted: datetime | None) -> datetime | None:
