@@ -10,6 +10,7 @@ import pytest
 
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.wire import ConnectionLost, TooSlow
+from support.transports import FakeTransport
 
 SOON, LATER = timedelta(milliseconds=20), timedelta(seconds=5)
 
@@ -98,3 +99,28 @@ async def test_a_plain_connection_stays_open_for_what_a_peer_still_reads(wire: C
     assert secured.eof_received() is False, "there is no connection yet"
     secured.connection_made(cast("Any", Transport(sslcontext=object())))
     assert secured.eof_received() is False, "TLS has no half-close"
+
+
+class Unread(FakeTransport):
+    """A transport that closes when its peer has read what was written; this one never reads."""
+
+    def __init__(self, wire: ClientWire) -> None:
+        super().__init__()
+        self._wire = wire
+
+    def get_write_buffer_size(self) -> int:
+        return 1
+
+    def abort(self) -> None:
+        super().abort()
+        self._wire.connection_lost(None)
+
+
+async def test_a_peer_that_does_not_read_what_is_left_is_closed_in_time() -> None:
+    wire = ClientWire()
+    transport = Unread(wire)
+    wire.connection_made(transport)
+
+    await asyncio.wait_for(wire.close(SOON), LATER.total_seconds())
+
+    assert transport.aborted == 1
