@@ -79,6 +79,8 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
     assert simulation.scheduler._shares == {}
     assert simulation.scheduler._waiting._queues == {}
     assert simulation.scheduler._waiting._at == {}
+    assert simulation.scheduler._yielding_queues == {}
+    assert simulation.scheduler._yielding_names == {}
     assert simulation.scheduler._destinations._records == {}, "all is forgotten"
     assert simulation.scheduler.next_moment() is None
 

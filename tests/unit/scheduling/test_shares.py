@@ -142,3 +142,17 @@ def test_an_answer_that_comes_twice_frees_one_router() -> None:
     routing.answer(job)
 
     assert len(ask(routing, "b", 2)) == 1
+
+
+def test_the_usual_rules_are_those_of_the_source() -> None:
+    """Source: AMB-17."""
+    usual, limits = SchedulerRules(), ShareLimits(5, 10)
+
+    assert (usual.connections, usual.routers, usual.order) == (200, 50, Order.FEWEST_FIRST)
+    assert (usual.per_destination, usual.backlog, usual.longest_queue) == (20, 3, 6)
+    assert (usual.idle, usual.age, usual.jobs_per_connection) == (60, 300, 1000)
+    assert (usual.first_rest, usual.longest_rest) == (15, 3600)
+    assert (usual.remember_closed, usual.remember_broken) == (3600, 3600)
+    assert usual.limits == dict.fromkeys(Precedence, limits) | {
+        Precedence.VERIFICATION: ShareLimits(10, 0.1)
+    }
