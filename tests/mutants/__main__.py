@@ -39,7 +39,7 @@ ROOMS: Mapping[str, Room] = {
                      "tests/unit/adapters/test_dns_servers.py", "tests/unit/delivery_settings",
                      "tests/integration/test_routing_over_dns.py")),
     "scheduling": Room(("tests/unit/scheduling",)),
-    "controller": Room(("tests/unit/controller",)),
+    "controller": Room(("tests/unit/controller", "tests/contract/test_claims.py")),
     "configuration": Room(("tests/unit/configuration", "tests/unit/distributed")),
     "intake": Room(("tests/unit/intake",)),
     "worker": Room(("tests/unit/worker",)),
