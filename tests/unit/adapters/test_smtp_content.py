@@ -89,6 +89,19 @@ async def test_of_a_mail_without_a_body_no_more_than_a_header_is_parsed(
     assert parsed == [LONGEST_HEADER, LONGEST_HEADER, 14, 14]
 
 
+@pytest.mark.parametrize("is_8bit", [True, False])
+@pytest.mark.parametrize("is_whole", [True, False])
+async def test_a_header_of_8_bits_is_found_also_where_the_shape_is_unknown(
+    *, is_8bit: bool, is_whole: bool
+) -> None:
+    first = b"Subject: " + ("ü" if is_8bit else "u").encode() + b"\r\n\r\n" + "ü".encode()
+
+    content = await Content.peek(each([first]), len(first) + (not is_whole))
+
+    assert content.has_8bit_header == is_8bit
+    assert content.may_have_8bit
+
+
 @pytest.mark.parametrize(
     ("header", "folds", "are_folded"),
     [(b"a: b\r\n", 0, False), (b"a: b\r\n", 1, True),

@@ -1,10 +1,22 @@
-"""A next hop has the time of RFC 5321, and a delivery ends before its lease does."""
+"""A next hop has the time of RFC 5321, and a delivery ends before its lease does. The others are
+limits of a session and of its octets."""
 
 from datetime import timedelta
 
 import pytest
 
+from postroad.adapters.network.connecting import MOST_ADDRESSES, SHUN
+from postroad.adapters.network.content import LARGEST_CONVERTED
+from postroad.adapters.network.exchange import LONGEST_REPLY_LINE, MOMENT
+from postroad.adapters.network.pools import LONGEST_WAIT, PoolLimits
+from postroad.adapters.network.serving import (
+    COMMANDS,
+    MOST_DROPPED,
+    MOST_LINGERING,
+    REPLIES,
+)
 from postroad.adapters.network.timeouts import Timeouts
+from postroad.adapters.network.transactions import GROUP
 from postroad.distributed.timing import Timing
 
 USUAL = Timeouts()
@@ -23,6 +35,29 @@ USUAL = Timeouts()
 )
 def test_a_next_hop_has_the_time_of_rfc_5321(timeout: timedelta, minutes: int) -> None:
     assert timeout == timedelta(minutes=minutes)
+
+
+@pytest.mark.parametrize(
+    ("value", "usual"),
+    [
+        (USUAL.connect, timedelta(seconds=30)),
+        (USUAL.envelope, timedelta(minutes=10)),
+        (USUAL.all_ends, timedelta(minutes=12)),
+        (USUAL.goodbye, timedelta(seconds=2)),
+        (MOMENT, timedelta(seconds=2)),
+        (SHUN, timedelta(minutes=5)),
+        (LONGEST_WAIT, timedelta(minutes=1)),
+        (PoolLimits(), PoolLimits(sessions=20, idle=timedelta(seconds=10), mails=100)),
+        (MOST_ADDRESSES, 8),
+        (GROUP, 100),
+        (LONGEST_REPLY_LINE, 4096),
+        (LARGEST_CONVERTED, 64 << 20),
+        ((COMMANDS, REPLIES), (8 << 10, 4 << 10)),
+        ((MOST_LINGERING, MOST_DROPPED), (64 << 10, 1 << 20)),
+    ],
+)
+def test_a_session_has_these_times_and_limits(value: object, usual: object) -> None:
+    assert value == usual
 
 
 def test_a_delivery_ends_before_its_lease_does() -> None:

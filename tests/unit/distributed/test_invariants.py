@@ -31,6 +31,7 @@ from postroad.errors import (
     ViewUnavailable,
 )
 from postroad.ports.history import Effective
+from postroad.telemetry import metrics
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
@@ -753,6 +754,8 @@ async def test_rows_are_rolled_forward_at_half_their_lifetime(cluster: InMemoryC
     process = await cluster.start()
     await cluster.enqueue(process, "old", delay=10**6)
     (before,) = cluster.tables.live()
+    counter = metrics.ROLLED_FORWARD.labels(process.queue.name)._value
+    counted = counter.get()
 
     await cluster.pass_time(timedelta(minutes=61))
     await process.queue.maintain()
@@ -763,6 +766,7 @@ async def test_rows_are_rolled_forward_at_half_their_lifetime(cluster: InMemoryC
     mark = cluster.tables.marks[before.key]
     assert mark.ending is not None
     assert mark.ending.kind is EndingKind.REPLACED
+    assert counter.get() == counted + 1
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -123,6 +123,19 @@ def test_it_goes_on_at_once_when_new_messages_helped() -> None:
     assert detector.decide(count(10_000, 3000)) == 7000
 
 
+@pytest.mark.parametrize(
+    ("published", "fewer", "now"), [(2, 1, 9), (3, 1, 9), (4, 1, 0), (4, 2, 8), (1, 1, 0)]
+)
+def test_new_messages_helped_when_half_of_them_are_counted(
+    published: int, fewer: int, now: int
+) -> None:
+    detector, first = ripe(10), count(10, 0)
+    detector.decide(first)
+    detector.repaired(first, published)
+
+    assert detector.decide(count(10, fewer)) == now
+
+
 def test_counts_that_no_new_message_changes_are_not_believed() -> None:
     detector, wrong = ripe(10_000), count(10_000, 0)
     detector.decide(wrong)

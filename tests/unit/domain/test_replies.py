@@ -188,6 +188,9 @@ def test_a_long_reply_counts_and_its_first_lines_are_kept() -> None:
 
     assert reader.feed(b"250 end") == Reply(250, tuple(map(str, range(KEPT_LINES))))
     assert reader.feed(b"250 next") == Reply(250, ("next",))
+    for number in range(KEPT_LINES - 1):
+        reader.feed(f"250-{number}".encode())
+    assert len(reader.feed(b"250 end").lines) == KEPT_LINES  # type: ignore[union-attr]
 
 
 def test_a_code_alone_is_a_reply() -> None:

@@ -12,17 +12,33 @@ import pytest
 from crash.lossy import LossyFiles
 from postroad.distributed.timing import Timing
 from postroad.domain.shapes import Shape
-from postroad.embedded import batches, checkpoints, frames, segments, spool_files
+from postroad.embedded import (
+    administration,
+    batches,
+    checkpoints,
+    content_cache,
+    envelopes,
+    frames,
+    lanes,
+    maintenance,
+    segments,
+    serving,
+    spool_files,
+    wire,
+)
 from postroad.embedded.batches import Batch
 from postroad.embedded.checkpoints import SLOT_BYTES, Checkpoint, LaneState
 from postroad.embedded.frames import checksum
+from postroad.embedded.key_index import LIFETIME_US
 from postroad.embedded.layout import (
     DEAD,
+    FORMAT,
     HELD,
     KEYS,
     LONGEST_LEASE,
     MIB,
     NEW,
+    TOLERANCE,
     Layout,
     StoreOptions,
     lane_name,
@@ -140,6 +156,37 @@ def test_the_header_of_a_spool_file() -> None:
 )
 def test_the_shape_of_a_content_stands_in_its_header(found: int, shape: Shape | None) -> None:
     assert SPOOLED._replace(found=found).shape == shape
+
+
+USUAL = StoreOptions()
+AGREED = {
+    "octets and envelopes of a segment": (
+        (USUAL.segment_bytes, USUAL.segment_envelopes), (16 << 20, 65_536)),
+    "octets of an envelope": (USUAL.largest_envelope, 4 << 20),
+    "what stays free": ((USUAL.least_free_bytes, USUAL.least_free_inodes), (64 << 20, 1000)),
+    "free spool files": ((USUAL.pool_files, USUAL.pool_file_bytes), (2048, 256 << 10)),
+    "a checkpoint is taken after": (USUAL.checkpoint_every, timedelta(seconds=15)),
+    "records share a sync for": (USUAL.sync_wait, timedelta(milliseconds=2)),
+    "slots are freed together after": (USUAL.free_wait, timedelta(milliseconds=20)),
+    "a sparse segment is live by less than": (USUAL.compact_below, 0.25),
+    "a retry may be early by": (TOLERANCE, timedelta(milliseconds=100)),
+    "the format, and the version of the socket": ((FORMAT, wire.PROTOCOL), (1, 1)),
+    "octets of a frame of the socket": (wire.LONGEST, 64 << 20),
+    "elements without a request for more": (wire.BURST, 100),
+    "slots that one process borrows": (serving.MOST_LEASED_SLOTS, 32),
+    "mails that one compaction moves": (maintenance.COMPACTED_AT_ONCE, 2000),
+    "octets of contents in memory": (content_cache.MOST_BYTES, 16 << 20),
+    "octets of the domains of a record": (envelopes.LONGEST_DOMAINS, 65_535),
+    "numbers of recipients": (envelopes.NUMBERS, 1 << 32),
+    "a mail has an enqueue key for": (LIFETIME_US, 24 * 3600 * 10**6),
+    "records reach the disk by themselves after": (lanes.FLUSH_DELAY_SECONDS, 0.2),
+    "the ages are counted anew after": (administration.FRESH, timedelta(minutes=1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "agreed"), AGREED.values(), ids=AGREED)
+def test_a_store_has_the_usual_limits(value: object, agreed: object) -> None:
+    assert value == agreed
 
 
 def test_a_position_is_a_segment_and_an_offset() -> None:

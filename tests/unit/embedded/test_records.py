@@ -27,7 +27,7 @@ from postroad.embedded.records import (
     decode,
     encode,
 )
-from postroad.embedded.recovery import Replay
+from postroad.embedded.recovery import Replay, Work, resumed
 from postroad.embedded.segments import Segment
 from postroad.errors import StoreDamaged
 
@@ -112,6 +112,42 @@ def test_outcomes_come_back() -> None:
 )
 def test_of_a_reply_512_octets_are_kept_in_whole_characters(text: str, kept: str) -> None:
     assert cut(text).decode() == kept
+
+
+@pytest.mark.parametrize(
+    ("was", "change", "held"),
+    [(False, None, False), (True, None, True), (True, False, False), (False, True, True)],
+)
+def test_a_mail_that_was_in_hand_is_held_as_its_last_record_has_it(
+    was: bool, change: bool | None, held: bool
+) -> None:
+    record = replace(WAITING, held=was, due_us=7, entry_number=4)
+
+    found = resumed(record, Work(5, 60, 1234, held=change))
+
+    assert found == replace(record, held=held, due_us=0, entry_number=6, predecessor=(60, 1234))
+
+
+@pytest.mark.parametrize(
+    ("finished", "failures", "numbers", "is_dead"),
+    [
+        ({3}, {}, (1,), True),
+        ({3}, {3: "550 full"}, (1, 3), True),
+        ({9}, {9: "550 of no recipient"}, (3,), False),
+    ],
+)
+def test_outcomes_of_a_mail_that_was_in_hand_are_kept(
+    finished: set[int], failures: dict[int, str], numbers: tuple[int, ...], is_dead: bool
+) -> None:
+    found = resumed(WAITING, Work(0, 0, 1234, finished, failures))
+
+    assert found is not None
+    assert (found.numbers, found.dead) == (numbers, is_dead)
+    assert found.failures.keys() == {1} | (failures.keys() & {3})
+
+
+def test_a_mail_that_was_delivered_while_in_hand_is_over() -> None:
+    assert resumed(replace(WAITING, failures={}), Work(0, 0, 1234, {3})) is None
 
 
 def test_an_envelope_comes_back() -> None:

@@ -7,13 +7,15 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from prometheus_client import REGISTRY
 
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
 from postroad.domain.documents import brief_envelope, to_json
+from postroad.domain.mail import Envelope
 from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope, encode_new
-from postroad.embedded.envelopes import domains_of
+from postroad.embedded.envelopes import LONGEST_DOMAINS, domains_of
 from postroad.embedded.layout import NEW
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.records import encode
@@ -171,6 +173,34 @@ async def test_when_the_log_fails_the_mail_is_not_queued(
         await queued
     with pytest.raises(StoreFailed):
         queue.accept_stored(encode(waiting(7))[1], {7})
+
+
+async def test_stored_mails_are_counted_when_they_are_durable(
+    files: LossyFiles, queue: OwnedQueue
+) -> None:
+    def counted(name: str, **labels: str) -> float:
+        return REGISTRY.get_sample_value(name, {"queue": queue._name, **labels}) or 0
+
+    stored, failed = "postroad_enqueued_mails_total", "postroad_enqueue_failures_total"
+    before, failures = counted(stored), counted(failed, reason="other")
+    await queue.accept_stored(encode(waiting(7))[1], {7})[1]
+    assert counted(stored) == before + 1
+
+    error: PostroadError = StoreFailed("an error of the disk")
+    files.fail = dict.fromkeys(range(files.calls, files.calls + 100), error)
+    with pytest.raises(StoreFailed):
+        await queue.accept_stored(encode(waiting(8))[1], {8})[1]
+    assert counted(stored) == before + 1
+    assert counted(failed, reason="other") == failures + 1
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_of_the_domains_as_many_are_kept_as_the_record_counts(beyond: int) -> None:
+    first, last = "a" * 255, "b" * (LONGEST_DOMAINS % 256 + beyond)
+    domains = [f"{number:03}." + first[4:] for number in range(LONGEST_DOMAINS // 256)]
+    envelope = Envelope(None, tuple(f"x@{each}" for each in (*domains, last)))
+
+    assert domains_of(envelope).split() == [*domains, last][: len(domains) + 1 - beyond]
 
 
 def test_a_mail_of_a_receiver_has_the_record_that_the_owner_would_write() -> None:
