@@ -63,6 +63,20 @@ async def test_lines_are_cut_at_their_limit_and_end_by_crlf_alone(
     assert wire.is_open
 
 
+async def test_of_a_line_without_end_no_more_than_its_limit_is_in_memory(
+    wire: ClientWire,
+) -> None:
+    reading = asyncio.ensure_future(wire.read_line(5, LATER))
+    for _ in range(100):
+        wire.data_received(b"x" * 10)
+        await asyncio.sleep(0)
+
+    assert len(wire._buffer) <= 16
+    wire.data_received(b"\r\n250 x\r\n")
+    assert await reading == b"xxxxx"
+    assert await wire.read_line(5, LATER) == b"250 x"
+
+
 async def test_a_line_that_does_not_come_is_too_slow_or_lost(wire: ClientWire) -> None:
     wire.data_received(b"250 half")
     assert not wire.is_open

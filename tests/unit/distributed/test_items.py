@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
@@ -82,6 +83,26 @@ async def test_the_bytes_of_a_mail_are_missing_once(
 
     assert [type(each) for each in found] == [BlobMissing, EntryEnded, EntryEnded]
     assert len(cluster.tables.letters) == 1
+
+
+async def test_an_item_that_has_ended_does_nothing_more(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    item = await _leased(cluster, process, letter())
+    (recipient,) = item.mail.recipients
+    await item.done()
+
+    for call in (
+        _read(item),
+        item.content(),
+        item.shape(),
+        item.record({recipient: Outcome.delivered("250 ok")}),
+        item.retry(timedelta(minutes=1)),
+        item.reject("no"),
+        item.done(),
+    ):
+        with pytest.raises(EntryEnded):
+            await call
 
 
 async def _read(item: Item) -> bytes:

@@ -212,6 +212,7 @@ def test_hops_widen_with_crashes_within_bounds(crashes: int, draw: float) -> Non
 
     assert 8 <= redelivery_delay <= 512
     assert redelivery_delay_after(0, timedelta(seconds=8), draw) == 8
+    assert redelivery_delay_after(0, timedelta(milliseconds=1), draw) == 1
 
 
 EPOCH_DUE = datetime(9000, 1, 1, tzinfo=UTC)

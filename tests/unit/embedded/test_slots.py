@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import PurePath, PurePosixPath
 
@@ -13,7 +14,7 @@ from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, Inline, start
 from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, StoreOptions
-from postroad.embedded.slots import BATCH, KEPT, ROUNDS, Slots
+from postroad.embedded.slots import BATCH, KEPT, ROUNDS, Slots, slots_on_disk
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import StoreFailed, StoreFull
 
@@ -102,6 +103,19 @@ async def test_a_mail_whose_content_breaks_off_gives_its_slot_back() -> None:
     await queue.close()
 
     assert len(queue.engine.slots) == free
+
+
+async def test_files_that_recovery_found_beyond_the_pool_are_removed() -> None:
+    files = RefusingFiles()
+    options = StoreOptions(pool_files=3, free_wait=timedelta(0))
+    slots = Slots(files, LAYOUT, options, Inline(), SpoolFiles(files, LAYOUT), 0)
+    found = [await slots.take() for _ in range(BATCH)]
+
+    slots.adopt(found)
+    await slots.close()
+
+    assert len(slots) == 3
+    assert len(slots_on_disk(files, LAYOUT, 1)) == 3
 
 
 async def test_the_pool_shrinks_once_for_each_so_many_rounds_without_need() -> None:
