@@ -3,6 +3,7 @@ neighbours."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -23,6 +24,7 @@ from postroad.adapters.memory.fault_injection import (
 )
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.erasing import Unclaimed
+from postroad.distributed import erasure
 from postroad.distributed.erasure import Erasable, Erasure, ErasureStep, Part
 from postroad.domain.configuration.history import ConfigurationChanged, ConfigurationCreated
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -218,6 +220,24 @@ async def test_a_server_that_is_away_holds_up_its_part_and_the_history_alone(sce
     scene.faults.plan = no_fault
     await erase(scene)
     assert await scene.census(NAME) == NOTHING
+
+
+async def test_a_server_that_hangs_counts_as_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasure, "LONGEST_REQUEST", 0.01)
+
+    async def hang(step: Step) -> None:
+        if step.server == "blobs":
+            await asyncio.Event().wait()
+
+    scene.faults.before = hang
+
+    steps = await scene.erasure().proceed((), timedelta(0))
+
+    assert not steps[Part.BYTES].is_done
+    assert isinstance(steps[Part.BYTES].error, BlobsUnavailable)
+    assert "S3 did not answer in time" in str(steps[Part.BYTES].error)
 
 
 async def test_the_bytes_of_another_view_stay(scene: Scene) -> None:

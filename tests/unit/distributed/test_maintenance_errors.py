@@ -24,7 +24,7 @@ from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
-MINUTE = timedelta(minutes=1)
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 LIFETIME = timedelta(hours=2)
 
 
@@ -264,6 +264,18 @@ async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_othe
     assert str(len(garbage)) in cut.reason
     assert small.body == b"small"
     assert len(cluster.broker.dead) == cluster.broker.unacked_dead == 0
+
+
+async def test_a_message_without_a_reference_is_one_letter_however_often_it_comes(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    for later in (timedelta(0), timedelta(milliseconds=1), SECOND, MINUTE, HOUR, 24 * HOUR):
+        await cluster.pass_time(later)
+        cluster.broker.dead.append(Message(UUID(int=1), b"garbage"))
+        await process.queue.maintain()
+
+    assert not cluster.broker.dead
+    assert len(cluster.tables.letters) == 1
 
 
 async def test_messages_of_the_dead_queue_are_given_back_when_a_round_ends_early(

@@ -314,3 +314,17 @@ async def test_a_purge_deletes_the_bytes_of_many_batches(
     assert await process.queue.purge() == 9
 
     assert not cluster.blobs
+
+
+async def test_each_mail_that_a_purge_ends_counts_as_an_ending(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """After some endings browse start is moved."""
+    ended: list[bool] = []
+    process.queue._engine.on_ending = lambda: ended.append(True)
+    await cluster.enqueue(process, *names(range(5)), delay=7200)
+    await cluster.pass_time(OLD)
+
+    await process.queue.purge()
+
+    assert len(ended) == 5

@@ -64,6 +64,7 @@ def test_more_ids_than_the_counter_holds_borrow_from_the_next_millisecond() -> N
 
     assert made == sorted(set(made))
     assert moment_of(made[-1]) == now + timedelta(milliseconds=1)
+    assert [each.int >> 64 & 0xFFF for each in made] == [*range(4096), *range(5000 - 4096)]
 
 
 def test_ids_sort_by_bytes_as_cassandra_compares_them() -> None:

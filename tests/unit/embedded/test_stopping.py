@@ -72,6 +72,19 @@ async def test_a_checkpoint_that_cannot_be_written_stops_the_store() -> None:
     await queue.close()
 
 
+async def test_a_consumer_that_waits_ends_with_the_store() -> None:
+    queue = await start(LossyFiles())
+    await queue.maintenance.recovering
+    waiting = asyncio.ensure_future(queue.consumer(1).next())
+    await asyncio.sleep(0.01)
+
+    queue.engine.stop(StoreFailed("Input/output error"))
+
+    with pytest.raises(StoreFailed):
+        await asyncio.wait_for(waiting, 5)
+    await queue.close()
+
+
 async def test_a_recovery_that_fails_stops_the_store() -> None:
     files = LossyFiles()
     queue = await start(files)
