@@ -161,7 +161,7 @@ class S3(_Section):
     both."""
 
 
-class Broker(_Section):
+class BrokerSettings(_Section):
     """How RabbitMQ keeps references."""
 
     delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
@@ -279,7 +279,7 @@ class Settings(_Section):
     rabbitmq: RabbitMQ = RabbitMQ()
     cassandra: Cassandra = Cassandra()
     s3: S3 = S3()
-    broker: Broker = Broker()
+    broker: BrokerSettings = BrokerSettings()
     retry: Retry = Retry()
     worker: Worker = Worker()
     intake: Intake = Intake()
@@ -307,7 +307,7 @@ SECTIONS: Mapping[str, type[_Section]] = {
     "rabbitmq": RabbitMQ,
     "cassandra": Cassandra,
     "s3": S3,
-    "broker": Broker,
+    "broker": BrokerSettings,
     "retry": Retry,
     "worker": Worker,
     "intake": Intake,

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from bench.hostile_clients import CLIENTS, ENVELOPE, SHARE, Client
 from bench.results import Result, compared, percentile
-from postroad.intake.dialogue import Dialogue, Offer, Step
+from postroad.intake.dialogue import Dialogue, NextStep, Offer
 from postroad.intake.rights import Rights
 from support.ports import free_port
 from support.programs import Program
@@ -93,7 +93,7 @@ def fuzz() -> list[Result]:
         began = time.thread_time()
         _, step = dialogue.answer(line)
         longest = max(longest, 1000 * (time.thread_time() - began))
-        if step is not Step.NEXT_COMMAND or not randomness.randrange(50):
+        if step is not NextStep.NEXT_COMMAND or not randomness.randrange(50):
             dialogue = Dialogue(offer, INSIDE)
             dialogue.answer(b"EHLO fuzz.example")
     case = f"{LINES:,} command lines, up to 4,096 octets"

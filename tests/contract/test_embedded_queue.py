@@ -42,7 +42,7 @@ from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.spool_files import SMALL, Kept, SpoolFiles
-from postroad.embedded.wire import BURST, Kind
+from postroad.embedded.wire import BURST, FrameKind
 from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull
 from postroad.ports.mail_queue import MailQueue
 from support.outcomes import kept_in_log
@@ -310,11 +310,11 @@ async def test_a_client_that_sends_nonsense_disturbs_no_other(tmp_path: Path) ->
     queue = await harness.open()
     for nonsense in (
         b"GET / HTTP/1.1\r\n\r\n",
-        wire.frame(1, Kind.CALL, b"[]"),
-        wire.frame(1, Kind.CALL, b"{"),
-        wire.frame(1, Kind.CALL, b'{"op": "enqueue"}') + wire.frame(1, Kind.END),
-        wire.frame(1, Kind.STORED, b"?"),
-        wire.frame(1, Kind.STORED, bytes(200)),
+        wire.frame(1, FrameKind.CALL, b"[]"),
+        wire.frame(1, FrameKind.CALL, b"{"),
+        wire.frame(1, FrameKind.CALL, b'{"op": "enqueue"}') + wire.frame(1, FrameKind.END),
+        wire.frame(1, FrameKind.STORED, b"?"),
+        wire.frame(1, FrameKind.STORED, bytes(200)),
         wire.HEAD.pack(6, 1, 99) + b"x",
     ):
         path = tmp_path / "outgoing" / "socket"

@@ -250,7 +250,7 @@ async def test_the_store_has_no_owner_while_a_receiver_of_the_owner_before_lives
 async def test_a_delivery_is_recorded_when_it_is_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undone: `record` returns when its record is appended."""
 
-    async def impatient(engine: Engine, waiting: Any, heard: leases.Heard) -> None:
+    async def impatient(engine: Engine, waiting: Any, heard: leases.RecipientsByOutcome) -> None:
         for (kind, text), numbers in heard.items():
             engine.append(
                 NEW,

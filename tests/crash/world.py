@@ -14,7 +14,7 @@ from crash.lossy import Disk, Event, LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail import Mail, Outcome
 from postroad.domain.selection import Selector
-from postroad.embedded.connection import Connection
+from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.engine import Engine
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.layout import StoreOptions
@@ -145,7 +145,7 @@ class Outside:
         recipients = (f"{name}0@example.net",)
         self.files.note("offered", name, recipients)
         mail = Mail("a@example.org", recipients, content_of(name), name=name)
-        await self.receiver.enqueue(cast("Connection", self.owner), mail)
+        await self.receiver.enqueue(cast("OwnerConnection", self.owner), mail)
         self.files.note("accepted", name)
 
     async def lease(self) -> SpoolItem:

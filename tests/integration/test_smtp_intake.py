@@ -26,11 +26,11 @@ from postroad.domain.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
 from postroad.intake.clients import ClientLimits
-from postroad.intake.dialogue import Answer, Dialogue, Offer
+from postroad.intake.dialogue import Dialogue, Offer, ReplyAndStep
 from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
-from postroad.intake.sessions import BURST, Session
+from postroad.intake.sessions import BURST, IntakeSession
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.intake.trace_field import MOST_HOPS
 from postroad.ports.mail_queue import MailQueue
@@ -367,7 +367,7 @@ async def test_thousands_of_pipelined_commands_are_answered_and_delay_no_other_c
 ) -> None:
     count, answered, honest = 50 * BURST, list[bytes](), Dialogue.answer
 
-    def answer(dialogue: Dialogue, line: bytes, *, is_followed: bool) -> Answer:
+    def answer(dialogue: Dialogue, line: bytes, *, is_followed: bool) -> ReplyAndStep:
         answered.append(line)
         return honest(dialogue, line, is_followed=is_followed)
 
@@ -467,9 +467,9 @@ async def test_a_session_that_is_over_waits_for_no_collector(end: str) -> None:
             gc.enable()
 
 
-def _sessions() -> list[Session]:
+def _sessions() -> list[IntakeSession]:
     # A proxy whose object is gone has no class.
-    return [each for each in gc.get_objects() if type(each) is Session]
+    return [each for each in gc.get_objects() if type(each) is IntakeSession]
 
 
 async def test_a_mail_that_goes_round_in_circles_is_stopped() -> None:

@@ -8,7 +8,7 @@ from copy import deepcopy
 
 from postroad.adapters.memory.field_ownership import Manager, updated
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
 from postroad.controller.api import DEPLOYMENT
 from postroad.errors import KubernetesConflict
 
@@ -29,7 +29,7 @@ async def control_deployments(world: KubernetesWorld, broken: Collection[str] = 
                 await manager.replace_status(DEPLOYMENT, {**body, "status": status})
 
 
-def scale(world: KubernetesWorld, place: Place, replicas: int, manager: str) -> None:
+def scale(world: KubernetesWorld, place: ObjectPlace, replicas: int, manager: str) -> None:
     """Write the scale of a Deployment, as autoscalers and `kubectl scale` do."""
     found = world.objects[place]
     changed = deepcopy(found)

@@ -12,7 +12,7 @@ from contract.queue_harness import Consumer, VirtualTime, letter
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
 from postroad.adapters.memory.history import FixedConfiguration
-from postroad.adapters.memory.queues import Queues
+from postroad.adapters.memory.queues import BrokerQueues
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
 from postroad.distributed.engine import Parts
@@ -118,7 +118,7 @@ class InMemoryCluster(VirtualTime):
         return self.world.tables(str(NAME))
 
     @property
-    def broker(self) -> Queues:
+    def broker(self) -> BrokerQueues:
         return self.world.queues(str(NAME))
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from postroad.adapters.memory.clock import START, SeededRandomness
 from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector, Step
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.classes import class_of_cluster
@@ -177,7 +177,7 @@ class RunningController:
 
     def at(self, plural: str, namespace: str, name: str) -> Object | None:
         """Return an object."""
-        return self.kubernetes.objects.get(Place(plural, namespace, name))
+        return self.kubernetes.objects.get(ObjectPlace(plural, namespace, name))
 
     async def declare(self, **spec: Any) -> None:
         """Create the QueueCluster `main` with its Secrets, and the MailQueue `outgoing`."""

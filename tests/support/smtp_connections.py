@@ -8,7 +8,7 @@ from typing import cast
 
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.connections import SmtpConnection
-from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.connections import ConnectionClosed, Transmission
@@ -26,9 +26,9 @@ def connect(
 ) -> SmtpConnection:
     next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol)
 
-    async def open_session() -> Session:
+    async def open_session() -> ClientSession:
         addresses = cast("Addresses", hop)
-        return await Session.open(addresses, next_hop, "relay.example", None, timeouts)
+        return await ClientSession.open(addresses, next_hop, "relay.example", None, timeouts)
 
     return SmtpConnection(open_session, asyncio.Lock(), events)
 

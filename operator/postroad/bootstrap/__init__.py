@@ -26,7 +26,7 @@ _HOMES = {
 }
 
 
-class _Opening:
+class _QueueOpening:
     """What `open_queue` returns: awaitable, and an async context manager."""
 
     def __init__(self, opening: Callable[[], Awaitable[MailQueue]]) -> None:
@@ -51,7 +51,7 @@ def open_queue(
     create: bool = False,
     configuration: ViewConfiguration | None = None,
     settings: Settings | None = None,
-) -> _Opening:
+) -> _QueueOpening:
     """Open a queue by URL: `async with open_queue(url) as queue`, or `await open_queue(url)`.
 
     `embedded:///DIR`, `memory://NAME`, `distributed://NAMESPACE.NAME`; the servers of the last come
@@ -69,7 +69,7 @@ def open_queue(
         request = OpenRequest(parts, settings or from_environment(), create, configuration)
         return await _open(request)
 
-    return _Opening(opening)
+    return _QueueOpening(opening)
 
 
 async def open_inherited(url: str, lock: int, settings: Settings) -> MailQueue:

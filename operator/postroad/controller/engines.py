@@ -24,7 +24,7 @@ MEASURING_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptEngine:
     servers: Servers
     configuration: LeasedConfiguration
     engine: Engine
@@ -37,7 +37,7 @@ class Engines:
     def __init__(self, clock: Clock, randomness: Randomness) -> None:
         self._clock = clock
         self._randomness = randomness
-        self._kept: dict[str, _Kept] = {}
+        self._kept: dict[str, _KeptEngine] = {}
 
     async def begin(self, servers: Servers, queue: Queue, bucket: str) -> None:
         """Set the limits of a queue that has an accepted configuration. Idempotent.
@@ -67,13 +67,13 @@ class Engines:
         """Drop the engine of a queue. Idempotent."""
         self._kept.pop(uid, None)
 
-    def _of(self, servers: Servers, queue: Queue, bucket: str) -> _Kept:
+    def _of(self, servers: Servers, queue: Queue, bucket: str) -> _KeptEngine:
         kept = self._kept.get(queue.uid)
         if kept is None or kept.servers is not servers:
             kept = self._kept[queue.uid] = self._made(servers, queue, bucket)
         return kept
 
-    def _made(self, servers: Servers, queue: Queue, bucket: str) -> _Kept:
+    def _made(self, servers: Servers, queue: Queue, bucket: str) -> _KeptEngine:
         configuration = LeasedConfiguration(
             servers.history(queue.name), self._clock, self._randomness
         )
@@ -89,4 +89,4 @@ class Engines:
             delivery_limit=limit,
         )
         engine = Engine(parts)
-        return _Kept(servers, configuration, engine, SizeCache(engine))
+        return _KeptEngine(servers, configuration, engine, SizeCache(engine))

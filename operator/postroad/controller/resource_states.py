@@ -12,7 +12,7 @@ STATES = {"waiting": "size", "delayed": "delayed", "held": "held", "dead": "dead
 """Fields of the status of a MailQueue, by the state of the mails that they count."""
 
 
-class _State(NamedTuple):
+class _ResourceState(NamedTuple):
     resource: tuple[str, str, str]
     conditions: tuple[tuple[str, str], ...]
     mails: tuple[tuple[str, int], ...]
@@ -22,12 +22,12 @@ class ResourceStates:
     """Conditions and figures of all resources that were reported and are not gone."""
 
     def __init__(self) -> None:
-        self._states: dict[str, _State] = {}
+        self._states: dict[str, _ResourceState] = {}
 
     def record(self, found: Object, status: Mapping[str, Any]) -> None:
         """Record a status that is reported of a resource."""
         metadata = found["metadata"]
-        self._states[metadata["uid"]] = _State(
+        self._states[metadata["uid"]] = _ResourceState(
             (found["kind"], metadata["namespace"], metadata["name"]),
             tuple((each["type"], each["status"]) for each in status.get("conditions") or []),
             tuple((state, status[field]) for state, field in STATES.items() if field in status),

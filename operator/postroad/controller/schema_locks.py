@@ -15,7 +15,7 @@ from postroad.controller.cluster_spec import Cassandra
 
 T = TypeVar("T")
 
-Place = tuple[frozenset[str], int, str]
+KeyspacePlace = tuple[frozenset[str], int, str]
 """Contact points, port and keyspace."""
 
 
@@ -23,10 +23,10 @@ class SchemaLocks:
     """A lock for each keyspace."""
 
     def __init__(self) -> None:
-        self._locks: defaultdict[Place, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: defaultdict[KeyspacePlace, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def alone(self, place: Place, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def alone(self, place: KeyspacePlace, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run one work at a time for a keyspace. Work whose caller has given up keeps the lock
         until Cassandra has answered."""
 
@@ -45,7 +45,7 @@ class SchemaLocks:
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
-def place_of(cassandra: Cassandra) -> Place:
+def place_of(cassandra: Cassandra) -> KeyspacePlace:
     """Return what two QueueClusters over one keyspace have in common, as far as their specs show
     it."""
     return frozenset(cassandra.contact_points), cassandra.port, cassandra.keyspace

@@ -15,7 +15,7 @@ from typing import Any
 from postroad.controller.finalizers import has_finalizer
 from postroad.controller.queue_resource import is_erased_with_its_resource
 from postroad.controller.status import Status, wants_retry
-from postroad.controller.watched import Child, User
+from postroad.controller.watched import ChildVersion, User
 
 
 class Scope(Enum):
@@ -43,7 +43,7 @@ class SeenFacts:
 
     generation: int
     cluster: tuple[object, ...] | None
-    children: frozenset[Child]
+    children: frozenset[ChildVersion]
     may_roll: bool = False
     rotate: str = ""
 

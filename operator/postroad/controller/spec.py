@@ -52,7 +52,7 @@ class ClusterReference(Model):
     in the MailQueue's namespace."""
 
 
-class View(Model):
+class ViewSpec(Model):
     """How the time-series view is cut. Only some changes are allowed, because others would make
     mail invisible; status.configuration has the accepted values."""
 
@@ -246,7 +246,7 @@ class Intake(Model):
             return False
 
 
-class Job(Model):
+class JobSpec(Model):
     """When a job runs."""
 
     schedule: Schedule
@@ -256,10 +256,10 @@ class Job(Model):
 class Pipeline(Model):
     """Spark jobs over the view."""
 
-    traffic: Job | None = None
+    traffic: JobSpec | None = None
     """Statistics of mail traffic. Absent: not run."""
 
-    audit: Job | None = None
+    audit: JobSpec | None = None
     """Search for bytes without rows and rows without bytes, which crashes leave behind. Absent: not
     run."""
 
@@ -270,7 +270,7 @@ class MailQueueSpec(Model):
     cluster_ref: ClusterReference
     """The QueueCluster whose servers carry this queue. Cannot be changed."""
 
-    view: View = View()
+    view: ViewSpec = ViewSpec()
     """How the time-series view is cut."""
 
     broker: BrokerPolicy = BrokerPolicy()

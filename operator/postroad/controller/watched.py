@@ -29,7 +29,7 @@ class User(NamedTuple):
     state: tuple[object, ...]
 
 
-class Child(NamedTuple):
+class ChildVersion(NamedTuple):
     """A version of a child. `is_rolling`: it is a Deployment whose pods are being replaced."""
 
     kind: str
@@ -67,7 +67,7 @@ class Indexes:
                 for each in self.at(key):
                     yield key, each
 
-    def children_of(self, queue: Key) -> frozenset[Child]:
+    def children_of(self, queue: Key) -> frozenset[ChildVersion]:
         """Return the children of a MailQueue."""
         keys = [Key(each.name, queue.namespace, queue.name) for each in CHILDREN]
         return frozenset(as_child(each) for key in keys for each in self.at(key))
@@ -102,11 +102,11 @@ def place_of(body: Mapping[str, Any]) -> Key | None:
     return Key(body["kind"], metadata["namespace"], instance) if instance else None
 
 
-def as_child(body: Mapping[str, Any]) -> Child:
+def as_child(body: Mapping[str, Any]) -> ChildVersion:
     """Return the version of a child."""
     metadata = body["metadata"]
     rolling = body["kind"] == DEPLOYMENT.name and is_rolling(body)
-    return Child(body["kind"], metadata["name"], metadata["resourceVersion"], rolling)
+    return ChildVersion(body["kind"], metadata["name"], metadata["resourceVersion"], rolling)
 
 
 def owner_of(body: Mapping[str, Any]) -> Key | None:

@@ -106,7 +106,7 @@ NameServerAddress = Annotated[str, AfterValidator(_server_address)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class _Part(BaseModel):
+class _RoutingSection(BaseModel):
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
@@ -122,7 +122,7 @@ class HostLookUp(StrEnum):
     MX = "mx"
 
 
-class Hop(_Part):
+class Hop(_RoutingSection):
     """A smart host."""
 
     host: ServerName
@@ -151,7 +151,7 @@ class Hop(_Part):
         return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
 
 
-class ByMx(_Part):
+class ByMx(_RoutingSection):
     """Delivery to the servers that the MX records of the recipient's domain name."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
@@ -160,7 +160,7 @@ class ByMx(_Part):
 Hops = Annotated[tuple[Hop, ...], Field(min_length=1)]
 
 
-class RouteRule(_Part):
+class RouteRule(_RoutingSection):
     """Which mail goes where: `mx`, or smart hosts. Conditions that are left out hold for all mail;
     of the values of one condition, one must match."""
 
@@ -219,7 +219,7 @@ class RouteRule(_Part):
         return [tier for tier in (self.primary, self.secondary, self.tertiary) if tier]
 
 
-class Own(_Part):
+class Own(_RoutingSection):
     """What this server is known by, so that it finds itself among the servers of a domain, and mail
     does not loop. Loopback addresses always count."""
 
@@ -230,7 +230,7 @@ class Own(_Part):
     """Its public addresses, also those of a load balancer before it."""
 
 
-class NameServers(_Part):
+class NameServers(_RoutingSection):
     """Which name servers are asked, and for how long."""
 
     servers: tuple[NameServerAddress, ...] = ()
@@ -248,7 +248,7 @@ class NameServers(_Part):
         ]
 
 
-class RoutingSettings(_Part):
+class RoutingSettings(_RoutingSection):
     """Where mail goes."""
 
     rules: tuple[RouteRule, ...] = ()

@@ -26,10 +26,10 @@ from postroad.domain.selection import Selector
 from postroad.ports.administration import EXPIRED, Operation
 from postroad.ports.view import DeadLetter
 
-Decision = Callable[[Entry, datetime], Change | None]
+ChangeDecision = Callable[[Entry, datetime], Change | None]
 """What to change of a waiting entry at a moment; None: nothing."""
 
-Step = Callable[[Engine, Entry, datetime], Awaitable[Mark | None]]
+EntryStep = Callable[[Engine, Entry, datetime], Awaitable[Mark | None]]
 """Changes a waiting entry and returns None, or the mark that stands there; one without an ending
 where there was nothing to do."""
 
@@ -54,7 +54,7 @@ def released(entry: Entry, now: datetime) -> Change | None:
     return replacement.by_administration(entry, held=False) if entry.held else None
 
 
-def republished(older_than: timedelta) -> Step:
+def republished(older_than: timedelta) -> EntryStep:
     """Give a due mail whose entry began long ago a new entry, and so a new message."""
 
     def decide(entry: Entry, now: datetime) -> Change | None:
@@ -67,7 +67,7 @@ def republished(older_than: timedelta) -> Step:
     return replacing(decide)
 
 
-def replacing(decide: Decision) -> Step:
+def replacing(decide: ChangeDecision) -> EntryStep:
     """Return the step that replaces an entry as decided."""
 
     async def step(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
@@ -109,7 +109,7 @@ async def expired(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
     return standing
 
 
-async def change_waiting(step: Step, engine: Engine, selector: Selector) -> int:
+async def change_waiting(step: EntryStep, engine: Engine, selector: Selector) -> int:
     """Change the selected mails that wait; return how many. Raises: InvalidInput, ViewError,
     BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
@@ -124,7 +124,7 @@ async def change_waiting(step: Step, engine: Engine, selector: Selector) -> int:
     return await count(waiting(engine, selector), one)
 
 
-async def change_entry(engine: Engine, entry: Entry, step: Step, now: datetime) -> bool:
+async def change_entry(engine: Engine, entry: Entry, step: EntryStep, now: datetime) -> bool:
     """Change one mail, starting from one of its entries. Returns whether it was changed by this
     call."""
     standing = await step(engine, entry, now)
@@ -132,7 +132,7 @@ async def change_entry(engine: Engine, entry: Entry, step: Step, now: datetime) 
 
 
 async def _change_successor(
-    engine: Engine, entry: Entry, standing: Mark, step: Step, now: datetime
+    engine: Engine, entry: Entry, standing: Mark, step: EntryStep, now: datetime
 ) -> bool:
     """Go on to the successor of an entry that was replaced first: it is the mail now."""
     if standing.ending is None or standing.ending.kind is not EndingKind.REPLACED:

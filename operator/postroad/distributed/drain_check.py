@@ -84,7 +84,7 @@ async def check_drained(
 
     Raises: ServerError, ClockSkew, ConfigurationStale.
     """
-    reading = _Reading(engine)
+    reading = _SliceReading(engine)
     present: Counter[int] = Counter()
     stamp: list[PartitionStamp] = []
     missing = 0
@@ -176,7 +176,7 @@ async def _marks_of_rows(
         yield EntryKey(partition.slice_start, partition.bucket_id, enqueue_id), mark
 
 
-class _Reading:
+class _SliceReading:
     """What one reading of a slice has found."""
 
     def __init__(self, engine: Engine) -> None:

@@ -29,7 +29,7 @@ MOST_KEPT = 1024 * 1024
 BYTES_MISSING = "the bytes of the mail are missing"
 
 
-class _State(Enum):
+class _ItemState(Enum):
     OPEN = "open"
     ENDING = "ending"
     ENDED = "ended"
@@ -55,7 +55,7 @@ class DistributedItem(LeasedMail):
         self._lease = lease
         self.lease_until = lease_until
         self._outcomes = {each.recipient: each.outcome for each in records.values()}
-        self._state = _State.OPEN
+        self._state = _ItemState.OPEN
         self._marked = False
         self._is_kept = False
         """Whether the mark of the delivery has the outcomes of the attempt."""
@@ -122,7 +122,7 @@ class DistributedItem(LeasedMail):
                 await self.reject(BYTES_MISSING)
                 return
             self._engine.log.warning("a message has neither a row nor bytes: it is dropped")
-        async with _Ending(self):
+        async with _OnlyEnding(self):
             await ack(self._engine, self._delivery)
 
     # Records
@@ -175,7 +175,7 @@ class DistributedItem(LeasedMail):
     # Endings
 
     async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
-        async with _Ending(self):
+        async with _OnlyEnding(self):
             await self._finish_delivered(outcomes)
         metrics.ENDED.labels(self._engine.label, "done").inc()
 
@@ -219,7 +219,7 @@ class DistributedItem(LeasedMail):
         if not change.remaining or self._marked:
             return await self.done(outcomes)
         engine = self._engine
-        async with _Ending(self):
+        async with _OnlyEnding(self):
             change = copy(change, due_at=engine.moment_after(delay))
             standing = await replacement.replace(engine, self._entry, change, outcomes=outcomes)
             if standing is not None:
@@ -247,7 +247,7 @@ class DistributedItem(LeasedMail):
         await replacement.finish(engine, self._entry, standing)
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        async with _Ending(self):
+        async with _OnlyEnding(self):
             undelivered = tuple(
                 each
                 for each in self._entry.envelope.recipients
@@ -276,7 +276,7 @@ class DistributedItem(LeasedMail):
 
     def _check_open(self) -> None:
         self._engine.check_open()
-        if self._state is not _State.OPEN:
+        if self._state is not _ItemState.OPEN:
             raise EntryEnded
 
     async def end_lease(self) -> None:
@@ -294,16 +294,16 @@ class DistributedItem(LeasedMail):
 
     def begin_ending(self) -> None:
         self._check_open()
-        self._state = _State.ENDING
+        self._state = _ItemState.ENDING
 
     def finish_ending(self, *, succeeded: bool) -> None:
-        self._state = _State.ENDED if succeeded else _State.OPEN
+        self._state = _ItemState.ENDED if succeeded else _ItemState.OPEN
         if succeeded:
             self._lease.end()
             self._engine.on_ending()
 
 
-class _Ending:
+class _OnlyEnding:
     """Makes sure that exactly one ending succeeds; one that failed may be tried again."""
 
     def __init__(self, item: DistributedItem) -> None:

@@ -17,7 +17,7 @@ from postroad.distributed.engine import Engine
 from postroad.errors import ServerError
 from postroad.telemetry import metrics
 
-Claims = tuple[UUID, ...]
+ClaimIds = tuple[UUID, ...]
 
 AT_ONCE = 64
 """Claims taken at the same time: each is a lightweight transaction, and a large prefetch would send
@@ -34,7 +34,7 @@ class Lease:
         enqueue_id: UUID,
         owner: UUID,
         since: timedelta,
-        before: Claims,
+        before: ClaimIds,
         when_ended: Callable[[], None],
     ) -> None:
         self._leases = leases
@@ -74,7 +74,7 @@ class Leases:
         owner: UUID,
         *,
         claimed: bool,
-        before: Claims,
+        before: ClaimIds,
         since: timedelta,
         when_ended: Callable[[], None],
     ) -> Lease:

@@ -56,7 +56,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryItem:
     """Some recipients are to be tried again."""
 
     delay: timedelta
@@ -80,7 +80,7 @@ class Reject:
     reason: str
 
 
-Ending = Done | Retry | PutOffItem | Reject
+ItemEnding = Done | RetryItem | PutOffItem | Reject
 
 
 def decide(
@@ -92,7 +92,7 @@ def decide(
     attempt: int,
     age: timedelta,
     uniform: float,
-) -> Ending:
+) -> ItemEnding:
     """Return how an entry ends after an attempt.
 
     `outcomes` are this attempt's, `failures` the texts of recipients that failed in earlier
@@ -112,7 +112,7 @@ def decide(
         return Reject(f"not delivered within {limit}: {_joined(waiting.values())}")
     if deferred:
         error = _joined(deferred.values())
-        return Retry(plan.delay(attempt, uniform), tuple(waiting), error)
+        return RetryItem(plan.delay(attempt, uniform), tuple(waiting), error)
     if untried:
         return PutOffItem(plan.rest(uniform), tuple(untried), _joined(untried.values()))
     if failed or failures:

@@ -81,7 +81,7 @@ def in_seven_bits(content: bytes | bytearray) -> Steps[list[bytes] | None]:
     It is done in steps, each of which looks at no more than about PIECE octets.
     """
     conversion = _Conversion(content)
-    whole = _Place("text/plain", (), 0, is_message=True)
+    whole = _EntityPlace("text/plain", (), 0, is_message=True)
     try:
         return (yield from conversion.entity(0, len(content), whole))
     except _Unconvertible:
@@ -89,7 +89,7 @@ def in_seven_bits(content: bytes | bytearray) -> Steps[list[bytes] | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _EntityPlace:
     """Where an entity stands: its default type, and the delimiters around it."""
 
     default_type: str
@@ -97,7 +97,9 @@ class _Place:
     depth: int
     is_message: bool = False
 
-    def inner(self, default_type: str, *delimiters: bytes, is_message: bool = False) -> _Place:
+    def inner(
+        self, default_type: str, *delimiters: bytes, is_message: bool = False
+    ) -> _EntityPlace:
         if self.depth == DEEPEST:
             raise _Unconvertible
         delimiters = (*self.delimiters, *delimiters)
@@ -125,7 +127,7 @@ class _Conversion:
         self._content = content
         self._parts = 0
 
-    def entity(self, start: int, end: int, place: _Place) -> Steps[list[bytes]]:
+    def entity(self, start: int, end: int, place: _EntityPlace) -> Steps[list[bytes]]:
         """Return a message or a part in 7 bits. Raises: _Unconvertible."""
         self._parts += 1
         if self._parts > MOST_PARTS:
@@ -155,7 +157,7 @@ class _Conversion:
         return [_with_encoding(header, fields, encoding, place), *body]
 
     def _multipart(
-        self, fields: Message, media_type: str, at: int, end: int, place: _Place
+        self, fields: Message, media_type: str, at: int, end: int, place: _EntityPlace
     ) -> Steps[list[bytes]]:
         boundary = fields.get_boundary()
         if not boundary or not boundary.isascii() or len(boundary) > 70:
@@ -199,7 +201,9 @@ class _Conversion:
                 return _Delimiter(begin, after.end(), after.group(1) is not None)
             at = found + 1
 
-    def _piece(self, start: int, end: int, place: _Place, *, is_part: bool) -> Steps[list[bytes]]:
+    def _piece(
+        self, start: int, end: int, place: _EntityPlace, *, is_part: bool
+    ) -> Steps[list[bytes]]:
         if is_part:
             return (yield from self.entity(start, end, place))
         if not (yield from self._is_ascii(start, end)):
@@ -207,7 +211,7 @@ class _Conversion:
         return (yield from self._copied(start, end))
 
     def _encoded(
-        self, start: int, end: int, media_type: str, place: _Place
+        self, start: int, end: int, media_type: str, place: _EntityPlace
     ) -> Steps[tuple[bytes, list[bytes]]]:
         """Return the encoding of a leaf, and its body in it."""
         if media_type.startswith("text/"):
@@ -298,7 +302,7 @@ def _type_of(fields: Message, default: str) -> str:
     return fields.get_content_type()
 
 
-def _with_encoding(header: bytes, fields: Message, encoding: bytes, place: _Place) -> bytes:
+def _with_encoding(header: bytes, fields: Message, encoding: bytes, place: _EntityPlace) -> bytes:
     """Return a header with this encoding, and with the fields of a MIME message."""
     if "content-transfer-encoding" in fields:
         field = b"Content-Transfer-Encoding: " + encoding + b"\r\n"

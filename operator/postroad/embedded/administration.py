@@ -42,7 +42,7 @@ class Candidate:
     accepted_at: datetime
 
 
-Change = Callable[[Engine, LiveEntry, EnvelopeRecord], Written | LiveEntry | None]
+EntryStep = Callable[[Engine, LiveEntry, EnvelopeRecord], Written | LiveEntry | None]
 """Changes one mail and returns what has to become durable; None when there was nothing to do."""
 
 
@@ -208,7 +208,7 @@ def view_of(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> MailVie
 FRESH = timedelta(seconds=60)
 """How old a count of ages may be."""
 
-OPERATIONS: Mapping[Operation, Change] = {
+OPERATIONS: Mapping[Operation, EntryStep] = {
     Operation.REMOVE: remove,
     Operation.FLUSH: flush,
     Operation.HOLD: hold,

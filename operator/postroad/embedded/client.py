@@ -22,11 +22,11 @@ from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
 from postroad.embedded import wire
-from postroad.embedded.connection import Connection
+from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.layout import LONGEST_LEASE
 from postroad.embedded.operations import CALLS, Leased
 from postroad.embedded.spool_files import CHUNK
-from postroad.embedded.wire import Kind
+from postroad.embedded.wire import FrameKind
 from postroad.errors import (
     EntryEnded,
     EntryLost,
@@ -42,7 +42,7 @@ from postroad.ports.mail_queue import NO_DELAY
 class RemoteItem(LeasedMail):
     """`Item` whose entry the owner of the store holds for this client."""
 
-    def __init__(self, connection: Connection, leased: Leased, lease_until: timedelta) -> None:
+    def __init__(self, connection: OwnerConnection, leased: Leased, lease_until: timedelta) -> None:
         super().__init__(**leased.fields)
         self.lease_until = lease_until
         self._connection, self._number = connection, leased.number
@@ -80,7 +80,7 @@ class RemoteItem(LeasedMail):
     async def _chunks(self) -> AsyncIterator[bytes]:
         with self._ending():
             async for kind, body in self._connection.stream("content", item=self._number):
-                if kind is Kind.DATA:
+                if kind is FrameKind.DATA:
                     yield body
 
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
@@ -160,13 +160,13 @@ class RemoteItem(LeasedMail):
 class RemoteQueue(Administration):
     """The port over a connection."""
 
-    def __init__(self, connection: Connection, clock: Clock) -> None:
+    def __init__(self, connection: OwnerConnection, clock: Clock) -> None:
         self.connection, self._clock = connection, clock
 
     @classmethod
     async def open(cls, path: Path, clock: Clock) -> RemoteQueue:
         """Connect and agree on the protocol. Raises: StoreUnavailable, InvalidInput."""
-        connection = await Connection.open(path)
+        connection = await OwnerConnection.open(path)
         await connection.call("hello", protocol=wire.PROTOCOL)
         return cls(connection, clock)
 
@@ -204,7 +204,7 @@ class RemoteQueue(Administration):
     async def _views(self, operation: str, selector: Selector | None) -> AsyncIterator[MailView]:
         view = CALLS[operation].element
         async for kind, body in self.connection.stream(operation, selector=selector):
-            if kind is Kind.ELEMENT:
+            if kind is FrameKind.ELEMENT:
                 yield view.decode(json.loads(body))
 
     async def size(self) -> Sizes:

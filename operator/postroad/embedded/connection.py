@@ -15,7 +15,7 @@ from typing import Any
 from postroad.embedded import wire
 from postroad.embedded.operations import CALLS
 from postroad.embedded.sockets import short_path
-from postroad.embedded.wire import Kind
+from postroad.embedded.wire import FrameKind
 from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
 from postroad.telemetry.logs import logger
 
@@ -29,19 +29,19 @@ class NoOwner(StoreUnavailable):
     """No process serves the store: there is no socket, or none that a process listens on."""
 
 
-class _Call:
+class _PendingCall:
     """One call under way: what came of it so far, and its answer."""
 
     def __init__(self) -> None:
-        self.arrived: asyncio.Queue[tuple[Kind, bytes]] = asyncio.Queue()
+        self.arrived: asyncio.Queue[tuple[FrameKind, bytes]] = asyncio.Queue()
 
 
-class Connection:
+class OwnerConnection:
     """A connection to the owner."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _PendingCall] = {}
         self._abandoned: dict[int, str | None] = {}
         """Calls whose callers stopped waiting, with the operation that undoes each."""
         self._stored: dict[int, asyncio.Future[bytes]] = {}
@@ -50,7 +50,7 @@ class Connection:
         self._reading = asyncio.ensure_future(self._read())
 
     @classmethod
-    async def open(cls, path: Path) -> Connection:
+    async def open(cls, path: Path) -> OwnerConnection:
         """Connect. Raises: NoOwner, StoreUnavailable."""
         try:
             return cls(*await asyncio.open_unix_connection(sock=await _connected(path)))
@@ -66,7 +66,7 @@ class Connection:
             frames = wire.FrameReader()
             while data := await self._reader.read(wire.READ):
                 for number, kind, body in frames.feed(data):
-                    self._take(number, Kind(kind), body)
+                    self._take(number, FrameKind(kind), body)
         except OSError:
             pass
         except Exception as error:  # what cannot be understood is as good as gone
@@ -74,21 +74,21 @@ class Connection:
         finally:
             self.fail(StoreUnavailable("the owner of the store went away"))
 
-    def _take(self, number: int, kind: Kind, body: bytes) -> None:
+    def _take(self, number: int, kind: FrameKind, body: bytes) -> None:
         if (stored := self._stored.pop(number, None)) is not None:
             _settle(stored, kind, body)
         elif (call := self._calls.get(number)) is not None:
             call.arrived.put_nowait((kind, body))
-        elif kind in (Kind.RESULT, Kind.ERROR):
+        elif kind in (FrameKind.RESULT, FrameKind.ERROR):
             undone_by = self._abandoned.pop(number, None)
-            if undone_by is not None and kind is Kind.RESULT:
+            if undone_by is not None and kind is FrameKind.RESULT:
                 self.tell(undone_by, item=json.loads(body)["item"])
 
     def fail(self, error: PostroadError) -> None:
         """Let every call under way, and every later one, raise `error`."""
         self.lost = self.lost or error
         for call in self._calls.values():
-            call.arrived.put_nowait((Kind.ERROR, b""))
+            call.arrived.put_nowait((FrameKind.ERROR, b""))
         for stored in self._stored.values():
             if not stored.done():
                 stored.set_exception(self.lost)
@@ -98,7 +98,7 @@ class Connection:
     async def call(self, operation: str, content: Enclosed = None, **arguments: Any) -> Any:
         """Make a call and return its result. Raises: the owner's error, StoreUnavailable."""
         async for kind, body in self.stream(operation, content, **arguments):
-            if kind is Kind.RESULT:
+            if kind is FrameKind.RESULT:
                 return CALLS[operation].result.decode(json.loads(body))
         raise AssertionError("a call has a result or an error")
 
@@ -116,43 +116,45 @@ class Connection:
         self._next += 1
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._stored[self._next] = answer
-        self._writer.write(wire.frame(self._next, Kind.STORED, envelope))
+        self._writer.write(wire.frame(self._next, FrameKind.STORED, envelope))
         return await answer
 
     async def stream(
         self, operation: str, content: Enclosed = None, **arguments: Any
-    ) -> AsyncIterator[tuple[Kind, bytes]]:
+    ) -> AsyncIterator[tuple[FrameKind, bytes]]:
         """Make a call and yield all that comes of it; the last is its result."""
         if self.lost is not None:
             raise self.lost
         self._next += 1
         number = self._next
-        call = self._calls[number] = _Call()
+        call = self._calls[number] = _PendingCall()
         is_answered = False
         try:
             request = _request(number, operation, arguments)
             if isinstance(content, bytes):  # at once: the owner is woken once
-                request += wire.frame(number, Kind.DATA, content) + wire.frame(number, Kind.END)
+                request += wire.frame(number, FrameKind.DATA, content) + wire.frame(
+                    number, FrameKind.END
+                )
             await self._send(request)
             if content is not None and not isinstance(content, bytes):
                 async for piece in content:
-                    await self._send(wire.frame(number, Kind.DATA, piece))
-                await self._send(wire.frame(number, Kind.END))
+                    await self._send(wire.frame(number, FrameKind.DATA, piece))
+                await self._send(wire.frame(number, FrameKind.END))
             received = 0
             while not is_answered:
                 kind, body = await call.arrived.get()
-                is_answered = kind in (Kind.RESULT, Kind.ERROR)
-                if kind is Kind.ERROR:
+                is_answered = kind in (FrameKind.RESULT, FrameKind.ERROR)
+                if kind is FrameKind.ERROR:
                     raise wire.error_from(json.loads(body)) if body else self._lost()
                 yield kind, body
                 received += 1
                 if received % wire.BURST == 0 and not is_answered:
-                    await self._send(wire.frame(number, Kind.MORE))
+                    await self._send(wire.frame(number, FrameKind.MORE))
         finally:
             del self._calls[number]
             if not is_answered and self.lost is None:
                 self._abandoned[number] = CALLS[operation].undone_by
-                self._writer.write(wire.frame(number, Kind.CANCEL))
+                self._writer.write(wire.frame(number, FrameKind.CANCEL))
                 while not call.arrived.empty():
                     self._take(number, *call.arrived.get_nowait())
 
@@ -188,10 +190,10 @@ async def _connected(path: Path) -> socket.socket:
     return connecting
 
 
-def _settle(answer: asyncio.Future[bytes], kind: Kind, body: bytes) -> None:
+def _settle(answer: asyncio.Future[bytes], kind: FrameKind, body: bytes) -> None:
     if answer.done():
         return  # the caller stopped waiting
-    if kind is Kind.RESULT:
+    if kind is FrameKind.RESULT:
         answer.set_result(body)
     else:
         answer.set_exception(wire.error_from(json.loads(body)))
@@ -199,4 +201,4 @@ def _settle(answer: asyncio.Future[bytes], kind: Kind, body: bytes) -> None:
 
 def _request(number: int, operation: str, arguments: Mapping[str, Any]) -> bytes:
     value = {"op": operation, **CALLS[operation].encoded(arguments)}
-    return wire.json_frame(number, Kind.CALL, value)
+    return wire.json_frame(number, FrameKind.CALL, value)

@@ -89,11 +89,11 @@ def start(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:
     engine.working[entry] = None
 
 
-Heard = Mapping[tuple[DeliveryKind, str], Sequence[int]]
+RecipientsByOutcome = Mapping[tuple[DeliveryKind, str], Sequence[int]]
 """The numbers of the recipients by what they share: the kind and the text of their outcome."""
 
 
-async def deliver(engine: Engine, record: EnvelopeRecord, heard: Heard) -> None:
+async def deliver(engine: Engine, record: EnvelopeRecord, heard: RecipientsByOutcome) -> None:
     """Record the outcomes of recipients, all of them by one sync. Durable when it returns, unless
     they were deferred. Raises: QueueClosed, StoreFailed, StoreFull."""
     last = 0

@@ -44,7 +44,7 @@ SOON = timedelta(milliseconds=250)
 """How long opening waits for recovery to end. Mail is received in any case afterwards."""
 
 
-class _Owner:
+class _OwnerRole:
     """This process owns the store."""
 
     def __init__(self, queue: OwnedQueue, server: Server, lock: Lock) -> None:
@@ -60,7 +60,7 @@ class _Owner:
         self._lock.release()
 
 
-Role = _Owner | RemoteQueue
+Role = _OwnerRole | RemoteQueue
 
 
 class EmbeddedQueue(Administration):
@@ -99,13 +99,13 @@ class EmbeddedQueue(Administration):
                 self._role = None
             if self._role is None:
                 self._role = await self._find_role()
-            return self._role.queue if isinstance(self._role, _Owner) else self._role
+            return self._role.queue if isinstance(self._role, _OwnerRole) else self._role
 
     @property
     def lock(self) -> int | None:
         """The descriptor of the lock on the store, for processes that are to inherit it; None when
         this one does not own the store."""
-        return self._role.lock if isinstance(self._role, _Owner) else None
+        return self._role.lock if isinstance(self._role, _OwnerRole) else None
 
     async def _find_role(self) -> Role:
         if self._receiver is not None:
@@ -125,7 +125,7 @@ class EmbeddedQueue(Administration):
                     ) from error
             await self._clock.sleep(PAUSE)
 
-    async def _own(self, lock: Lock) -> _Owner:
+    async def _own(self, lock: Lock) -> _OwnerRole:
         try:
             engine, maintenance = await self._open_engine()
         except BaseException:
@@ -133,7 +133,7 @@ class EmbeddedQueue(Administration):
             raise
         queue = OwnedQueue(self._name, engine, maintenance)
         server = Server(queue)
-        owner = _Owner(queue, server, lock)
+        owner = _OwnerRole(queue, server, lock)
         try:
             # Damage that recovery finds by then is raised here; a long recovery goes on behind.
             await asyncio.wait({maintenance.recovering}, timeout=SOON.total_seconds())
@@ -168,11 +168,11 @@ class EmbeddedQueue(Administration):
     def has_room(self, size_bytes: int) -> bool:
         if self._receiver is not None:
             return self._receiver.has_room(size_bytes)
-        return not isinstance(self._role, _Owner) or self._role.queue.has_room(size_bytes)
+        return not isinstance(self._role, _OwnerRole) or self._role.queue.has_room(size_bytes)
 
     def check_open(self) -> None:
         self._check_not_closed()
-        if isinstance(self._role, _Owner):
+        if isinstance(self._role, _OwnerRole):
             self._role.queue.engine.check()
 
     def _check_not_closed(self) -> None:

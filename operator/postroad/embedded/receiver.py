@@ -19,7 +19,7 @@ from postroad.domain.documents import brief_envelope, to_json
 from postroad.domain.identifiers import Identifiers
 from postroad.domain.instants import microseconds
 from postroad.domain.mail import Mail
-from postroad.embedded.connection import Connection
+from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.envelope_records import encode_new
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.limits import StoreLimits, reason_of
@@ -65,7 +65,7 @@ class SpoolReceiver:
         """How long recent mails took. The minimum is the speed of the disk, because the rest is
         waiting for a processor, which threads do too. The maximum shows a disk that stalls."""
 
-    async def enqueue(self, connection: Connection, mail: Mail) -> UUID:
+    async def enqueue(self, connection: OwnerConnection, mail: Mail) -> UUID:
         """Store a mail whose content is in memory, and return when the owner has queued it; as
         `MailQueue.enqueue`."""
         try:
@@ -79,7 +79,7 @@ class SpoolReceiver:
         """As `MailQueue.has_room`."""
         return self._limits.has_room(size_bytes)
 
-    async def _store(self, connection: Connection, mail: Mail) -> bytes:
+    async def _store(self, connection: OwnerConnection, mail: Mail) -> bytes:
         """Store a mail; return its ENVELOPE."""
         content, envelope = mail.content, mail.envelope
         assert isinstance(content, bytes)
@@ -128,7 +128,7 @@ class SpoolReceiver:
 class SlotLease:
     """The slots that the owner has leased to one connection."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: OwnerConnection) -> None:
         self.connection = connection
         self._free: list[int] = []
         self._requesting: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ from typing import Any
 
 from postroad.embedded import wire
 from postroad.embedded.operations import CALLS
-from postroad.embedded.wire import Kind
+from postroad.embedded.wire import FrameKind
 from postroad.errors import InvalidInput, PostroadError, StoreFailed
 from postroad.telemetry.logs import logger
 
@@ -59,21 +59,21 @@ class Answering:
             self.left()
 
     async def _take(self, call: int, kind: int, body: bytes) -> None:
-        if kind == Kind.CALL:
+        if kind == FrameKind.CALL:
             arguments = json.loads(body)
             operation = CALLS.get(arguments["op"])
             if operation is not None and operation.takes_content:
                 self._input[call] = asyncio.Queue(PIECES)
             self._calls[call] = asyncio.ensure_future(self._answer(call, arguments))
-        elif kind == Kind.DATA and call in self._input:
+        elif kind == FrameKind.DATA and call in self._input:
             await self._hand_over(call, body)
-        elif kind == Kind.END and call in self._input:
+        elif kind == FrameKind.END and call in self._input:
             await self._hand_over(call, None)
-        elif kind == Kind.CANCEL and call in self._calls:
+        elif kind == FrameKind.CANCEL and call in self._calls:
             self._calls[call].cancel()
-        elif kind == Kind.STORED:
+        elif kind == FrameKind.STORED:
             self.accept(call, body)
-        elif kind == Kind.MORE and call in self._credit:
+        elif kind == FrameKind.MORE and call in self._credit:
             for _ in range(wire.BURST):
                 self._credit[call].release()
 
@@ -103,15 +103,15 @@ class Answering:
                 raise InvalidInput(f"the owner knows no operation {name!r}")
             result = await self.answer(call, name, operation.decoded(sent))
             body = operation.result.encode(result)
-            await self.send(wire.json_frame(call, Kind.RESULT, body))
+            await self.send(wire.json_frame(call, FrameKind.RESULT, body))
         except PostroadError as error:
-            await self.send(wire.json_frame(call, Kind.ERROR, wire.error_value(error)))
+            await self.send(wire.json_frame(call, FrameKind.ERROR, wire.error_value(error)))
         except (ConnectionError, asyncio.CancelledError):
             pass
         except Exception as error:
             log.exception("a client's call failed", error=type(error).__name__)
             failure = StoreFailed(f"an unforeseen {type(error).__name__}")
-            await self.send(wire.json_frame(call, Kind.ERROR, wire.error_value(failure)))
+            await self.send(wire.json_frame(call, FrameKind.ERROR, wire.error_value(failure)))
         finally:
             for known in (self._calls, self._input, self._credit):
                 known.pop(call, None)

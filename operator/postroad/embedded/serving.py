@@ -18,7 +18,7 @@ from postroad.embedded.items import SpoolItem
 from postroad.embedded.operations import CALLS, leased_value
 from postroad.embedded.owner import Consumer, OwnedQueue
 from postroad.embedded.rpc import Answering, Arguments
-from postroad.embedded.wire import Kind
+from postroad.embedded.wire import FrameKind
 from postroad.errors import InvalidInput, PostroadError
 from postroad.ports.administration import Operation
 
@@ -51,15 +51,15 @@ class Serving(Answering):
         try:
             enqueue_id, queued = self._queue.accept_stored(payload, self._leased_slots)
         except PostroadError as error:
-            return self.say(wire.json_frame(call, Kind.ERROR, wire.error_value(error)))
+            return self.say(wire.json_frame(call, FrameKind.ERROR, wire.error_value(error)))
         return queued.add_done_callback(partial(self._accepted, call, enqueue_id))
 
     def _accepted(self, call: int, enqueue_id: UUID, queued: asyncio.Future[None]) -> None:
         error = queued.exception()
         if error is None:
-            return self.say(wire.frame(call, Kind.RESULT, enqueue_id.bytes))
+            return self.say(wire.frame(call, FrameKind.RESULT, enqueue_id.bytes))
         assert isinstance(error, PostroadError)
-        return self.say(wire.json_frame(call, Kind.ERROR, wire.error_value(error)))
+        return self.say(wire.json_frame(call, FrameKind.ERROR, wire.error_value(error)))
 
     # -- operations ------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class Serving(Answering):
 
     async def _views(self, call: int, views: AsyncIterator[MailView]) -> object:
         encode = CALLS["browse"].element.encode
-        frames = (wire.json_frame(call, Kind.ELEMENT, encode(view)) async for view in views)
+        frames = (wire.json_frame(call, FrameKind.ELEMENT, encode(view)) async for view in views)
         await self.stream(call, frames)
         return None
 
@@ -133,7 +133,7 @@ class Serving(Answering):
 
     async def content(self, call: int, arguments: Arguments) -> object:
         chunks = self._items[arguments["item"]].stream()
-        frames = (wire.frame(call, Kind.DATA, chunk) async for chunk in chunks)
+        frames = (wire.frame(call, FrameKind.DATA, chunk) async for chunk in chunks)
         await self.stream(call, frames)
         return None
 
@@ -173,13 +173,13 @@ class Serving(Answering):
         return None
 
 
-Answer = Callable[[Serving, int, Arguments], Awaitable[object]]
+CallAnswer = Callable[[Serving, int, Arguments], Awaitable[object]]
 _OTHER_NAMES: dict[str, Any] = {
     "enqueue_once": Serving.enqueue_keyed,
     "lend": Serving.lease_slots,
     **{operation.value: Serving.change for operation in Operation},
 }
-OPERATIONS: dict[str, Answer] = {
+OPERATIONS: dict[str, CallAnswer] = {
     name: _OTHER_NAMES.get(name) or getattr(Serving, name) for name in CALLS
 }
 """What each operation does: the method of its name, where it has no other."""

@@ -43,7 +43,7 @@ BURST = 100
 """Elements of a stream that are sent before the client asks for more."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Kinds of frames."""
 
     CALL = 1
@@ -57,12 +57,12 @@ class Kind(IntEnum):
     STORED = 9
 
 
-def frame(call: int, kind: Kind, body: bytes = b"") -> bytes:
+def frame(call: int, kind: FrameKind, body: bytes = b"") -> bytes:
     """Return a frame."""
     return HEAD.pack(len(body) + 5, call, kind) + body
 
 
-def json_frame(call: int, kind: Kind, value: object) -> bytes:
+def json_frame(call: int, kind: FrameKind, value: object) -> bytes:
     """Return a frame with JSON in it."""
     return frame(call, kind, to_json(value))
 

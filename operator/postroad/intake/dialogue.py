@@ -86,7 +86,7 @@ class Offer:
         object.__setattr__(self, "ehlo_secured", secured)
 
 
-class Step(Enum):
+class NextStep(Enum):
     """What the session does after it has sent the reply."""
 
     NEXT_COMMAND = auto()
@@ -110,7 +110,7 @@ class Transaction(NamedTuple):
         return DsnOptions(self.mail_from.ret, self.mail_from.envid, self.dsn_of)
 
 
-Answer = tuple[Reply, Step]
+ReplyAndStep = tuple[Reply, NextStep]
 Admission = Callable[[MailFrom], Reply | None]
 """Returns the reply that refuses a mail at MAIL, or None; 421 ends the session."""
 
@@ -151,32 +151,32 @@ class Dialogue:
         """Return the reply to the connection."""
         return self.offer.greeting
 
-    def answer(self, line: bytes, *, is_followed: bool = False) -> Answer:
+    def answer(self, line: bytes, *, is_followed: bool = False) -> ReplyAndStep:
         """Answer one command line. `is_followed`: the client has already sent more."""
         verb = ""
         try:
             if _NO_SMTP.match(line):
-                return NOT_SMTP, Step.CLOSE
+                return NOT_SMTP, NextStep.CLOSE
             verb, argument = split_command(line)
             if is_followed and verb in _LAST_OF_GROUP and not self.rights.may_talk_early:
-                return TALKS_EARLY, Step.CLOSE
+                return TALKS_EARLY, NextStep.CLOSE
             if verb in _IDLE and self._idles_too_much():
-                return TOO_IDLE, Step.CLOSE
+                return TOO_IDLE, NextStep.CLOSE
             reply, step = self._do(verb, argument)
         except Refused as error:
-            reply, step = error.reply, Step.NEXT_COMMAND
-        if verb == "DATA" and step is not Step.READ_MAIL:
+            reply, step = error.reply, NextStep.NEXT_COMMAND
+        if verb == "DATA" and step is not NextStep.READ_MAIL:
             # DATA was refused, and its content may follow: read as commands, a line of a mail could
             # be executed.
             if is_followed:
-                return TALKS_EARLY, Step.CLOSE
+                return TALKS_EARLY, NextStep.CLOSE
             if self.rights.may_talk_early:
-                return reply, Step.CLOSE  # the content may be on its way
+                return reply, NextStep.CLOSE  # the content may be on its way
         return self._count(reply, step, is_recipient=verb == "RCPT")
 
-    def refuse(self, reply: Reply) -> Answer:
+    def refuse(self, reply: Reply) -> ReplyAndStep:
         """Refuse a line that is no command line."""
-        return self._count(reply, Step.NEXT_COMMAND)
+        return self._count(reply, NextStep.NEXT_COMMAND)
 
     def finish(self) -> None:
         """Drop the transaction: its mail was answered, or the connection is lost."""
@@ -208,41 +208,41 @@ class Dialogue:
         self.idle_commands += 1
         return self.idle_commands > MOST_IDLE_COMMANDS
 
-    def _count(self, reply: Reply, step: Step, *, is_recipient: bool = False) -> Answer:
+    def _count(self, reply: Reply, step: NextStep, *, is_recipient: bool = False) -> ReplyAndStep:
         if reply.code < 500:
-            return reply, Step.CLOSE if reply.code == 421 else step
+            return reply, NextStep.CLOSE if reply.code == 421 else step
         if is_recipient:
             self.refused_recipients += 1
         else:
             self.errors += 1
         if self.errors >= MOST_ERRORS or self.refused_recipients >= MOST_REFUSED_RECIPIENTS:
-            return TOO_MANY_ERRORS, Step.CLOSE
+            return TOO_MANY_ERRORS, NextStep.CLOSE
         return reply, step
 
-    def _do(self, verb: str, argument: str) -> Answer:
+    def _do(self, verb: str, argument: str) -> ReplyAndStep:
         match verb:
             case "EHLO" | "HELO":
-                return self._hello(verb, argument), Step.NEXT_COMMAND
+                return self._hello(verb, argument), NextStep.NEXT_COMMAND
             case "MAIL":
-                return self._mail(argument), Step.NEXT_COMMAND
+                return self._mail(argument), NextStep.NEXT_COMMAND
             case "RCPT":
-                return self._rcpt(argument), Step.NEXT_COMMAND
+                return self._rcpt(argument), NextStep.NEXT_COMMAND
             case "DATA":
                 return self._data(argument)
             case "RSET":
                 self.finish()
-                return _OK, Step.NEXT_COMMAND
+                return _OK, NextStep.NEXT_COMMAND
             case "NOOP":
-                return _OK, Step.NEXT_COMMAND
+                return _OK, NextStep.NEXT_COMMAND
             case "QUIT":
-                return _BYE, Step.CLOSE
+                return _BYE, NextStep.CLOSE
             case "STARTTLS" if self.offer.tls:
                 return self._start_tls(argument)
             case "VRFY":
                 reply = Reply(252, ("2.5.0 cannot verify, send and see",))
-                return reply, Step.NEXT_COMMAND
+                return reply, NextStep.NEXT_COMMAND
             case "HELP":
-                return Reply(214, ("2.0.0 see RFC 5321",)), Step.NEXT_COMMAND
+                return Reply(214, ("2.0.0 see RFC 5321",)), NextStep.NEXT_COMMAND
         raise Refused(502, "5.5.1 command not implemented")
 
     def _hello(self, verb: str, argument: str) -> Reply:
@@ -290,11 +290,11 @@ class Dialogue:
         most = MOST_OVERSHOOT if is_full else len(self._recipients) + MOST_IDLE_COMMANDS
         return self.needless_recipients > most
 
-    def _data(self, argument: str) -> Answer:
+    def _data(self, argument: str) -> ReplyAndStep:
         if argument:
             raise Refused(501, "5.5.4 DATA takes no argument")
         if self._mail_from is None:
-            return _NEEDLESS, Step.NEXT_COMMAND
+            return _NEEDLESS, NextStep.NEXT_COMMAND
         if not self._recipients:
             raise Refused(554, "5.5.1 no valid recipients")
         self.transaction = Transaction(
@@ -302,11 +302,11 @@ class Dialogue:
             tuple(self._recipients),
             {recipient: dsn for recipient, dsn in self._recipients.items() if dsn is not None},
         )
-        return _GO_ON, Step.READ_MAIL
+        return _GO_ON, NextStep.READ_MAIL
 
-    def _start_tls(self, argument: str) -> Answer:
+    def _start_tls(self, argument: str) -> ReplyAndStep:
         if argument:
             raise Refused(501, "5.5.4 STARTTLS takes no argument")
         if self.is_secured:
-            return _NEEDLESS, Step.NEXT_COMMAND
-        return Reply(220, ("2.0.0 go ahead",)), Step.START_TLS
+            return _NEEDLESS, NextStep.NEXT_COMMAND
+        return Reply(220, ("2.0.0 go ahead",)), NextStep.START_TLS

@@ -23,7 +23,7 @@ from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom
 from postroad.intake.listening import listening_on
 from postroad.intake.receiver import Receiver
-from postroad.intake.sessions import Session
+from postroad.intake.sessions import IntakeSession
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
 
@@ -51,7 +51,7 @@ class SmtpServer:
         self._receiver = receiver
         self._max_sessions = max_sessions
         self._clients = Clients(client_limits or ClientLimits())
-        self._sessions: dict[asyncio.Task[None], tuple[ServingWire, Session]] = {}
+        self._sessions: dict[asyncio.Task[None], tuple[ServingWire, IntakeSession]] = {}
         self._run_queue = RunQueue()
         self._making_room: asyncio.TimerHandle | None = None
         self._handshakes: dict[asyncio.Task[None], float] = {}
@@ -171,14 +171,14 @@ class SmtpServer:
             return
         wire = ServingWire(self._run_queue)
         rights = self._receiver.rules.rights_of(address)
-        session = Session(wire, self._receiver, rights, partial(self._admit, address))
+        session = IntakeSession(wire, self._receiver, rights, partial(self._admit, address))
         running = asyncio.create_task(self._serve(connection, wire, session, is_tls=is_tls))
         self._sessions[running] = wire, session
         running.add_done_callback(partial(self._forget, address))
         self._accept_or_not()
 
     async def _serve(
-        self, connection: socket.socket, wire: ServingWire, session: Session, *, is_tls: bool
+        self, connection: socket.socket, wire: ServingWire, session: IntakeSession, *, is_tls: bool
     ) -> None:
         try:
             if is_tls:

@@ -20,7 +20,7 @@ from postroad.adapters.network.wire import (
 from postroad.domain.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
-from postroad.intake.dialogue import Admission, Dialogue, Step
+from postroad.intake.dialogue import Admission, Dialogue, NextStep
 from postroad.intake.receiver import Receiver
 from postroad.intake.reception import Reception
 from postroad.intake.rights import Rights
@@ -44,7 +44,7 @@ class _Interrupted(Exception):
     """The intake closes, and no mail of this session is under way."""
 
 
-class Session:
+class IntakeSession:
     """Runs one session to its end."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Session:
         self._incoming: Reception | None = None
         """The mail that is being received."""
 
-        self._next: Callable[[Session], Awaitable[None]] = Session._leave
+        self._next: Callable[[IntakeSession], Awaitable[None]] = IntakeSession._leave
         """What the task does when it is woken. An unbound method, because a session that refers to
         itself is memory until the garbage collector runs."""
 
@@ -138,11 +138,11 @@ class Session:
             except LineTooLong:
                 reply, step = self._dialogue.refuse(reply_texts.LINE_TOO_LONG)
             self._note(reply)
-            if step is Step.NEXT_COMMAND:
+            if step is NextStep.NEXT_COMMAND:
                 replies.append(reply.encode())
                 continue
             result = self._begin(step)  # end the loop: the next octets are no command
-            if step is Step.START_TLS:
+            if step is NextStep.START_TLS:
                 self._go_ahead = reply
             else:
                 replies.append(reply.encode())
@@ -152,11 +152,11 @@ class Session:
             wire.expect(*self._time())
         return result
 
-    def _begin(self, step: Step) -> RoundResult:
-        if step is Step.READ_MAIL:
+    def _begin(self, step: NextStep) -> RoundResult:
+        if step is NextStep.READ_MAIL:
             self._begin_mail()
             return RoundResult.AGAIN if self._wire.has_unread else RoundResult.WAIT
-        self._next = Session._secure if step is Step.START_TLS else Session._leave
+        self._next = IntakeSession._secure if step is NextStep.START_TLS else IntakeSession._leave
         return RoundResult.DONE
 
     def _begin_mail(self) -> None:
@@ -172,11 +172,11 @@ class Session:
         wire.expect(*self._time())
         if rest is not None:
             wire.put_back(rest)
-            self._next = Session._finish_mail
+            self._next = IntakeSession._finish_mail
         elif incoming.is_far_too_large:
-            self._next = Session._cut_off
+            self._next = IntakeSession._cut_off
         elif incoming.buffer.must_spill:
-            self._next = Session._spill
+            self._next = IntakeSession._spill
         else:
             return RoundResult.AGAIN if wire.has_unread else RoundResult.WAIT
         return RoundResult.DONE

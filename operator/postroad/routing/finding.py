@@ -32,7 +32,7 @@ costs no thousand questions."""
 _LITERAL = re.compile(r"\[(?:ipv6:(?P<ipv6>[0-9a-f:.]+)|(?P<ipv4>[0-9.]+))\]")
 
 
-class _Found(NamedTuple):
+class _FoundHops(NamedTuple):
     """The next hops as they are named, which make the site, and those that are tried."""
 
     named: tuple[tuple[NextHop, ...], ...]
@@ -66,7 +66,7 @@ class _Search:
         self.explanations: list[Explanation] = []
         self.ttl: timedelta | None = None
 
-    def run(self, request: RouteRequest) -> Asking[_Found]:
+    def run(self, request: RouteRequest) -> Asking[_FoundHops]:
         domain = self._domain_of(request)
         sender = None if request.sender is None else ascii_address(request.sender.lower())
         found = self._plan.table.find(replace(request, domain=domain, sender=sender))
@@ -102,12 +102,12 @@ class _Search:
             raise _failed("550 5.1.2", f"{domain} is no domain: an address stands in brackets")
         return domain
 
-    def _by_domain(self, domain: str, hop: NextHop) -> Asking[_Found]:
+    def _by_domain(self, domain: str, hop: NextHop) -> Asking[_FoundHops]:
         if domain.startswith("["):
             return self._by_literal(domain, hop)
         return (yield from self._by_mx(domain, hop))
 
-    def _by_literal(self, literal: str, hop: NextHop) -> _Found:
+    def _by_literal(self, literal: str, hop: NextHop) -> _FoundHops:
         """Take the server that an address literal names. Source: RFC 5321 4.1.3, 5.1."""
         form = _LITERAL.fullmatch(literal)
         address = form and (form["ipv6"] or form["ipv4"])
@@ -119,9 +119,9 @@ class _Search:
         if not host.addresses:
             raise _no_server(literal, is_uncertain=False, is_own=host.is_own)
         hop = replace(hop, host=host.addresses[0])
-        return _Found(((hop,),), ((ResolvedHop(hop, host.addresses),),))
+        return _FoundHops(((hop,),), ((ResolvedHop(hop, host.addresses),),))
 
-    def _by_mx(self, domain: str, hop: NextHop) -> Asking[_Found]:
+    def _by_mx(self, domain: str, hop: NextHop) -> Asking[_FoundHops]:
         """Take the servers that a domain's MX records name, or the domain itself."""
         (answer,) = yield from self._ask(Question(domain, RecordType.MX))
         tiers = self._tiers_in(domain, answer)
@@ -149,7 +149,7 @@ class _Search:
             is_own = bool(own) or better != tiers
             raise _no_server(domain, is_uncertain=is_uncertain, is_own=is_own)
         named = tuple(tuple(replace(hop, host=host) for host in hosts) for _, hosts in tiers)
-        return _Found(named, tuple(filter(None, usable)))
+        return _FoundHops(named, tuple(filter(None, usable)))
 
     def _examined(
         self, chosen: Sequence[tuple[int, str]]
@@ -197,7 +197,7 @@ class _Search:
         self._note(host, f"is this server, with preference {rank}: only lower ones are used")
         return tuple(tier for tier in tiers if tier[0] < rank)
 
-    def _by_smart_hosts(self, rule: Rule) -> Asking[_Found]:
+    def _by_smart_hosts(self, rule: Rule) -> Asking[_FoundHops]:
         """Take the smart hosts of a rule. Whatever DNS answers about them, no mail fails."""
         plain = [each.next_hop.host for tier in rule.tiers for each in tier if not each.by_mx]
         answers = yield from self._addresses_of([host for host in plain if not is_address(host)])
@@ -213,14 +213,14 @@ class _Search:
                 tiers.append(self._resolved(tier, answers))
         if not any(tiers):
             raise _deferred("4.4.4", f"no smart host of rule {rule.name} has an address")
-        return _Found(tuple(named), tuple(filter(None, tiers)))
+        return _FoundHops(tuple(named), tuple(filter(None, tiers)))
 
-    def _by_mx_of(self, hop: NextHop) -> Asking[_Found]:
+    def _by_mx_of(self, hop: NextHop) -> Asking[_FoundHops]:
         try:
             return (yield from self._by_mx(hop.host, hop))
         except _Undeliverable as end:
             self._note(hop.host, f"not used: {end.outcome.text}")
-            return _Found(((hop,),), ())
+            return _FoundHops(((hop,),), ())
 
     def _resolved(
         self, tier: Sequence[SmartHost], answers: Mapping[str, Mapping[AddressFamily, Answer]]

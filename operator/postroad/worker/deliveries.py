@@ -18,7 +18,15 @@ from typing import cast
 
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.retries import Done, Ending, PutOffItem, Reject, Retry, RetryPlan, decide
+from postroad.domain.retries import (
+    Done,
+    ItemEnding,
+    PutOffItem,
+    Reject,
+    RetryItem,
+    RetryPlan,
+    decide,
+)
 from postroad.errors import (
     BlobMissing,
     EntryEnded,
@@ -118,7 +126,7 @@ class Deliverer:
 
     def _ending(
         self, item: Item, outcomes: Mapping[str, Outcome], untried: Mapping[str, str]
-    ) -> Ending:
+    ) -> ItemEnding:
         failures = item.failures
         if not (failures or untried) and all(
             outcome.kind is _DELIVERED for outcome in outcomes.values()
@@ -217,7 +225,7 @@ class Deliverer:
         item: Item,
         outcomes: dict[str, Outcome],
         heard: AttemptOutcomes | None,
-        ending: Ending,
+        ending: ItemEnding,
         duration: timedelta,
     ) -> None:
         _log.info(
@@ -234,7 +242,7 @@ class Deliverer:
 _DELIVERED, _DONE = OutcomeKind.DELIVERED, Done()
 _EVENTS = {
     Done: "mail delivered",
-    Retry: "mail deferred",
+    RetryItem: "mail deferred",
     PutOffItem: "mail put off",
     Reject: "mail rejected",
 }
@@ -245,20 +253,20 @@ _seconds_of = lru_cache(DELIVERY_SECONDS.labels)
 _attempts_of = lru_cache(ATTEMPTS.labels)
 
 
-def _must_be_recorded(outcomes: dict[str, Outcome], ending: Ending) -> bool:
+def _must_be_recorded(outcomes: dict[str, Outcome], ending: ItemEnding) -> bool:
     """Whether the ending alone would leave the outcome of a recipient open."""
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
-    return isinstance(ending, Retry | PutOffItem)
+    return isinstance(ending, RetryItem | PutOffItem)
 
 
 def _carrying_out(
-    item: Item, ending: Ending, heard: AttemptOutcomes | None
+    item: Item, ending: ItemEnding, heard: AttemptOutcomes | None
 ) -> Callable[[], Awaitable[None]]:
     match ending:
         case Done():
             return partial(item.done, heard)
-        case Retry(delay, remaining, error):
+        case RetryItem(delay, remaining, error):
             return partial(item.retry, delay, remaining, error, heard)
         case PutOffItem(delay, remaining, reason):
             return partial(item.put_off, delay, remaining, reason, heard)

@@ -7,7 +7,7 @@ import pytest
 from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.table_columns import (
     Column,
-    Name,
+    ColumnName,
     declared_by,
     differences,
     found_in,
@@ -16,7 +16,7 @@ from postroad.adapters.cassandra.table_columns import (
 from postroad.errors import ViewRefused
 
 
-def declared() -> dict[Name, Column]:
+def declared() -> dict[ColumnName, Column]:
     """The columns of the whole schema."""
     return {name: each for text in schema.statements() for name, each in declared_by(text).items()}
 
@@ -86,7 +86,7 @@ def test_cassandras_own_description_of_the_schema_is_no_difference() -> None:
     ids=["type", "missing", "part of the key", "place in the key", "nested"],
 )
 def test_a_difference_has_what_is_found_and_what_is_wanted(
-    name: Name, found: Column | None, difference: str
+    name: ColumnName, found: Column | None, difference: str
 ) -> None:
     present = declared()
     if found is None:

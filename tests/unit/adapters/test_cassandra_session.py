@@ -15,7 +15,7 @@ from cassandra.query import BatchType, SimpleStatement
 
 from postroad.adapters.cassandra import session as module
 from postroad.adapters.cassandra.access import Access
-from postroad.adapters.cassandra.connection import Connection
+from postroad.adapters.cassandra.connection import CassandraConnection
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.errors import ViewRefused, ViewUnavailable
 
@@ -294,8 +294,10 @@ class Cluster:
         self.is_shut_down = True
 
 
-def connection_to(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, known: bool) -> Connection:
-    made = Connection(Access(("127.0.0.1",), 9042, "dc1", "mail"), SECOND, SECOND)
+def connection_to(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> CassandraConnection:
+    made = CassandraConnection(Access(("127.0.0.1",), 9042, "dc1", "mail"), SECOND, SECOND)
     monkeypatch.setattr("postroad.adapters.cassandra.connection.cluster_of", lambda *_: cluster)
     monkeypatch.setattr(made.clocks, "read", lambda _: None)
     monkeypatch.setattr(type(made.clocks.timestamps), "is_known", property(lambda _: known))

@@ -30,7 +30,7 @@ from postroad.adapters.rabbitmq.topology import (
     declare,
     topology_of,
 )
-from postroad.adapters.rabbitmq.unconfirmed import Message
+from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage
 from postroad.adapters.s3 import store as parts
 from postroad.adapters.s3.objects import translated
 from postroad.domain.delay_queues import DELAY_SECONDS
@@ -40,7 +40,7 @@ from postroad.ports.view import TableOptions
 
 SECOND = timedelta(seconds=1)
 ACCESS = Access(("127.0.0.1",), 9042, "dc1", "keyspace")
-MESSAGE = Message("work", UUID(int=1), b"body")
+MESSAGE = PublishedMessage("work", UUID(int=1), b"body")
 TOPOLOGY = topology_of(QueueName("mail", "outgoing"), 7)
 
 

@@ -14,7 +14,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 
 from postroad.adapters.rabbitmq import connection
 from postroad.adapters.rabbitmq.access import Access
-from postroad.adapters.rabbitmq.connection import Channel, Connection
+from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.errors import BrokerUnavailable, Unroutable
 
 GONE = exceptions.ChannelClosedByBroker(404, "no queue")
@@ -213,14 +213,14 @@ OPENED: list[OfConnection] = []
 
 
 @pytest.fixture
-def shared(monkeypatch: pytest.MonkeyPatch) -> Connection:
+def shared(monkeypatch: pytest.MonkeyPatch) -> RabbitMQConnection:
     OPENED.clear()
     monkeypatch.setattr(connection, "CoalescingConnection", OfConnection)
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT", timedelta(milliseconds=20))
-    return Connection(Access.from_uri("amqp://broker"), "publisher")
+    return RabbitMQConnection(Access.from_uri("amqp://broker"), "publisher")
 
 
-async def opened(shared: Connection) -> OfConnection:
+async def opened(shared: RabbitMQConnection) -> OfConnection:
     opening = asyncio.ensure_future(shared._opened())
     while not OPENED or OPENED[-1].is_closed:
         await asyncio.sleep(0)
@@ -229,7 +229,7 @@ async def opened(shared: Connection) -> OfConnection:
     return OPENED[-1]
 
 
-async def test_a_connection_is_shared_until_it_is_lost(shared: Connection) -> None:
+async def test_a_connection_is_shared_until_it_is_lost(shared: RabbitMQConnection) -> None:
     first = await opened(shared)
     assert await shared._opened() is first
 
@@ -239,7 +239,9 @@ async def test_a_connection_is_shared_until_it_is_lost(shared: Connection) -> No
     assert len(OPENED) == 2
 
 
-async def test_a_connection_that_fails_is_an_error_and_tried_again(shared: Connection) -> None:
+async def test_a_connection_that_fails_is_an_error_and_tried_again(
+    shared: RabbitMQConnection,
+) -> None:
     opening = asyncio.ensure_future(shared._opened())
     while not OPENED:
         await asyncio.sleep(0)
@@ -251,7 +253,7 @@ async def test_a_connection_that_fails_is_an_error_and_tried_again(shared: Conne
     assert await opened(shared)
 
 
-async def test_a_closed_connection_is_not_opened_again(shared: Connection) -> None:
+async def test_a_closed_connection_is_not_opened_again(shared: RabbitMQConnection) -> None:
     await shared.close()
 
     with pytest.raises(BrokerUnavailable, match="was closed"):
@@ -259,7 +261,7 @@ async def test_a_closed_connection_is_not_opened_again(shared: Connection) -> No
     assert OPENED == []
 
 
-async def test_closing_waits_for_the_server(shared: Connection) -> None:
+async def test_closing_waits_for_the_server(shared: RabbitMQConnection) -> None:
     driver = await opened(shared)
     closing = asyncio.ensure_future(shared.close())
     await asyncio.sleep(0)
@@ -271,7 +273,7 @@ async def test_closing_waits_for_the_server(shared: Connection) -> None:
     assert driver.ended == ["close"]
 
 
-async def test_a_server_that_hangs_is_left(shared: Connection) -> None:
+async def test_a_server_that_hangs_is_left(shared: RabbitMQConnection) -> None:
     driver = await opened(shared)
 
     await shared.close()
@@ -281,7 +283,7 @@ async def test_a_server_that_hangs_is_left(shared: Connection) -> None:
 
 @pytest.mark.parametrize("state", ["is_closing", "is_closed"])
 async def test_a_connection_that_closes_already_is_not_closed_again(
-    shared: Connection, state: str
+    shared: RabbitMQConnection, state: str
 ) -> None:
     driver = await opened(shared)
     setattr(driver, state, True)
@@ -293,7 +295,7 @@ async def test_a_connection_that_closes_already_is_not_closed_again(
 
 
 async def test_the_version_is_the_servers_after_it_answered(
-    shared: Connection, monkeypatch: pytest.MonkeyPatch
+    shared: RabbitMQConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = await opened(shared)
     answered: list[str] = []

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from postroad.adapters.rabbitmq.access import Access
-from postroad.adapters.rabbitmq.connection import Connection
+from postroad.adapters.rabbitmq.connection import RabbitMQConnection
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.topology import DeclaredQueue, Topology
 from postroad.adapters.rabbitmq.vhost import Vhost
@@ -105,7 +105,7 @@ async def test_an_action_has_a_channel_of_its_own_that_is_closed(
         assert isinstance(channel, OwnChannel)
         raise BrokerRefused("no")
 
-    monkeypatch.setattr(Connection, "channel", channel)
+    monkeypatch.setattr(RabbitMQConnection, "channel", channel)
 
     with pytest.raises(BrokerRefused):
         await vhost_with(None).administer(refused, TOPOLOGY)

@@ -11,14 +11,14 @@ import pytest
 from pika import exceptions, frame, spec
 
 from postroad.adapters.rabbitmq import unconfirmed
-from postroad.adapters.rabbitmq.connection import Channel, Connection
+from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.publisher import Publisher, _Confirming
-from postroad.adapters.rabbitmq.unconfirmed import Message, Unconfirmed
+from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage, Unconfirmed
 from postroad.errors import BrokerRefused, BrokerUnavailable, Unroutable
 
 
-def message(number: int, key: str = "work", body: bytes = b"body") -> Message:
-    return Message(key, UUID(int=number), body)
+def message(number: int, key: str = "work", body: bytes = b"body") -> PublishedMessage:
+    return PublishedMessage(key, UUID(int=number), body)
 
 
 class Driver:
@@ -207,7 +207,7 @@ async def publisher_over(*channels: OneChannel) -> Publisher:
     async def channel() -> OneChannel:
         return left.pop(0)
 
-    return Publisher(cast("Connection", SimpleNamespace(channel=channel)))
+    return Publisher(cast("RabbitMQConnection", SimpleNamespace(channel=channel)))
 
 
 async def published(publisher: Publisher, number: int) -> asyncio.Future[None]:

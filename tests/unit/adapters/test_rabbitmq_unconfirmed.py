@@ -7,12 +7,12 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.rabbitmq import unconfirmed
-from postroad.adapters.rabbitmq.unconfirmed import Message, Unconfirmed
+from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage, Unconfirmed
 from postroad.errors import BrokerUnavailable
 
 
-def message(number: int) -> Message:
-    return Message("work", UUID(int=number), b"body")
+def message(number: int) -> PublishedMessage:
+    return PublishedMessage("work", UUID(int=number), b"body")
 
 
 async def test_each_confirm_makes_room_for_one_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 from postroad.adapters.network import pools
 from postroad.adapters.network.exchange import ServiceUnavailable, SessionRefused
 from postroad.adapters.network.pools import PoolLimits, SessionPool
-from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.sessions import ClientSession
 
 BRIEF, LONG = timedelta(milliseconds=20), timedelta(hours=1)
 
@@ -35,11 +35,11 @@ class Opener:
         self.opened: list[Played] = []
         self.problem: Exception | None = None
 
-    async def __call__(self) -> Session:
+    async def __call__(self) -> ClientSession:
         if self.problem is not None:
             raise self.problem
         self.opened.append(Played())
-        return cast("Session", self.opened[-1])
+        return cast("ClientSession", self.opened[-1])
 
 
 async def test_the_session_used_last_is_lent_first_and_the_others_go() -> None:
@@ -124,14 +124,14 @@ class Limited(Opener):
         self.most = most
         self.refused = 0
 
-    async def __call__(self) -> Session:
+    async def __call__(self) -> ClientSession:
         opened = [
             each for each in self.opened if not (each.was_aborted or each.said_goodbye.is_set())
         ]
         if len(opened) < self.most:
             self.opened.append(Played())
             await asyncio.sleep(0)  # a refusal comes sooner than the replies to EHLO
-            return cast("Session", self.opened[-1])
+            return cast("ClientSession", self.opened[-1])
         self.refused += 1
         raise ServiceUnavailable("421 4.7.0 too many connections")
 

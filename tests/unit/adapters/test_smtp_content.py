@@ -9,7 +9,7 @@ from email import message_from_bytes
 import pytest
 
 from postroad.adapters.network import content as contents
-from postroad.adapters.network.content import Content
+from postroad.adapters.network.content import OpenContent
 from postroad.domain.seven_bits import PIECE
 from postroad.domain.shapes import LONGEST_HEADER, Shape, shape_of
 from support.manual_loop import run
@@ -23,7 +23,7 @@ async def each(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def all_of(content: Content) -> bytes:
+async def all_of(content: OpenContent) -> bytes:
     found = content.first
     while (chunk := await content.more()) is not None:
         found += chunk
@@ -37,7 +37,7 @@ async def test_others_go_on_while_a_large_mail_is_converted(
 ) -> None:
     mail = HEADER + line * (2 * MEBIBYTE // len(line))
     chunks = [mail[at : at + MEBIBYTE] for at in range(0, len(mail), MEBIBYTE)]
-    content = await Content.peek(
+    content = await OpenContent.peek(
         each(chunks), len(mail), shape_of(chunks) if is_looked_at else None
     )
     converting = asyncio.create_task(content.in_seven_bits())
@@ -60,7 +60,7 @@ async def test_others_go_on_while_a_large_mail_is_converted(
 def test_a_conversion_waits_for_no_time() -> None:
     async def scene() -> None:
         mail = HEADER + "Grüße\r\n".encode() * (2 * PIECE // 9)
-        content = await Content.peek(each([mail]), len(mail))
+        content = await OpenContent.peek(each([mail]), len(mail))
         converting = asyncio.create_task(content.in_seven_bits())
         for _ in range(1000):
             await asyncio.sleep(0)
@@ -83,8 +83,8 @@ async def test_of_a_mail_without_a_body_no_more_than_a_header_is_parsed(
     no_body = b"x" * (2 * LONGEST_HEADER)
     with_body = b"Subject: x\r\n\r\n" + no_body
     for mail in (no_body, with_body):
-        await Content.peek(each([mail]), len(mail))
-        await Content.peek(each([mail]), len(mail) + 1)
+        await OpenContent.peek(each([mail]), len(mail))
+        await OpenContent.peek(each([mail]), len(mail) + 1)
 
     assert parsed == [LONGEST_HEADER, LONGEST_HEADER, 14, 14]
 
@@ -113,4 +113,4 @@ def test_lines_that_are_too_long_are_folded_unless_the_mail_is_signed(
     first = header + b"\r\n" + b"x" * 1000
     shape = Shape(len(header), folds=folds)
 
-    assert Content(first, each([]), len(first), shape).folds == are_folded
+    assert OpenContent(first, each([]), len(first), shape).folds == are_folded

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from postroad.adapters.network.commands import Needs, recipient_command, refusal
-from postroad.adapters.network.content import LARGEST_CONVERTED, Content
+from postroad.adapters.network.content import LARGEST_CONVERTED, OpenContent
 from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.domain.shapes import Shape
 
@@ -30,7 +30,7 @@ async def test_only_octets_that_were_found_fail_a_mail_where_8bitmime_is_missing
     shape: Shape | None, *, is_refused: bool
 ) -> None:
     """A mail from a release that looked at none can be too large to be looked at now."""
-    content = await Content(b"a:b\n", no_more(), SIZE, shape).in_seven_bits()
+    content = await OpenContent(b"a:b\n", no_more(), SIZE, shape).in_seven_bits()
 
     needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), content)
 
@@ -43,7 +43,7 @@ async def test_only_octets_that_were_found_fail_a_mail_where_8bitmime_is_missing
     + [(other, False) for other in ("\u0663", "\u00b2", "-1", "1e2", "1" * 4000, "10 20")],
 )
 async def test_only_a_number_in_ascii_limits_the_size(limit: str, is_refused: bool) -> None:
-    content = Content(b"a:b\n", no_more(), 1000, Shape(4))
+    content = OpenContent(b"a:b\n", no_more(), 1000, Shape(4))
     needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), content)
 
     assert (refusal(needs, {"SIZE": limit}) is not None) == is_refused

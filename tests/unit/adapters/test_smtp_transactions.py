@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.connecting import Addresses
-from postroad.adapters.network.content import Content
+from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import Exchange, SessionRefused
-from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import TooSlow
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
@@ -112,8 +112,8 @@ async def body() -> AsyncIterator[bytes]:
 
 async def opened(
     hop: ScriptedHop, protocol: Protocol = Protocol.SMTP, timeouts: Timeouts = USUAL_TIMEOUTS
-) -> Session:
-    return await Session.open(
+) -> ClientSession:
+    return await ClientSession.open(
         cast("Addresses", OneAddress(hop)),
         NextHop("hop.example", 25, TlsMode.NONE, protocol),
         "relay.example",
@@ -132,7 +132,7 @@ async def hand_over(
         session = await opened(hop, protocol, timeouts)
     except SessionRefused as error:
         return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
-    content = await Content.peek(body(), len(BODY), shape_of((BODY,)))
+    content = await OpenContent.peek(body(), len(BODY), shape_of((BODY,)))
     outcomes = await session.transmit(envelope, content)
     session.abort()
     return outcomes
@@ -248,7 +248,7 @@ async def test_a_session_takes_another_mail_while_its_next_hop_is_silent_and_the
 ) -> None:
     hop = ScriptedHop(lines(*GREETED, "250 ok", "250 ok", "354 go", "250 kept"))
     session = await opened(hop)
-    content = await Content.peek(body(), len(BODY), shape_of((BODY,)))
+    content = await OpenContent.peek(body(), len(BODY), shape_of((BODY,)))
     await session.transmit(ONE, content)
 
     happens(hop.wire)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.kubernetes_world import Place
+from postroad.adapters.memory.kubernetes_world import ObjectPlace
 from postroad.controller.api import AUTOSCALERS, DEPLOYMENT
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import scale
@@ -17,7 +17,7 @@ from support.resources import workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 HORIZONTAL, SCALED_OBJECT = AUTOSCALERS
-WORKERS = Place("deployments", NAMESPACE, "outgoing-worker")
+WORKERS = ObjectPlace("deployments", NAMESPACE, "outgoing-worker")
 A_FULL_RECONCILE = 400
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from postroad.adapters.memory.kubernetes_world import Place
+from postroad.adapters.memory.kubernetes_world import ObjectPlace
 from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.finalizers import has_finalizer
 from support.manual_loop import move, run
@@ -109,7 +109,7 @@ def test_a_queue_of_the_same_name_gets_an_engine_of_its_own() -> None:
         async with running_controller() as operator:
             await operator.declare()
             (before,) = operator.controller._engines._kept
-            operator.kubernetes.objects.pop(Place("mailqueues", NAMESPACE, "outgoing"))
+            operator.kubernetes.objects.pop(ObjectPlace("mailqueues", NAMESPACE, "outgoing"))
             await operator.create(mail_queue(NAMESPACE))
             await move(5)
 

@@ -8,7 +8,7 @@ import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
 from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, HttpKubernetes, api_over_http
@@ -87,7 +87,7 @@ async def test_a_deletion_that_no_watch_brings_is_noticed(
     await operator.until_ready()
 
     world = served[1].world
-    world.delete(Place(MAIL_QUEUE.plural, "mail", "outgoing"))
+    world.delete(ObjectPlace(MAIL_QUEUE.plural, "mail", "outgoing"))
     world.forget_changes()
 
     for _ in range(100):

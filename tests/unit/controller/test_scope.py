@@ -19,7 +19,7 @@ from postroad.controller.scope import (
     after_reconcile,
     decide,
 )
-from postroad.controller.watched import Child, User, as_child, as_object, as_user
+from postroad.controller.watched import ChildVersion, User, as_child, as_object, as_user
 from support.resources import mail_queue
 
 GOOD = {
@@ -29,7 +29,7 @@ GOOD = {
     ]
 }
 BAD = {"conditions": [{"type": "BrokerReady", "status": "False", "reason": "BrokerUnavailable"}]}
-CHILD = Child("Deployment", "outgoing-worker", "7")
+CHILD = ChildVersion("Deployment", "outgoing-worker", "7")
 SEEN = SeenFacts(1, ("uid", 1, 0, 0), frozenset({CHILD}))
 NOW, EVERY = timedelta(seconds=60), timedelta(minutes=5)
 LAST = LastReconcile(SEEN, GOOD, timedelta(seconds=30))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.retries import Done, PutOffItem, Reject, Retry, RetryPlan, decide
+from postroad.domain.retries import Done, PutOffItem, Reject, RetryItem, RetryPlan, decide
 from postroad.errors import InvalidSettings
 
 MINUTE = timedelta(minutes=1)
@@ -34,22 +34,22 @@ def ending(outcomes: dict[str, Outcome], **facts: object) -> object:
     [
         ({"a": YES}, {}, Done()),
         ({"a": YES, "b": YES}, {}, Done()),
-        ({"a": LATER}, {}, Retry(MINUTE, ("a",), "450 later")),
-        ({"a": YES, "b": LATER}, {}, Retry(MINUTE, ("b",), "450 later")),
-        ({"a": NO, "b": LATER}, {}, Retry(MINUTE, ("b",), "450 later")),
+        ({"a": LATER}, {}, RetryItem(MINUTE, ("a",), "450 later")),
+        ({"a": YES, "b": LATER}, {}, RetryItem(MINUTE, ("b",), "450 later")),
+        ({"a": NO, "b": LATER}, {}, RetryItem(MINUTE, ("b",), "450 later")),
         ({"a": NO}, {}, Reject("550 no")),
         ({"a": YES, "b": NO}, {}, Reject("550 no")),
         ({"a": YES}, {"failures": {"c": "550 earlier"}}, Reject("550 earlier")),
-        ({"a": LATER}, {"failures": {"c": "x"}}, Retry(MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"failures": {"c": "x"}}, RetryItem(MINUTE, ("a",), "450 later")),
         ({"a": LATER}, {"age": PLAN.max_age}, Reject("not delivered within 1h: 450 later")),
-        ({"a": LATER}, {"attempt": 2}, Retry(15 * MINUTE, ("a",), "450 later")),
-        ({"a": LATER}, {"attempt": 99}, Retry(15 * MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"attempt": 2}, RetryItem(15 * MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"attempt": 99}, RetryItem(15 * MINUTE, ("a",), "450 later")),
         ({}, {"untried": {"a": "rests"}}, PutOffItem(5 * MINUTE, ("a",), "rests")),
         ({"b": NO}, {"untried": {"a": "x"}, "attempt": 9}, PutOffItem(5 * MINUTE, ("a",), "x")),
-        ({"b": LATER}, {"untried": {"a": "x"}}, Retry(MINUTE, ("b", "a"), "450 later")),
+        ({"b": LATER}, {"untried": {"a": "x"}}, RetryItem(MINUTE, ("b", "a"), "450 later")),
         ({}, {"untried": {"a": "x"}, "uniform": 1.0}, PutOffItem(7.5 * MINUTE, ("a",), "x")),
         ({"b": YES}, {"untried": {"a": "x"}, "age": PLAN.max_age}, TOO_OLD),
-        ({"a": LATER}, {"uniform": 1.0}, Retry(1.5 * MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"uniform": 1.0}, RetryItem(1.5 * MINUTE, ("a",), "450 later")),
     ],
 )
 def test_the_outcomes_decide_the_ending(
@@ -89,9 +89,9 @@ def test_no_recipient_is_forgotten(
     deferred = {r for r in missed if outcomes[r].kind is OutcomeKind.DEFERRED}
     if isinstance(result, Done):
         assert not missed | failures.keys() | untried.keys()
-    elif isinstance(result, Retry | PutOffItem):
+    elif isinstance(result, RetryItem | PutOffItem):
         assert set(result.remaining) == deferred | set(untried)
-        assert bool(deferred) == isinstance(result, Retry)
+        assert bool(deferred) == isinstance(result, RetryItem)
         assert PLAN.lanes[0] <= result.delay <= 1.5 * PLAN.lanes[-1]
     else:
         assert missed or failures or untried

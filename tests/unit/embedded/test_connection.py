@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from postroad.embedded import wire
-from postroad.embedded.connection import Connection
-from postroad.embedded.wire import Kind
+from postroad.embedded.connection import OwnerConnection
+from postroad.embedded.wire import FrameKind
 
 SOON = 10
 
@@ -21,22 +21,22 @@ class Owner:
     """The other end of a connection."""
 
     def __init__(self) -> None:
-        self.received: asyncio.Queue[tuple[int, Kind, bytes]] = asyncio.Queue()
+        self.received: asyncio.Queue[tuple[int, FrameKind, bytes]] = asyncio.Queue()
         self._writer: asyncio.StreamWriter
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer, frames = writer, wire.FrameReader()
         while data := await reader.read(wire.READ):
             for number, kind, body in frames.feed(data):
-                self.received.put_nowait((number, Kind(kind), bytes(body)))
+                self.received.put_nowait((number, FrameKind(kind), bytes(body)))
         writer.close()
 
-    async def next_frame(self) -> tuple[int, Kind, bytes]:
+    async def next_frame(self) -> tuple[int, FrameKind, bytes]:
         async with asyncio.timeout(SOON):
             return await self.received.get()
 
     def answer(self, number: int, result: dict[str, Any]) -> None:
-        self._writer.write(wire.json_frame(number, Kind.RESULT, result))
+        self._writer.write(wire.json_frame(number, FrameKind.RESULT, result))
 
 
 @pytest.fixture
@@ -49,36 +49,36 @@ async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
 
 
 @pytest.fixture
-async def connection(owner: Owner, tmp_path: Path) -> AsyncIterator[Connection]:
-    connection = await Connection.open(tmp_path / "socket")
+async def connection(owner: Owner, tmp_path: Path) -> AsyncIterator[OwnerConnection]:
+    connection = await OwnerConnection.open(tmp_path / "socket")
     yield connection
     await connection.close()
 
 
-async def cancelled_call(connection: Connection, owner: Owner, operation: str) -> int:
+async def cancelled_call(connection: OwnerConnection, owner: Owner, operation: str) -> int:
     """Make a call whose caller stops waiting; return its number when the owner has read that."""
     call = asyncio.ensure_future(connection.call(operation))
     number, kind, _ = await owner.next_frame()
-    assert kind is Kind.CALL
+    assert kind is FrameKind.CALL
     call.cancel()
     await asyncio.wait([call])
-    assert await owner.next_frame() == (number, Kind.CANCEL, b"")
+    assert await owner.next_frame() == (number, FrameKind.CANCEL, b"")
     return number
 
 
 async def test_an_item_that_comes_after_its_consumer_stopped_waiting_is_given_back(
-    connection: Connection, owner: Owner
+    connection: OwnerConnection, owner: Owner
 ) -> None:
     number = await cancelled_call(connection, owner, "next")
 
     owner.answer(number, {"item": 7})
 
     _, kind, body = await owner.next_frame()
-    assert (kind, json.loads(body)) == (Kind.CALL, {"op": "give_back", "item": 7})
+    assert (kind, json.loads(body)) == (FrameKind.CALL, {"op": "give_back", "item": 7})
 
 
 async def test_other_results_that_come_too_late_are_passed_over(
-    connection: Connection, owner: Owner
+    connection: OwnerConnection, owner: Owner
 ) -> None:
     number = await cancelled_call(connection, owner, "size")
 

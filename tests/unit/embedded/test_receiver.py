@@ -14,7 +14,7 @@ from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail import Mail
-from postroad.embedded.connection import Connection
+from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.envelope_records import decode_envelope
 from postroad.embedded.layout import Layout, StoreOptions
 from postroad.embedded.limits import FreeSpace, StoreLimits
@@ -88,7 +88,7 @@ class Bench:
         )
 
     async def enqueue(self, mail: Mail, owner: Owner | None = None) -> int:
-        connection = cast("Connection", owner or self.owner)
+        connection = cast("OwnerConnection", owner or self.owner)
         return (await self.receiver.enqueue(connection, mail)).int
 
     def slots(self) -> list[int]:

@@ -16,7 +16,7 @@ from postroad.domain.mail_views import Sizes
 from postroad.embedded import wire
 from postroad.embedded.rpc import PIECES
 from postroad.embedded.serving import Serving
-from postroad.embedded.wire import Kind
+from postroad.embedded.wire import FrameKind
 from postroad.errors import StoreFailed
 
 PIECE = bytes(1000)
@@ -46,11 +46,11 @@ class Written:
     """What the owner answers."""
 
     def __init__(self) -> None:
-        self.frames: list[tuple[int, Kind]] = []
+        self.frames: list[tuple[int, FrameKind]] = []
 
     def write(self, data: bytes) -> None:
         _, call, kind = wire.HEAD.unpack_from(data)
-        self.frames.append((call, Kind(kind)))
+        self.frames.append((call, FrameKind(kind)))
 
     async def drain(self) -> None:
         """Nothing is held back."""
@@ -62,11 +62,11 @@ async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asynci
     arguments = {
         "op": "enqueue", "mail": brief_envelope(letter().envelope), "delay": 0, "whole": False,
     }  # fmt: skip
-    reader.feed_data(wire.json_frame(1, Kind.CALL, arguments))
+    reader.feed_data(wire.json_frame(1, FrameKind.CALL, arguments))
     for _ in range(MANY):
-        reader.feed_data(wire.frame(1, Kind.DATA, PIECE))
-    reader.feed_data(wire.frame(1, Kind.END))
-    reader.feed_data(wire.json_frame(2, Kind.CALL, {"op": "size"}))
+        reader.feed_data(wire.frame(1, FrameKind.DATA, PIECE))
+    reader.feed_data(wire.frame(1, FrameKind.END))
+    reader.feed_data(wire.json_frame(2, FrameKind.CALL, {"op": "size"}))
     connection: Any = Serving(queue, reader, written)  # type: ignore[arg-type]
     serving = asyncio.create_task(connection.serve())
     for _ in range(100):
@@ -79,7 +79,7 @@ async def leave(reader: asyncio.StreamReader, serving: asyncio.Task[None]) -> No
     await asyncio.wait_for(serving, 5)
 
 
-async def answers(written: Written, count: int) -> list[tuple[int, Kind]]:
+async def answers(written: Written, count: int) -> list[tuple[int, FrameKind]]:
     async with asyncio.timeout(5):
         while len(written.frames) < count:
             await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_a_connection_is_not_read_while_its_mail_waits_for_the_disk() -> N
     assert written.frames == []  # what comes behind the mail was not read
 
     queue.gate.set()
-    assert await answers(written, 2) == [(1, Kind.RESULT), (2, Kind.RESULT)]
+    assert await answers(written, 2) == [(1, FrameKind.RESULT), (2, FrameKind.RESULT)]
     assert queue.taken == MANY * len(PIECE)
     await leave(reader, serving)
 
@@ -104,7 +104,7 @@ async def test_a_mail_that_fails_meanwhile_does_not_hold_up_its_connection() -> 
 
     queue.gate.set()
 
-    assert await answers(written, 2) == [(1, Kind.ERROR), (2, Kind.RESULT)]
+    assert await answers(written, 2) == [(1, FrameKind.ERROR), (2, FrameKind.RESULT)]
     await leave(reader, serving)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from postroad.embedded import wire
-from postroad.embedded.wire import FrameReader, Kind
+from postroad.embedded.wire import FrameKind, FrameReader
 from postroad.errors import EntryEnded, EntryLost, InvalidInput, PostroadError, StoreFull
 
-SENT = [(1, Kind.CALL, b"{}"), (2, Kind.DATA, bytes(5000)), (1, Kind.END, b"")]
+SENT = [(1, FrameKind.CALL, b"{}"), (2, FrameKind.DATA, bytes(5000)), (1, FrameKind.END, b"")]
 OCTETS = b"".join(wire.frame(*each) for each in SENT)
 
 
@@ -28,13 +28,15 @@ def test_frames_are_the_same_however_they_arrive(step: int) -> None:
 def test_kinds_have_the_numbers_that_earlier_releases_know() -> None:
     names = ["CALL", "DATA", "END", "CANCEL", "MORE", "ELEMENT", "RESULT", "ERROR", "STORED"]
 
-    assert [(each.name, each.value) for each in Kind] == [*zip(names, range(1, 10), strict=True)]
+    assert [(each.name, each.value) for each in FrameKind] == [
+        *zip(names, range(1, 10), strict=True)
+    ]
 
 
 @pytest.mark.parametrize("length", [0, 4, wire.LONGEST + 1])
 def test_a_length_that_no_frame_has_is_refused(length: int) -> None:
     with pytest.raises(InvalidInput):
-        list(FrameReader().feed(wire.HEAD.pack(length, 1, Kind.DATA)))
+        list(FrameReader().feed(wire.HEAD.pack(length, 1, FrameKind.DATA)))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.adapters.network.commands import Needs, mail_command, recipient_command
-from postroad.adapters.network.content import Content
+from postroad.adapters.network.content import OpenContent
 from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.intake.commands import (
     LONGEST_LINE,
@@ -143,7 +143,7 @@ def test_what_the_transport_writes_the_intake_reads(
 ) -> None:
     dsn = RecipientDsn(("FAILURE", "DELAY"), f"rfc822;{original}")
     envelope = Envelope(sender, (recipient,), dsn=DsnOptions("FULL", envid, {recipient: dsn}))
-    needs = Needs.of(envelope, Content(b"\xff", _no_more(), 7, None))
+    needs = Needs.of(envelope, OpenContent(b"\xff", _no_more(), 7, None))
     offered = {"SIZE": "", "8BITMIME": "", "SMTPUTF8": "", "DSN": ""}
 
     mail = split_command(mail_command(envelope, needs, offered)[:-2])

@@ -14,8 +14,8 @@ from postroad.intake.dialogue import (
     MOST_OVERSHOOT,
     MOST_REFUSED_RECIPIENTS,
     Dialogue,
+    NextStep,
     Offer,
-    Step,
 )
 from postroad.intake.rights import Rights
 
@@ -41,7 +41,7 @@ def test_a_transaction_comes_to_its_envelope() -> None:
     reply, step = dialogue.answer(b"DATA")
 
     assert codes == [250] * 5
-    assert (reply.code, step) == (354, Step.READ_MAIL)
+    assert (reply.code, step) == (354, NextStep.READ_MAIL)
     assert dialogue.transaction is not None
     assert dialogue.transaction.recipients == ("c@d.example", "e@f.example")
     assert dialogue.transaction.dsn == DsnOptions(
@@ -90,7 +90,7 @@ def test_starttls_is_offered_once_and_drops_what_was_sent_in_clear() -> None:
     reply, step = dialogue.answer(b"STARTTLS")
     dialogue.secured()
 
-    assert (reply.code, step) == (220, Step.START_TLS)
+    assert (reply.code, step) == (220, NextStep.START_TLS)
     assert "STARTTLS" in offered
     assert say(dialogue, "MAIL FROM:<>") == [503]
     assert "STARTTLS" not in dialogue.answer(b"EHLO x")[0].lines
@@ -116,7 +116,7 @@ def test_a_client_that_only_errs_is_sent_away() -> None:
 
     steps = [dialogue.answer(b"NONSENSE")[1] for _ in range(MOST_ERRORS)]
 
-    assert steps == [Step.NEXT_COMMAND] * (MOST_ERRORS - 1) + [Step.CLOSE]
+    assert steps == [NextStep.NEXT_COMMAND] * (MOST_ERRORS - 1) + [NextStep.CLOSE]
 
 
 def test_a_name_that_could_break_out_of_the_trace_field_is_refused() -> None:
@@ -141,8 +141,8 @@ def test_data_is_only_accepted_for_a_whole_envelope(parts: list[tuple[str, ...]]
     for line in chain.from_iterable(parts):
         reply, step = dialogue.answer(line.encode())
 
-        assert (reply.code == 354) == (step is Step.READ_MAIL)
-        if step is Step.READ_MAIL:
+        assert (reply.code == 354) == (step is NextStep.READ_MAIL)
+        if step is NextStep.READ_MAIL:
             assert dialogue.transaction is not None
             assert dialogue.transaction.recipients
             assert dialogue.client_name == "x"
@@ -211,7 +211,7 @@ def test_behind_a_refused_data_a_client_that_may_talk_early_is_read_no_further(
     reply, step = dialogue.answer(command, is_followed=False)
 
     assert reply.code in (501, 554)
-    assert step is (Step.CLOSE if may_talk_early else Step.NEXT_COMMAND)
+    assert step is (NextStep.CLOSE if may_talk_early else NextStep.NEXT_COMMAND)
 
 
 def test_commands_that_bring_no_mail_nearer_are_counted_until_a_mail_is_accepted() -> None:
@@ -224,7 +224,7 @@ def test_commands_that_bring_no_mail_nearer_are_counted_until_a_mail_is_accepted
     reply, step = dialogue.answer(b"NOOP")
 
     assert str(reply) == "421 4.7.0 too many commands without a mail"
-    assert step is Step.CLOSE
+    assert step is NextStep.CLOSE
 
 
 TOO_IDLE = "421 4.7.0 too many commands without a mail"
@@ -243,7 +243,7 @@ def test_recipients_named_twice_end_the_session_once_they_far_outnumber_the_othe
     reply, step = dialogue.answer(b"RCPT TO:<r0@b.example>")
 
     assert set(allowed) == {250}
-    assert (str(reply), step) == (TOO_IDLE, Step.CLOSE)
+    assert (str(reply), step) == (TOO_IDLE, NextStep.CLOSE)
 
 
 def test_recipients_beyond_the_limit_end_the_session_when_they_are_very_many() -> None:
@@ -256,7 +256,7 @@ def test_recipients_beyond_the_limit_end_the_session_when_they_are_very_many() -
     reply, step = dialogue.answer(b"RCPT TO:<r0@b.example>")
 
     assert set(refused) == {452}
-    assert (str(reply), step) == (TOO_IDLE, Step.CLOSE)
+    assert (str(reply), step) == (TOO_IDLE, NextStep.CLOSE)
 
 
 def test_rset_forgives_no_recipient_that_was_named_twice_and_an_accepted_mail_does() -> None:
@@ -292,5 +292,5 @@ def test_each_line_gets_one_reply(said: list[tuple[str, list[str]]]) -> None:
         reply, step = dialogue.answer(f"{verb} {''.join(words)}".encode(errors="replace"))
         assert 200 <= reply.code <= 555
         assert b"\r\n" not in reply.encode()[:-2].replace(b"\r\n%d" % reply.code, b"")
-        if step is Step.READ_MAIL:
+        if step is NextStep.READ_MAIL:
             dialogue.finish()

@@ -18,7 +18,7 @@ from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.dialogue import MOST_ERRORS, Offer
 from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rights
-from postroad.intake.sessions import BURST, Session
+from postroad.intake.sessions import BURST, IntakeSession
 from postroad.ports.mail_queue import MailQueue
 from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport
@@ -39,7 +39,7 @@ async def a_session(tls: ssl.SSLContext | None = None) -> AsyncIterator[ServingW
     )
     wire = ServingWire()
     wire.connection_made(FakeTransport())
-    running = asyncio.create_task(Session(wire, receiver, Rights(may_relay=True)).run())
+    running = asyncio.create_task(IntakeSession(wire, receiver, Rights(may_relay=True)).run())
     await asyncio.sleep(0)
     try:
         yield wire

@@ -12,7 +12,7 @@ from postroad.adapters.network.serving import ServingWire
 from postroad.intake.dialogue import Offer
 from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rights
-from postroad.intake.sessions import Session
+from postroad.intake.sessions import IntakeSession
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from support.manual_loop import PASSES, move, run
@@ -46,7 +46,7 @@ class Talk:
             SystemRandomness(),
             timeouts=TIMEOUTS,
         )
-        self.session = Session(self.wire, receiver, Rights(may_relay=True))
+        self.session = IntakeSession(self.wire, receiver, Rights(may_relay=True))
         self._running = asyncio.create_task(self.session.run())
 
     async def say(self, data: bytes) -> None:

@@ -36,7 +36,7 @@ FRESH_NS = 1_000_000_000
 _LOG = logger("cassandra")
 
 
-class _Answer(NamedTuple):
+class _HostAnswer(NamedTuple):
     host: str
     before: int
     theirs: datetime
@@ -89,7 +89,7 @@ class HostClocks:
         self._first = first + MOST
         return (local[first:] + local[:first])[:MOST]
 
-    def _ask(self, session: DriverSession, host: Host) -> Callable[[], _Answer | None]:
+    def _ask(self, session: DriverSession, host: Host) -> Callable[[], _HostAnswer | None]:
         """Send the request; return a function that waits for the answer, None without one."""
         arrived: list[int] = []
         clock = self.timestamps.clock_ns
@@ -97,7 +97,7 @@ class HostClocks:
         future = session.execute_async(SERVER_TIME, timeout=READ_TIMEOUT.total_seconds(), host=host)
         future.add_callbacks(lambda _: arrived.append(clock()), lambda _: None)
 
-        def answer() -> _Answer | None:
+        def answer() -> _HostAnswer | None:
             try:
                 theirs = future.result().one()["now"].replace(tzinfo=UTC)
             except Exception as error:
@@ -105,7 +105,7 @@ class HostClocks:
                     "a host did not return its time", host=_name(host), error=type(error).__name__
                 )
                 return None
-            return _Answer(_name(host), before, theirs, arrived[0] if arrived else clock())
+            return _HostAnswer(_name(host), before, theirs, arrived[0] if arrived else clock())
 
         return answer
 
@@ -136,7 +136,7 @@ class HostClocks:
         metrics.WRONG_CLOCKS.set(len(self.wrong))
 
 
-def _as_of(now: int, answer: _Answer) -> HostTime:
+def _as_of(now: int, answer: _HostAnswer) -> HostTime:
     """Return what a host's clock shows now, if it runs as fast as the local one."""
     since = now - (answer.before + answer.after) // 2 + READ_PRECISION_NS // 2
     doubt = (answer.after - answer.before + READ_PRECISION_NS) // 2

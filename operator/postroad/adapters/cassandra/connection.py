@@ -24,7 +24,7 @@ from postroad.telemetry.logs import logger
 _LOG = logger("cassandra")
 
 
-class Connection:
+class CassandraConnection:
     """A connection, shared by the requests of one session. Bound to one event loop at first use."""
 
     def __init__(

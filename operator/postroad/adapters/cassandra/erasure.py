@@ -36,7 +36,7 @@ LETTERS = 1000
 APART_US = 2 * AGREEING // timedelta(microseconds=1)
 """How far the timestamps of two writers may differ at the same moment."""
 
-Key = tuple[object, ...]
+PartitionKey = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ async def erase_rest(session: Session, queue: str) -> None:
 
 
 async def _keys(
-    session: Session, occupied: Statement, queue: str, place: Key
-) -> AsyncIterator[Key]:
+    session: Session, occupied: Statement, queue: str, place: PartitionKey
+) -> AsyncIterator[PartitionKey]:
     async for page in session.pages(occupied, place):
         for row in page:
             yield (queue, row["slice_start"], row["bucket_id"])
 
 
-async def _erase_rows(session: Session, queue: str, key: Key) -> AsyncIterator[int]:
+async def _erase_rows(session: Session, queue: str, key: PartitionKey) -> AsyncIterator[int]:
     """Delete a partition's rows page by page, so that an erasure that stops goes on behind them."""
     async for page in session.pages(statements.SELECT_MAILS, key):
         if not page:
@@ -122,7 +122,7 @@ async def _erase_rows(session: Session, queue: str, key: Key) -> AsyncIterator[i
     await _erase(session, _ROWS, key)
 
 
-async def _erase(session: Session, table: _Table, key: Key) -> None:
+async def _erase(session: Session, table: _Table, key: PartitionKey) -> None:
     now = session.now_us()
     await session.execute(table.partition, (now - APART_US, *key))
     async for page in session.pages(table.ids, key):
@@ -141,7 +141,7 @@ async def _erase_records(session: Session, queue: str, mails: Sequence[UUID | No
             await _each(session, statements.DELETE_RECORDS, found)
 
 
-async def _each(session: Session, deletion: Statement, keys: Sequence[Key]) -> None:
+async def _each(session: Session, deletion: Statement, keys: Sequence[PartitionKey]) -> None:
     for start in range(0, len(keys), AT_ONCE):
         batch = keys[start : start + AT_ONCE]
         await asyncio.gather(*(session.execute(deletion, key) for key in batch))

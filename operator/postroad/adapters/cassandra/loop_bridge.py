@@ -12,17 +12,17 @@ from cassandra.cluster import ResultSet
 Row = Mapping[str, Any]
 """A row by column name."""
 
-Page = tuple[list[Row], bytes | None]
+RowPage = tuple[list[Row], bytes | None]
 """Rows, and the paging state of the next page; None: there is none."""
 
-PendingResult = asyncio.Future[Page]
+PendingResult = asyncio.Future[RowPage]
 
 
 class LoopBridge:
     """Resolves many pending results with one wake-up of the loop."""
 
     def __init__(self) -> None:
-        self._results: deque[tuple[PendingResult, Page | None, Exception | None]] = deque()
+        self._results: deque[tuple[PendingResult, RowPage | None, Exception | None]] = deque()
         self._is_woken = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -41,7 +41,7 @@ class LoopBridge:
         """Put an error; the driver's thread calls it."""
         self._put(pending, None, error)
 
-    def _put(self, pending: PendingResult, page: Page | None, error: Exception | None) -> None:
+    def _put(self, pending: PendingResult, page: RowPage | None, error: Exception | None) -> None:
         # Append before the flag is read: the loop clears the flag before it empties the deque, so
         # no result stays there without a wake-up to come.
         self._results.append((pending, page, error))

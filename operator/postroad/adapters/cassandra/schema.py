@@ -18,7 +18,7 @@ from importlib import resources
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.table_columns import (
     Column,
-    Name,
+    ColumnName,
     declared_by,
     found_in,
     refuse_others,
@@ -117,7 +117,7 @@ async def columns(session: Session) -> set[tuple[str, str]]:
     return {*await _columns(session)}
 
 
-async def _columns(session: Session) -> dict[Name, Column]:
+async def _columns(session: Session) -> dict[ColumnName, Column]:
     return found_in(
         await session.run(
             "SELECT table_name, column_name, type, kind, position FROM system_schema.columns"
@@ -126,7 +126,7 @@ async def _columns(session: Session) -> dict[Name, Column]:
     )
 
 
-def _declared(had: Collection[Name]) -> dict[Name, Column]:
+def _declared(had: Collection[ColumnName]) -> dict[ColumnName, Column]:
     """Return the columns of the schema; of those that it adds to a table, the ones it has."""
     return {
         name: column

@@ -26,7 +26,7 @@ from cassandra.query import (
 )
 
 from postroad.adapters.cassandra.access import Access
-from postroad.adapters.cassandra.connection import Connection
+from postroad.adapters.cassandra.connection import CassandraConnection
 from postroad.adapters.cassandra.loop_bridge import LoopBridge, Row
 from postroad.adapters.cassandra.translation import translated
 from postroad.batching import Shared
@@ -77,7 +77,7 @@ class Session:
         self._access = access
         self._guard = guard
         self._request_timeout = request_timeout
-        self._connection = Connection(access, request_timeout, connect_timeout)
+        self._connection = CassandraConnection(access, request_timeout, connect_timeout)
         self._clocks = self._connection.clocks
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing: dict[Statement, Shared[PreparedStatement]] = {}

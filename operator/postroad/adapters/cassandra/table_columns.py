@@ -23,7 +23,7 @@ _TABLE = re.compile(
 _KEY = re.compile(r"PRIMARY KEY\s*\((?:\(([^()]*)\)|(\w+))(?:,([^()]*))?\)")
 _ADDED = re.compile(r"ALTER TABLE \{keyspace\}\.(\w+)\s+ADD (\w+) (.*)$", re.S)
 
-Name = tuple[str, str]
+ColumnName = tuple[str, str]
 """Table and column."""
 
 
@@ -39,7 +39,7 @@ class Column(NamedTuple):
         return self.type if self.kind == "regular" else f"{self.type} ({self.kind})"
 
 
-def declared_by(statement: str) -> dict[Name, Column]:
+def declared_by(statement: str) -> dict[ColumnName, Column]:
     """Return the columns that a statement of the schema declares: all of a table, or one."""
     added = _ADDED.match(statement)
     if added is not None:
@@ -48,7 +48,7 @@ def declared_by(statement: str) -> dict[Name, Column]:
     return dict(_of_table(created[1], created[2])) if created is not None else {}
 
 
-def _of_table(table: str, body: str) -> Iterator[tuple[Name, Column]]:
+def _of_table(table: str, body: str) -> Iterator[tuple[ColumnName, Column]]:
     key = _KEY.search(body)
     assert key is not None, f"the table {table} has no primary key"
     partition, clustering = _names(key[1] or key[2]), _names(key[3] or "")
@@ -68,7 +68,7 @@ def _names(text: str) -> list[str]:
     return [each.strip() for each in text.split(",") if each.strip()]
 
 
-def found_in(rows: Sequence[Row]) -> dict[Name, Column]:
+def found_in(rows: Sequence[Row]) -> dict[ColumnName, Column]:
     """Return the columns that rows of `system_schema.columns` describe."""
     return {
         (row["table_name"], row["column_name"]): Column(row["type"], row["kind"], row["position"])
@@ -76,7 +76,9 @@ def found_in(rows: Sequence[Row]) -> dict[Name, Column]:
     }
 
 
-def differences(declared: Mapping[Name, Column], found: Mapping[Name, Column]) -> list[str]:
+def differences(
+    declared: Mapping[ColumnName, Column], found: Mapping[ColumnName, Column]
+) -> list[str]:
     """Return how the tables that are there differ from those declared: each with what is found and
     what is wanted."""
     tables = {table for table, _ in found}
@@ -87,7 +89,9 @@ def differences(declared: Mapping[Name, Column], found: Mapping[Name, Column]) -
     ]
 
 
-def refuse_others(declared: Mapping[Name, Column], found: Mapping[Name, Column]) -> None:
+def refuse_others(
+    declared: Mapping[ColumnName, Column], found: Mapping[ColumnName, Column]
+) -> None:
     """Raises: ViewRefused where tables differ."""
     differing = differences(declared, found)
     if differing:
@@ -98,7 +102,7 @@ def refuse_others(declared: Mapping[Name, Column], found: Mapping[Name, Column])
         )
 
 
-def _difference(name: Name, wanted: Column, found: Column | None) -> str:
+def _difference(name: ColumnName, wanted: Column, found: Column | None) -> str:
     return f"{'.'.join(name)} is {found or 'missing'}, wanted is {wanted}"
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from postroad.errors import QueueClosed
 
 Result = TypeVar("Result")
-Job = tuple[
+FileCall = tuple[
     asyncio.AbstractEventLoop, "asyncio.Future[Any]", Callable[..., Any] | None, tuple[Any, ...]
 ]
 """The future of a call with its loop, the function (None ends the thread), and its arguments."""
@@ -29,7 +29,7 @@ class ThreadPool:
 
     def __init__(self, count: int, name: str) -> None:
         self._count, self._name = count, name
-        self._jobs: SimpleQueue[Job] = SimpleQueue()
+        self._jobs: SimpleQueue[FileCall] = SimpleQueue()
         self._threads = 0
         self._under_way = 0
         self._is_closed = False

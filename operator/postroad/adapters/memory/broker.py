@@ -11,7 +11,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.queues import Lease, Message, Queues
+from postroad.adapters.memory.queues import BrokerQueues, ConsumerPlaces, Message
 from postroad.errors import BrokerRefused, BrokerUnavailable, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
 
@@ -22,7 +22,9 @@ CONFIRM_DEADLINE = timedelta(seconds=10)
 class MemoryDelivery:
     """A leased message."""
 
-    def __init__(self, broker: MemoryBroker, message: Message, *, dead: bool, lease: Lease) -> None:
+    def __init__(
+        self, broker: MemoryBroker, message: Message, *, dead: bool, lease: ConsumerPlaces
+    ) -> None:
         self._broker = broker
         self._message = message
         self._dead = dead
@@ -70,7 +72,7 @@ class MemoryDelivery:
         self._forget(queues)
         self._return(queues, failed=True)
 
-    def _forget(self, queues: Queues) -> None:
+    def _forget(self, queues: BrokerQueues) -> None:
         self._lease.count -= 1
         self._lease.freed.set()
         if self._dead:
@@ -78,7 +80,7 @@ class MemoryDelivery:
         else:
             queues.unacked -= 1
 
-    def _return(self, queues: Queues, *, failed: bool) -> None:
+    def _return(self, queues: BrokerQueues, *, failed: bool) -> None:
         if self._dead:
             queues.dead.appendleft(self._message)
             queues.wake()
@@ -92,7 +94,7 @@ class MemoryBroker:
 
     def __init__(
         self,
-        queues: Queues,
+        queues: BrokerQueues,
         delayed: Callable[[], int],
         faults: FaultInjector,
         delivery_limit: int = 20,
@@ -165,7 +167,7 @@ class MemoryBroker:
             else:
                 return
 
-    def _hand_out(self, message: Message, lease: Lease, *, dead: bool) -> MemoryDelivery:
+    def _hand_out(self, message: Message, lease: ConsumerPlaces, *, dead: bool) -> MemoryDelivery:
         delivery = MemoryDelivery(self, message, dead=dead, lease=lease)
         lease.count += 1
         lease.handed_out += 1

@@ -8,7 +8,7 @@ from typing import Any
 
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.field_ownership import SERVER_FIELDS, Manager, applied, updated
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, Place, has_labels
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace, has_labels
 from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
 
@@ -34,7 +34,7 @@ class MemoryKubernetes:
         self._manager = manager
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        place = Place(kind.plural, namespace or "", name)
+        place = ObjectPlace(kind.plural, namespace or "", name)
         return await self._step("get", place, lambda: self.world.objects.get(place))
 
     async def list(
@@ -42,7 +42,7 @@ class MemoryKubernetes:
     ) -> Sequence[Object]:
         found = await self._step(
             "list",
-            Place(kind.plural, namespace or "", ""),
+            ObjectPlace(kind.plural, namespace or "", ""),
             lambda: {
                 "items": [
                     each
@@ -60,13 +60,13 @@ class MemoryKubernetes:
         return {each["metadata"]["uid"] for each in await self.list(kind, namespace, labels)}
 
     async def serves(self, *kinds: Kind) -> bool:
-        await self._step("list", Place("kinds", "", ""), lambda: None)
+        await self._step("list", ObjectPlace("kinds", "", ""), lambda: None)
         return not self.world.kinds or self.world.kinds.issuperset(kinds)
 
     async def may(
         self, verb: str, kind: Kind, namespace: str | None = None, *, subresource: str = ""
     ) -> bool:
-        await self._step("create", Place("reviews", namespace or "", ""), lambda: None)
+        await self._step("create", ObjectPlace("reviews", namespace or "", ""), lambda: None)
         return (verb, kind.plural) not in self.refused
 
     async def apply(self, kind: Kind, wanted: Object, *, force: bool = True) -> Object:
@@ -98,7 +98,7 @@ class MemoryKubernetes:
     async def patch(
         self, kind: Kind, namespace: str | None, name: str, change: Mapping[str, Any]
     ) -> Object | None:
-        place = Place(kind.plural, namespace or "", name)
+        place = ObjectPlace(kind.plural, namespace or "", name)
 
         def effect() -> Object | None:
             found = self.world.objects.get(place)
@@ -136,23 +136,25 @@ class MemoryKubernetes:
 
         await self._step("delete", place, effect)
 
-    def _put(self, place: Place, found: Object, wanted: Object, subresource: str = "") -> Object:
+    def _put(
+        self, place: ObjectPlace, found: Object, wanted: Object, subresource: str = ""
+    ) -> Object:
         kept = {key: found["metadata"].get(key) for key in SERVER_FIELDS}
         metadata = {**wanted["metadata"], **{k: v for k, v in kept.items() if v is not None}}
         changed = {**wanted, "metadata": metadata}
         manager = Manager(self._manager, "Update", subresource)
         return self.world.put(place, updated(found, changed, manager))
 
-    async def _written(self, verb: str, place: Place, effect: Effect) -> Object:
+    async def _written(self, verb: str, place: ObjectPlace, effect: Effect) -> Object:
         written = await self._step(verb, place, effect)
         assert written is not None
         return written
 
-    def _require(self, verb: str, place: Place) -> None:
+    def _require(self, verb: str, place: ObjectPlace) -> None:
         if (verb, place.plural) in self.refused:
             raise KubernetesRefused(f"{place.plural} is forbidden: cannot {verb} it")
 
-    async def _step(self, verb: str, place: Place, effect: Effect) -> Object | None:
+    async def _step(self, verb: str, place: ObjectPlace, effect: Effect) -> Object | None:
         """Run one step, and return a copy of its result."""
 
         def permitted() -> Object | None:
@@ -176,9 +178,9 @@ def merged_patch(found: Any, change: Any) -> Any:
     return merged
 
 
-def _place_of(kind: Kind, found: Mapping[str, Any]) -> Place:
+def _place_of(kind: Kind, found: Mapping[str, Any]) -> ObjectPlace:
     metadata = found["metadata"]
-    return Place(kind.plural, metadata.get("namespace") or "", metadata["name"])
+    return ObjectPlace(kind.plural, metadata.get("namespace") or "", metadata["name"])
 
 
 def _new(wanted: Object) -> Object:
@@ -188,7 +190,7 @@ def _new(wanted: Object) -> Object:
     return {"apiVersion": wanted["apiVersion"], "kind": wanted["kind"], "metadata": metadata}
 
 
-def _without_status(place: Place, wanted: Mapping[str, Any]) -> Object:
+def _without_status(place: ObjectPlace, wanted: Mapping[str, Any]) -> Object:
     kept = deepcopy(dict(wanted))
     if place.plural in STATUS_OF_ITS_OWN:
         kept.pop("status", None)

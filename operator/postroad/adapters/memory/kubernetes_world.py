@@ -34,7 +34,7 @@ EXPIRED: Mapping[str, Any] = {
 }
 
 
-class Place(NamedTuple):
+class ObjectPlace(NamedTuple):
     """Where an object is: plural name of its kind, namespace (empty: none) and name."""
 
     plural: str
@@ -53,9 +53,9 @@ class WatchEvent(NamedTuple):
     object: Object
 
 
-class _Change(NamedTuple):
+class _ObjectChange(NamedTuple):
     version: int
-    place: Place
+    place: ObjectPlace
     before: Object | None
     after: Object | None
 
@@ -66,25 +66,25 @@ class KubernetesWorld:
 
     def __init__(self, clock: Clock, kinds: Iterable[Kind] = (), name: str = "kubernetes") -> None:
         self.kinds = set(kinds)
-        self.objects: dict[Place, Object] = {}
+        self.objects: dict[ObjectPlace, Object] = {}
         self.pruned: set[str] = set()
         """Fields of a status that the CRDs lack."""
 
         self._clock = clock
         self._uids = count(1)
         self._oldest = self.version = OLDEST
-        self._changes: list[_Change] = []
+        self._changes: list[_ObjectChange] = []
         self._changed = asyncio.Event()
         metadata = {"name": "kube-system", "uid": f"uid-of-{name}", "resourceVersion": str(OLDEST)}
         system = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
-        self.objects[Place("namespaces", "", "kube-system")] = system
+        self.objects[ObjectPlace("namespaces", "", "kube-system")] = system
 
     def forget_changes(self) -> None:
         """Forget the changes so far: a watch that goes on from before gets 410."""
         self._oldest = self.version
         self._changes.clear()
 
-    def put(self, place: Place, wanted: Object) -> Object:
+    def put(self, place: ObjectPlace, wanted: Object) -> Object:
         """Store an object, unless nothing would change; return it as it is then."""
         found, metadata = self.objects.get(place), wanted["metadata"]
         if found is None:
@@ -101,7 +101,7 @@ class KubernetesWorld:
             self._remove(place)
         return wanted
 
-    def delete(self, place: Place) -> None:
+    def delete(self, place: ObjectPlace) -> None:
         """Delete an object, or let it wait until its finalizers are gone."""
         found = self.objects[place]
         metadata = found["metadata"]
@@ -113,14 +113,14 @@ class KubernetesWorld:
                 ending["generation"] = metadata["generation"] + 1
             self._write(place, {**found, "metadata": {**metadata, **ending}})
 
-    def _write(self, place: Place, wanted: Object) -> None:
+    def _write(self, place: ObjectPlace, wanted: Object) -> None:
         before = self.objects.get(place)
         self.version += 1
         wanted["metadata"]["resourceVersion"] = str(self.version)
         self.objects[place] = wanted
         self._record(place, before, wanted)
 
-    def _remove(self, place: Place) -> None:
+    def _remove(self, place: ObjectPlace) -> None:
         found = self.objects.pop(place)
         self.version += 1
         self._record(place, found, None)
@@ -130,8 +130,8 @@ class KubernetesWorld:
             if owners and all(owner["uid"] == uid for owner in owners):
                 self.delete(other)
 
-    def _record(self, place: Place, before: Object | None, after: Object | None) -> None:
-        change = _Change(self.version, place, deepcopy(before), deepcopy(after))
+    def _record(self, place: ObjectPlace, before: Object | None, after: Object | None) -> None:
+        change = _ObjectChange(self.version, place, deepcopy(before), deepcopy(after))
         self._changes.append(change)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -145,7 +145,7 @@ class KubernetesWorld:
         """Yield what happens to objects from a version on. None: first those that are there, as
         ADDED. A version that is forgotten gives one ERROR with code 410, and the end."""
 
-        def selects(place: Place, found: Object | None) -> bool:
+        def selects(place: ObjectPlace, found: Object | None) -> bool:
             return found is not None and place.is_of(kind, namespace) and has_labels(found, labels)
 
         seen = self.version if since is None else int(since)
@@ -176,7 +176,7 @@ def has_labels(found: Mapping[str, Any], labels: str) -> bool:
     return all(own.get(name) == value for name, _, value in wanted)
 
 
-def _last_of(change: _Change) -> Object:
+def _last_of(change: _ObjectChange) -> Object:
     """Return an object as a watch shows it that no longer selects it: as it was before, with the
     version of the change."""
     assert change.before is not None

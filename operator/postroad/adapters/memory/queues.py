@@ -29,7 +29,7 @@ class Message:
 
 
 @dataclass(slots=True)
-class Queues:
+class BrokerQueues:
     """The queues of one mail queue, shared by all processes. `clock` is the broker's own."""
 
     clock: Clock
@@ -51,7 +51,7 @@ class Queues:
     _count: int = 0
     _waiting: set[asyncio.Future[None]] = field(default_factory=set)
     _consumers_made: int = 0
-    _with_room: set[Lease] = field(default_factory=set)
+    _with_room: set[ConsumerPlaces] = field(default_factory=set)
     _served: int = 0
 
     @property
@@ -114,12 +114,12 @@ class Queues:
             if not each.done():
                 each.set_result(None)
 
-    def lease(self, prefetch: int) -> Lease:
+    def lease(self, prefetch: int) -> ConsumerPlaces:
         """Return the empty lease of a new consumer."""
         self._consumers_made += 1
-        return Lease(prefetch, self._consumers_made)
+        return ConsumerPlaces(prefetch, self._consumers_made)
 
-    async def next_for(self, lease: Lease) -> Message | None:
+    async def next_for(self, lease: ConsumerPlaces) -> Message | None:
         """Return a message for a consumer with room, or None after a change. Of the consumers that
         wait here, the one served longest ago is served first."""
         self._with_room.add(lease)
@@ -156,7 +156,7 @@ class Queues:
             await asyncio.Event().wait()
 
 
-class Lease:
+class ConsumerPlaces:
     """How many deliveries one consumer holds. `served` is the number of the last message it got,
     among all that the queue handed out."""
 

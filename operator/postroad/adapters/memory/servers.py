@@ -8,7 +8,7 @@ from postroad.adapters.memory.claims import MemoryClaimRecord
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.adapters.memory.queue_users import MemoryQueueUsers, MemoryUser
-from postroad.adapters.memory.queues import Queues
+from postroad.adapters.memory.queues import BrokerQueues
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
 from postroad.domain.names import QueueName
@@ -25,7 +25,7 @@ class MemoryWorld:
         self.view_hosts: dict[str, Clock] = {"one": clock}
         self.schema = Schema()
         self.users: dict[str, MemoryUser] = {}
-        self._queues: dict[str, Queues] = {}
+        self._queues: dict[str, BrokerQueues] = {}
         self._tables: dict[str, Tables] = {}
         self._records: dict[str, Records] = {}
         self._buckets: dict[str, Bucket] = {}
@@ -37,8 +37,8 @@ class MemoryWorld:
         other.users = self.users
         return other
 
-    def queues(self, queue: str) -> Queues:
-        return self._queues.setdefault(queue, Queues(self.clock))
+    def queues(self, queue: str) -> BrokerQueues:
+        return self._queues.setdefault(queue, BrokerQueues(self.clock))
 
     def delayed(self) -> int:
         """Return how many messages are in the delay queues, which all queues share."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from postroad.adapters.network.content import Content
+from postroad.adapters.network.content import OpenContent
 from postroad.domain.internationalized import ascii_address
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.xtext import encode_xtext
@@ -40,7 +40,7 @@ class Needs(NamedTuple):
     """Whether the client that sent the mail declared SMTPUTF8, needed or not."""
 
     @classmethod
-    def of(cls, envelope: Envelope, content: Content) -> Needs:
+    def of(cls, envelope: Envelope, content: OpenContent) -> Needs:
         """Return the needs. A client declares SMTPUTF8 also for mail that is all ASCII; only an
         internationalised envelope or header needs it. Source: RFC 6531 3.4, 3.6."""
         by_utf8 = envelope.origin is not None and (envelope.origin.protocol or "").startswith(

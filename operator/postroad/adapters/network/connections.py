@@ -20,9 +20,9 @@ from postroad.adapters.network.connecting import KnownAddresses, Shunned
 from postroad.adapters.network.exchange import text_of
 from postroad.adapters.network.jobs import ConnectionJob
 from postroad.adapters.network.opening import context_for
-from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.transactions import Transaction
+from postroad.adapters.network.transactions import ClientTransaction
 from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.mail import Outcome
 from postroad.ports.connections import (
@@ -62,7 +62,7 @@ class SmtpConnector:
         """Begin to open a connection (see the port)."""
         next_hop = hop.next_hop
         open_session = partial(
-            Session.open,
+            ClientSession.open,
             KnownAddresses(hop.addresses, next_hop.port, self._shunned),
             next_hop,
             self._ehlo_name,
@@ -77,14 +77,14 @@ class SmtpConnection:
 
     def __init__(
         self,
-        open_session: Callable[[], Awaitable[Session]],
+        open_session: Callable[[], Awaitable[ClientSession]],
         converting: asyncio.Lock,
         on_event: OnEvent,
     ) -> None:
         self._open_session = open_session
         self._converting = converting
         self._on_event = on_event
-        self._session: Session | None = None
+        self._session: ClientSession | None = None
         self._begun: deque[ConnectionJob] = deque()
         """Jobs whose first commands were sent, at most two."""
         self._jobs: deque[ConnectionJob] = deque()
@@ -146,7 +146,7 @@ class SmtpConnection:
         finally:
             await self._end(error)
 
-    async def _serve(self, session: Session) -> None:
+    async def _serve(self, session: ClientSession) -> None:
         """Transmit one job after the other. Raises: WireError."""
         while await self._begin_next(session):
             while self._begun and not self._is_aborted:
@@ -154,7 +154,7 @@ class SmtpConnection:
                 if not await self._transmit(session, job):
                     raise WireError("the session ended with the mail before")
 
-    async def _begin_next(self, session: Session) -> bool:
+    async def _begin_next(self, session: ClientSession) -> bool:
         """Wait for a job, and send its first commands; return False where none is to be sent any
         more. Raises: WireError."""
         while not self._is_closing:
@@ -170,7 +170,7 @@ class SmtpConnection:
                 await session.wire.arrival(_FOR_EVER)
         return False
 
-    def _begin_ready(self, session: Session) -> Transaction | None:
+    def _begin_ready(self, session: ClientSession) -> ClientTransaction | None:
         """Begin the next job if its content is there; else see to it that it will be."""
         if not self._jobs or session.is_worn:
             return None
@@ -183,7 +183,7 @@ class SmtpConnection:
             self._begun.append(self._jobs.popleft())
         return transaction
 
-    async def _transmit(self, session: Session, job: ConnectionJob) -> bool:
+    async def _transmit(self, session: ClientSession, job: ConnectionJob) -> bool:
         """Transmit a job whose first commands were sent. Return whether the session goes on.
         Raises: WireError."""
         transaction, envelope = job.transaction, job.transmission.envelope
@@ -204,17 +204,17 @@ class SmtpConnection:
         await self._report(self._begun, JobFinished(job.number, outcomes))
         return transaction.is_clean
 
-    def _read_ahead(self, session: Session) -> None:
+    def _read_ahead(self, session: ClientSession) -> None:
         """Read the beginning of the next mail, so that its commands can go behind this one."""
         if self._jobs and session.is_pipelined and not session.is_worn:
             self._jobs[0].read(session, self._converting)
 
-    def _behind(self, session: Session) -> bytes:
+    def _behind(self, session: ClientSession) -> bytes:
         """Return the first commands of the next mail, if they may stand behind the end of this."""
         transaction = self._begin_ahead(session)
         return b"" if transaction is None else transaction.first_group
 
-    async def _follow(self, session: Session, transaction: Transaction) -> None:
+    async def _follow(self, session: ClientSession, transaction: ClientTransaction) -> None:
         """Until the end of a mail is answered, send the first commands of a mail that gets ready.
         An error is left to the reading of the reply."""
         try:
@@ -226,7 +226,7 @@ class SmtpConnection:
         except WireError:
             pass
 
-    def _begin_ahead(self, session: Session) -> Transaction | None:
+    def _begin_ahead(self, session: ClientSession) -> ClientTransaction | None:
         if self._is_closing or not session.is_pipelined:
             return None
         transaction = self._begin_ready(session)

@@ -12,7 +12,7 @@ LARGEST_CONVERTED = 64 * 1024 * 1024
 """Octets of a mail that is converted to 7 bits: the conversion holds the whole mail in memory."""
 
 
-class Content:
+class OpenContent:
     """The content of one mail whose first chunk was read."""
 
     def __init__(
@@ -28,12 +28,12 @@ class Content:
         """Whether lines that are too long are folded. Signed mail goes unchanged, because folding
         would break the signature; the next hop decides."""
         self._header, self._rest, self._size_bytes = header, rest, size_bytes
-        self._converted: Content | None = None
+        self._converted: OpenContent | None = None
 
     @classmethod
     async def peek(
         cls, chunks: AsyncIterator[bytes], size_bytes: int, shape: Shape | None = None
-    ) -> Content:
+    ) -> OpenContent:
         """Read the first chunk. Where acceptance recorded no shape, find it if the chunk is the
         whole content. Raises: what the chunks raise."""
         first = await anext(chunks, b"")
@@ -67,7 +67,7 @@ class Content:
         """Return the next chunk after the first, None at the end. Raises: what the chunks raise."""
         return await anext(self._rest, None)
 
-    async def in_seven_bits(self) -> Content:
+    async def in_seven_bits(self) -> OpenContent:
         """Return the content as a next hop without 8BITMIME accepts it; unchanged, if it cannot be
         converted. From then on it is in memory. Raises: what reading it raises."""
         if self._size_bytes > LARGEST_CONVERTED:
@@ -76,7 +76,7 @@ class Content:
             self._converted = await self._convert()
         return self._converted
 
-    async def _convert(self) -> Content:
+    async def _convert(self) -> OpenContent:
         """Converts in steps, between which the event loop runs other tasks: at once, a conversion
         would block the loop for seconds, and a thread would hold the GIL."""
         whole = bytearray()
@@ -95,7 +95,7 @@ class Content:
         if pieces is None:
             return self
         shape = await _shape_of(pieces)
-        return Content(pieces[0], _each(pieces[1:]), sum(map(len, pieces)), shape)
+        return OpenContent(pieces[0], _each(pieces[1:]), sum(map(len, pieces)), shape)
 
 
 def _cut(octets: bytearray, start: int = 0) -> Iterator[bytes]:

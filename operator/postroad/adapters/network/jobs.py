@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 
-from postroad.adapters.network.content import Content
-from postroad.adapters.network.sessions import Session
-from postroad.adapters.network.transactions import Transaction
+from postroad.adapters.network.content import OpenContent
+from postroad.adapters.network.sessions import ClientSession
+from postroad.adapters.network.transactions import ClientTransaction
 from postroad.domain.mail import Outcome
 from postroad.ports.connections import ContentFailed, JobFinished, Transmission
 
@@ -18,10 +18,10 @@ class ConnectionJob:
     def __init__(self, transmission: Transmission) -> None:
         self.transmission = transmission
         self.number = transmission.job
-        self.transaction: Transaction | None = None
+        self.transaction: ClientTransaction | None = None
         self.untransmitted: JobFinished | ContentFailed | None = None
         """What becomes of it without a transaction, once that is known."""
-        self._reading: asyncio.Task[Content] | None = None
+        self._reading: asyncio.Task[OpenContent] | None = None
         self._resources = AsyncExitStack()
 
     @property
@@ -29,13 +29,13 @@ class ConnectionJob:
         """Whether the beginning of the content was read, or could not be."""
         return self._reading is not None and self._reading.done()
 
-    def read(self, session: Session, converting: asyncio.Lock) -> None:
+    def read(self, session: ClientSession, converting: asyncio.Lock) -> None:
         """Begin to read the content, once; wake the session when it is there."""
         if self._reading is None:
             self._reading = asyncio.create_task(self._peek(session, converting))
             self._reading.add_done_callback(lambda _: session.wire.wake())
 
-    def begin(self, session: Session) -> Transaction | None:
+    def begin(self, session: ClientSession) -> ClientTransaction | None:
         """Begin the transaction. None: `untransmitted` has what becomes of the job."""
         assert self._reading is not None
         if self.untransmitted is None:
@@ -45,7 +45,7 @@ class ConnectionJob:
                 self.untransmitted = ContentFailed(self.number, error)
                 return None
             begun = session.begin(self.transmission.envelope, self._reading.result())
-            if isinstance(begun, Transaction):
+            if isinstance(begun, ClientTransaction):
                 self.transaction = begun
                 return begun
             self.untransmitted = JobFinished(self.number, self.all_recipients(begun))
@@ -64,10 +64,10 @@ class ConnectionJob:
             reading.exception()  # else asyncio logs that of a job that is unsaid
         await self._resources.aclose()
 
-    async def _peek(self, session: Session, converting: asyncio.Lock) -> Content:
+    async def _peek(self, session: ClientSession, converting: asyncio.Lock) -> OpenContent:
         chunks = await self._resources.enter_async_context(aclosing(self.transmission.content()))
         shape = await self.transmission.shape()
-        content = await Content.peek(chunks, self.transmission.size_bytes, shape)
+        content = await OpenContent.peek(chunks, self.transmission.size_bytes, shape)
         if session.takes_8bit or not content.may_have_8bit:
             return content
         if not content.is_held:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.adapters.network.exchange import ServiceUnavailable, SessionRefused
-from postroad.adapters.network.sessions import Session
+from postroad.adapters.network.sessions import ClientSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,9 @@ class SessionPool:
     are lent, the borrower waits for one of these.
     """
 
-    def __init__(self, open_session: Callable[[], Awaitable[Session]], limits: PoolLimits) -> None:
+    def __init__(
+        self, open_session: Callable[[], Awaitable[ClientSession]], limits: PoolLimits
+    ) -> None:
         self._open = open_session
         self._limits = limits
         self._longest_idle = limits.idle.total_seconds()
@@ -48,7 +50,7 @@ class SessionPool:
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Borrowers that wait for a session to come back. While there are any, one is busy, or a
         borrower was woken."""
-        self._idle: deque[tuple[Session, float]] = deque()
+        self._idle: deque[tuple[ClientSession, float]] = deque()
         """Each with the loop's time at which it is closed; soonest first."""
         self._watch: asyncio.TimerHandle | None = None
         self._goodbyes: set[asyncio.Task[None]] = set()
@@ -59,7 +61,7 @@ class SessionPool:
         it. Entering raises: SessionRefused when a new one cannot be opened."""
         return Loan(self)
 
-    async def borrow(self) -> Session:
+    async def borrow(self) -> ClientSession:
         """Take a session; the caller calls `give_back`. Raises: SessionRefused."""
         await self._slots.acquire()
         try:
@@ -68,7 +70,7 @@ class SessionPool:
             self._slots.release()
             raise
 
-    def give_back(self, session: Session, *, failed: bool) -> None:
+    def give_back(self, session: ClientSession, *, failed: bool) -> None:
         """Keep a session for the next mail, or close it."""
         self._slots.release()
         if failed and not session.is_reusable:
@@ -87,7 +89,7 @@ class SessionPool:
             self._dismiss(self._idle.pop()[0])
         await asyncio.gather(*self._goodbyes)
 
-    async def _obtain(self) -> Session:
+    async def _obtain(self) -> ClientSession:
         until = asyncio.get_running_loop().time() + LONGEST_WAIT.total_seconds()
         if self._waiting:
             await self._come_back(until)
@@ -139,7 +141,7 @@ class SessionPool:
             if not waiter.done():
                 waiter.set_exception(error)
 
-    def _take_idle(self) -> Session | None:
+    def _take_idle(self) -> ClientSession | None:
         while self._idle:
             session, _ = self._idle.pop()
             if session.is_reusable:
@@ -147,7 +149,7 @@ class SessionPool:
             session.abort()
         return None
 
-    def _keep(self, session: Session) -> None:
+    def _keep(self, session: ClientSession) -> None:
         worn = session.transactions >= self._limits.mails
         if self._is_closed or worn or not session.is_reusable:
             self._dismiss(session)
@@ -166,7 +168,7 @@ class SessionPool:
         due = self._idle[0][1] if self._idle else None
         self._watch = None if due is None else loop.call_at(due, self._expire)
 
-    def _dismiss(self, session: Session) -> None:
+    def _dismiss(self, session: ClientSession) -> None:
         task = asyncio.create_task(session.quit(), name="quit a session")
         self._goodbyes.add(task)
         task.add_done_callback(self._goodbyes.discard)
@@ -180,7 +182,7 @@ class Loan:
     def __init__(self, pool: SessionPool) -> None:
         self._pool = pool
 
-    async def __aenter__(self) -> Session:
+    async def __aenter__(self) -> ClientSession:
         self._session = await self._pool.borrow()
         return self._session
 

@@ -8,11 +8,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from postroad.adapters.network.connecting import Addresses
-from postroad.adapters.network.content import Content
+from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import SessionRefused
 from postroad.adapters.network.opening import context_for
 from postroad.adapters.network.pools import PoolLimits, SessionPool
-from postroad.adapters.network.sessions import Session, SessionStale
+from postroad.adapters.network.sessions import ClientSession, SessionStale
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop
@@ -57,12 +57,12 @@ class SmtpRelay:
     ) -> Mapping[str, Outcome]:
         """Hand over one mail (see the port). The content is read once there is a session for it.
         Raises: what reading the content raises."""
-        peeked: Content | None = None
+        peeked: OpenContent | None = None
         while True:
             try:
                 async with self._pool.session() as session:
                     # Only with a session: while the next hop is away, no content is read (SP-20).
-                    peeked = peeked or await Content.peek(content, size_bytes, await shape())
+                    peeked = peeked or await OpenContent.peek(content, size_bytes, await shape())
                     return self._at_site(await self._transmit(session, envelope, peeked))
             except SessionStale:
                 continue  # ends: each iteration uses up an idle session, and a new one is not stale
@@ -78,7 +78,7 @@ class SmtpRelay:
         return {recipient: placed[id(each)] for recipient, each in outcomes.items()}
 
     async def _transmit(
-        self, session: Session, envelope: Envelope, content: Content
+        self, session: ClientSession, envelope: Envelope, content: OpenContent
     ) -> Mapping[str, Outcome]:
         if session.takes_8bit or not content.may_have_8bit:
             return await session.transmit(envelope, content)
@@ -89,7 +89,7 @@ class SmtpRelay:
         """Close idle sessions; those in use close when they are given back. Idempotent."""
         await self._pool.close()
 
-    async def _open(self) -> Session:
-        return await Session.open(
+    async def _open(self) -> ClientSession:
+        return await ClientSession.open(
             self._addresses, self._next_hop, self._ehlo_name, self._context, self._timeouts
         )

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
 from postroad.adapters.network.connecting import Addresses, KnownAddresses
-from postroad.adapters.network.content import Content
+from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.opening import Opening, SecuringFailed
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.transactions import Outgoing, Transaction
+from postroad.adapters.network.transactions import ClientTransaction, Outgoing
 from postroad.adapters.network.wire import WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
@@ -22,7 +22,7 @@ class SessionStale(WireError):
     """The next hop had closed an idle session before the transaction's first reply."""
 
 
-class Session:
+class ClientSession:
     """One open session. Not for concurrent use."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Session:
         ehlo_name: str | None,
         context: ssl.SSLContext | None,
         timeouts: Timeouts,
-    ) -> Session:
+    ) -> ClientSession:
         """Connect, greet, and start TLS as the next hop's mode requires. With opportunistic TLS, a
         next hop whose TLS is broken gets the mail in clear.
 
@@ -70,7 +70,7 @@ class Session:
         ehlo_name: str | None,
         context: ssl.SSLContext | None,
         timeouts: Timeouts,
-    ) -> Session:
+    ) -> ClientSession:
         try:
             wire = await addresses.connect(timeouts.connect)
         except WireError as error:
@@ -111,7 +111,7 @@ class Session:
         """Whether the next hop offers 8BITMIME."""
         return "8BITMIME" in self._extensions
 
-    async def transmit(self, envelope: Envelope, content: Content) -> dict[str, Outcome]:
+    async def transmit(self, envelope: Envelope, content: OpenContent) -> dict[str, Outcome]:
         """Hand over one mail; return outcomes as the port requires, without the recipients that the
         next hop does not take in the same transaction.
 
@@ -133,7 +133,7 @@ class Session:
 
     # The steps of `transmit`, which a connection takes for several mails at a time.
 
-    def begin(self, envelope: Envelope, content: Content) -> Transaction | Outcome:
+    def begin(self, envelope: Envelope, content: OpenContent) -> ClientTransaction | Outcome:
         """Return the next transaction, or the outcome of a mail that this next hop cannot take at
         all. Until the transaction is settled, the session is not reusable."""
         needs = Needs.of(envelope, content)
@@ -143,7 +143,7 @@ class Session:
         self._is_broken = True  # an exception leaves it so
         recipients = envelope.recipients[: self._limit_of_recipients()]
         mail = Outgoing(envelope, recipients, needs, content)
-        return Transaction(
+        return ClientTransaction(
             self.exchange,
             self._next_hop.protocol,
             self._extensions,
@@ -152,23 +152,23 @@ class Session:
             is_first=self.transactions == 1,
         )
 
-    async def send(self, transaction: Transaction) -> None:
+    async def send(self, transaction: ClientTransaction) -> None:
         """Send the first commands of a transaction. Raises: WireError."""
         await self.exchange.send(transaction.first_group, self._timeouts.command)
 
-    def is_stale(self, transaction: Transaction, error: WireError) -> bool:
+    def is_stale(self, transaction: ClientTransaction, error: WireError) -> bool:
         """Whether a transaction failed for no reason but that the session had ended before it."""
         unused = not (transaction.is_first or transaction.is_answered)
         return unused and not isinstance(error, OutOfStep)
 
     def interrupted(
-        self, transaction: Transaction, envelope: Envelope, error: WireError
+        self, transaction: ClientTransaction, envelope: Envelope, error: WireError
     ) -> dict[str, Outcome]:
         """Return the outcomes of a transaction that ended with an error."""
         transaction.interrupted(error)
         return _with_rest(envelope, transaction.outcomes, text_of(error))
 
-    def settled(self, transaction: Transaction, envelope: Envelope) -> dict[str, Outcome]:
+    def settled(self, transaction: ClientTransaction, envelope: Envelope) -> dict[str, Outcome]:
         """Return the outcomes of a transaction that was carried through."""
         self._is_broken = not transaction.is_clean
         self.learn(transaction)
@@ -180,7 +180,7 @@ class Session:
             return {each: outcomes[each] for each in envelope.recipients if each in outcomes}
         return _with_rest(envelope, outcomes, "451 4.3.0 the next hop gave no answer")
 
-    def learn(self, transaction: Transaction) -> None:
+    def learn(self, transaction: ClientTransaction) -> None:
         """Remember how many recipients the next hop takes in one transaction."""
         if transaction.has_overflowed:
             self._most_recipients = transaction.accepted

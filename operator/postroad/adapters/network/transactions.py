@@ -19,7 +19,7 @@ from postroad.adapters.network.commands import (
     mail_command,
     recipient_command,
 )
-from postroad.adapters.network.content import Content
+from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import ConnectionLost, WireError
@@ -46,10 +46,10 @@ class Outgoing(NamedTuple):
     """Those of its envelope that are offered in this transaction."""
 
     needs: Needs
-    content: Content
+    content: OpenContent
 
 
-class Transaction:
+class ClientTransaction:
     """One transaction of a session: `first_group` is sent, then `run`; where that returns True,
     `send_end` and `conclude`.
 

@@ -61,7 +61,7 @@ class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has
             super()._adapter_emit_data(data)
 
 
-class Connection:
+class RabbitMQConnection:
     """One connection to RabbitMQ, shared by channels of one purpose. `guard` is asked before
     anything is sent."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import pika
 from pika import exceptions
 
-from postroad.adapters.rabbitmq.connection import Channel, Connection
+from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.errors import BrokerUnavailable, ServerError
 
 
@@ -80,7 +80,7 @@ class Subscription:
         channel.when_lost.append(lambda _: self._arrived.set())
 
     @classmethod
-    async def start(cls, connection: Connection, queue: str, prefetch: int) -> Subscription:
+    async def start(cls, connection: RabbitMQConnection, queue: str, prefetch: int) -> Subscription:
         """Subscribe. Raises: ServerError."""
         channel = await connection.channel()
         subscription = cls(channel)

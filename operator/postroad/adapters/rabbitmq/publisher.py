@@ -14,9 +14,9 @@ from uuid import UUID
 import pika
 from pika import exceptions, spec
 
-from postroad.adapters.rabbitmq.connection import Channel, Connection
+from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.translation import translated
-from postroad.adapters.rabbitmq.unconfirmed import Message, Unconfirmed
+from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage, Unconfirmed
 from postroad.batching import Shared
 from postroad.errors import BrokerUnavailable, Unroutable
 
@@ -30,7 +30,7 @@ class Publisher:
     """Publishes one mail queue's messages over a channel of its own, because a missing exchange
     closes the channel. Opens a lost channel again."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: RabbitMQConnection) -> None:
         self._connection = connection
         self._opening: Shared[_Confirming] = Shared()
         self._current: _Confirming | None = None
@@ -44,7 +44,7 @@ class Publisher:
                 current = self._current
                 if current is None or current.channel.lost is not None:
                     current = await self._opening.get(self._open)
-                message = Message(routing_key, message_id, body)
+                message = PublishedMessage(routing_key, message_id, body)
                 # Shielded: after a timeout here, a repetition waits for the same confirm.
                 await asyncio.shield(current.send(exchange, message))
         except TimeoutError as error:
@@ -78,7 +78,7 @@ class _Confirming:
         channel.when_lost.append(self._unconfirmed.lose)
         channel.driver.add_on_return_callback(self._on_return)
 
-    def send(self, exchange: str, message: Message) -> asyncio.Future[None]:
+    def send(self, exchange: str, message: PublishedMessage) -> asyncio.Future[None]:
         """Send the message, unless it waits for a confirm; return the pending confirm. There is no
         await between the count and the send, because the tag is the server's own count.
         Raises: ServerError."""

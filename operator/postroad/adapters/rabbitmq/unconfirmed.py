@@ -24,7 +24,7 @@ MOST_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class PublishedMessage:
     """A published message. Two equal ones are one, published twice."""
 
     routing_key: str
@@ -36,12 +36,12 @@ class Unconfirmed:
     """Unconfirmed messages, by delivery tag and by message."""
 
     def __init__(self) -> None:
-        self._messages: dict[int, Message] = {}
-        self._confirms: dict[Message, asyncio.Future[None]] = {}
+        self._messages: dict[int, PublishedMessage] = {}
+        self._confirms: dict[PublishedMessage, asyncio.Future[None]] = {}
         self._count: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
 
-    def confirm_of(self, message: Message) -> asyncio.Future[None] | None:
+    def confirm_of(self, message: PublishedMessage) -> asyncio.Future[None] | None:
         """Return the pending confirm of a message; None: it is not among them."""
         return self._confirms.get(message)
 
@@ -55,7 +55,7 @@ class Unconfirmed:
                 " quorum_status QUEUE",
             )
 
-    def add(self, tag: int, message: Message) -> asyncio.Future[None]:
+    def add(self, tag: int, message: PublishedMessage) -> asyncio.Future[None]:
         """Note a message as sent; return its pending confirm."""
         confirm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         confirm.add_done_callback(_seen)

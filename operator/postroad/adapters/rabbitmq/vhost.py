@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.access import Access
-from postroad.adapters.rabbitmq.connection import Channel, Connection
+from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.management import Management
 from postroad.batching import Shared
 from postroad.domain.replicas import members_to_add
@@ -32,8 +32,8 @@ class Vhost:
 
     def __init__(self, access: Access, guard: Guard | None = None) -> None:
         self.name = access.vhost
-        self.publishing = Connection(access, "publisher", guard)
-        self.consuming = Connection(access, "consumer", guard)
+        self.publishing = RabbitMQConnection(access, "publisher", guard)
+        self.consuming = RabbitMQConnection(access, "consumer", guard)
         self.management = Management(access, guard) if access.management_url else None
         self._declared_at: float | None = None
         self._declaring: Shared[None] = Shared()

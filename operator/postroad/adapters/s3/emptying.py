@@ -35,7 +35,7 @@ class _Versioning(Enum):
     UNKNOWN = auto()
 
 
-class _Page(NamedTuple):
+class _DeletedPage(NamedTuple):
     """What one request deletes; delete markers are no objects."""
 
     doomed: list[ObjectIdentifierTypeDef]
@@ -93,16 +93,16 @@ async def require_empty(store: Store, bucket: str, prefix: str) -> None:
         )
 
 
-async def _pages(store: Store, bucket: str, prefix: str) -> AsyncIterator[_Page]:
+async def _pages(store: Store, bucket: str, prefix: str) -> AsyncIterator[_DeletedPage]:
     if await store(lambda client: _may_list_versions(client, bucket)):
         async for page in _version_pages(store, bucket, prefix):
             yield page
         return
     async for keys in pages(store, bucket, prefix):
-        yield _Page([{"Key": key} for key in keys], len(keys))
+        yield _DeletedPage([{"Key": key} for key in keys], len(keys))
 
 
-async def _version_pages(store: Store, bucket: str, prefix: str) -> AsyncIterator[_Page]:
+async def _version_pages(store: Store, bucket: str, prefix: str) -> AsyncIterator[_DeletedPage]:
     more: dict[str, str] = {}
     while True:
         answer = await store(
@@ -111,7 +111,7 @@ async def _version_pages(store: Store, bucket: str, prefix: str) -> AsyncIterato
             )
         )
         versions, markers = answer.get("Versions", ()), answer.get("DeleteMarkers", ())
-        yield _Page([*map(_identifier, versions), *map(_identifier, markers)], len(versions))
+        yield _DeletedPage([*map(_identifier, versions), *map(_identifier, markers)], len(versions))
         if not answer.get("IsTruncated"):
             return
         more = {

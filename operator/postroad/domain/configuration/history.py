@@ -26,7 +26,7 @@ STATUS_ENTRIES = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Event:
+class _RecordedEvent:
     """What every event has. `by` is the part of postroad that wrote it; `generation` is that of the
     resource it followed, None where there is no resource."""
 
@@ -37,7 +37,7 @@ class _Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Accepted(_Event):
+class _Accepted(_RecordedEvent):
     version: int
     configuration: ViewConfiguration
 
@@ -55,7 +55,7 @@ class ConfigurationChanged(_Accepted):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigurationRefused(_Event):
+class ConfigurationRefused(_RecordedEvent):
     """A change that would have made mail invisible; the configuration before it stays in force."""
 
     wanted: ViewConfiguration
@@ -127,7 +127,7 @@ def replay(events: Iterable[ConfigurationEvent]) -> Configured | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class ConfigurationDecision:
     """What to do about a wanted configuration.
 
     `event` is to be appended (None: the history has it already); `refusal` is None unless it is
@@ -146,7 +146,7 @@ def decide(
     at: datetime,
     by: str = "",
     generation: int | None = None,
-) -> Decision:
+) -> ConfigurationDecision:
     """Decide about a wanted configuration.
 
     The configuration that holds already gives no event, and neither does a refusal that was
@@ -154,10 +154,10 @@ def decide(
     """
     state = replay(events)
     if state is not None and wanted == state.configuration:
-        return Decision(None, None, state)
+        return ConfigurationDecision(None, None, state)
     refusal = refusal_of(state.configuration, wanted) if state else None
     if state is not None and refusal is not None and _was_refused(events, wanted):
-        return Decision(None, refusal, state)
+        return ConfigurationDecision(None, refusal, state)
     common: dict[str, Any] = {
         "sequence": state.sequence + 1 if state else 1,
         "at": to_milliseconds(at),
@@ -175,7 +175,7 @@ def decide(
         event = ConfigurationChanged(
             **common, version=version, configuration=wanted, changes=changes
         )
-    return Decision(event, refusal, evolve(state, event))
+    return ConfigurationDecision(event, refusal, evolve(state, event))
 
 
 def _was_refused(events: Sequence[ConfigurationEvent], wanted: ViewConfiguration) -> bool:
