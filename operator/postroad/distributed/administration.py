@@ -19,7 +19,7 @@ from postroad.distributed.concurrency import TRIES, count
 from postroad.distributed.discard import discard_letter
 from postroad.distributed.engine import Engine
 from postroad.distributed.remove import remove
-from postroad.distributed.requeue import requeue_letter, selected
+from postroad.distributed.requeue import requeue_letter
 from postroad.domain.entries import Change, EndingKind, Entry, Mark
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.selection import Selector
@@ -152,7 +152,7 @@ async def change_letters(step: LetterStep, engine: Engine, selector: Selector) -
     selector.require_purpose()
     engine.check_open()
     changed = 0
-    async for letter in selected(engine, selector):
+    async for letter in dead_letters.selected(engine, selector):
         changed += await step(engine, letter)
     return changed
 

@@ -1,16 +1,20 @@
-"""Dead letters: mail that was given up, kept apart with the reason."""
+"""Dead letters: mail is given up, kept apart with the reason, and listed."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace as copy
 from uuid import UUID
 
+from postroad.distributed.browse import view_of
 from postroad.distributed.endings import CLEANED, end, mark_if_passed
 from postroad.distributed.engine import Engine
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
+from postroad.domain.mail_views import MailView
+from postroad.domain.selection import Selector
 from postroad.ports.view import DeadLetter
 
 OVER_THE_LIMIT = "delivery limit exceeded: consumers crashed on it repeatedly"
@@ -70,3 +74,61 @@ def is_rejected(mark: Mark) -> bool:
     meanwhile may have delivered it all the same: its letter is stale then."""
     is_given_up = mark.ending is not None and mark.ending.kind is EndingKind.REJECTED
     return is_given_up and mark.delivered_at is None
+
+
+async def end_as_dead(engine: Engine, entry: Entry) -> Mark | None:
+    """Return None when the entry ended as rejected, else its mark. Finishes a `give_up` that
+    stopped half way. A cleaned entry has no mark any more, and was final; late mail, before browse
+    start too, still has its row, and is not over."""
+    limits = await engine.limits_cache.refresh()
+    if limits.have_passed(entry.key.slice_start) and await engine.view.row(entry.key) is None:
+        return None
+    ending = Ending(EndingKind.REJECTED, engine.clock.now())
+    standing = await engine.view.end(entry.key, ending, entry.traits)
+    return None if standing is None or is_rejected(standing) else standing
+
+
+async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
+    """Return the present state of a listed letter, None when it is gone. A letter that came back
+    with a server which missed its deletion, or that a suspended process wrote again, is deleted
+    once more: its mail is over, or waits. Call it under the letter's claim."""
+    current = await engine.view.letter(listed.month, listed.enqueue_id)
+    if current is None and listed.entry is not None:
+        await engine.view.delete_letter(listed)
+    return current
+
+
+async def views(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
+    """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None).
+    Raises: ViewError."""
+    now = engine.clock.now()
+    async for letter in selected(engine, selector or Selector.all()):
+        yield _unreadable(letter) if letter.entry is None else view_of(letter.entry, now, letter)
+
+
+async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
+    """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
+    now = engine.clock.now()
+    async for letter in engine.view.letters():
+        if letter.entry is None:
+            selected = selector == Selector.all() or selector.enqueue_id == letter.enqueue_id
+        else:
+            selected = selector.matches(letter.entry, now)
+        if selected:
+            yield letter
+
+
+def _unreadable(letter: DeadLetter) -> MailView:
+    """Return the view of a message that is no reference, addressed to the postmaster."""
+    return MailView(
+        enqueue_id=letter.enqueue_id,
+        mail_id=letter.enqueue_id,
+        mail=Envelope(sender=None, recipients=("postmaster",), name="unreadable message"),
+        accepted_at=letter.died_at,
+        enqueued_at=letter.died_at,
+        due_at=None,
+        held=False,
+        attempt=0,
+        size_bytes=len(letter.body or b""),
+        reason=letter.reason,
+    )

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.distributed import administration, requeue
+from postroad.distributed import administration, dead_letters
 from postroad.distributed.ages import AgesCache
 from postroad.distributed.audit import Orphan, audit
 from postroad.distributed.browse import browse
@@ -83,7 +83,7 @@ class DistributedQueue(Administration):
         return await purge(self._engine)
 
     def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
-        return requeue.dead_letters(self._engine, selector)
+        return dead_letters.views(self._engine, selector)
 
     async def republish(self, older_than: timedelta) -> int:
         decide = administration.republished(older_than)

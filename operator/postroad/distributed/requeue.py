@@ -1,4 +1,4 @@
-"""Dead letters listed, and given a new entry.
+"""Requeue: dead letters get a new entry.
 
 The new entry's key is written into the letter first, and its message once its row is in: so a
 requeue that stopped half way continues with the same entry, or ends it when its row may have come
@@ -8,31 +8,19 @@ processes from requeueing the same letter. Source: ADR 0018.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import replace as copy
 from uuid import UUID
 
-from postroad.distributed.browse import view_of
-from postroad.distributed.dead_letters import is_rejected
+from postroad.distributed.dead_letters import end_as_dead, letter_of
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import is_withdrawn, publish, withdraw_row
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.mail_views import MailView
+from postroad.domain.entries import Change, Entry
+from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.references import Reference
-from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
 from postroad.domain.wire import decode, encode
 from postroad.errors import UnreadableReference
 from postroad.ports.view import DeadLetter, Record
-
-
-async def dead_letters(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
-    """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None).
-    Raises: ViewError."""
-    now = engine.clock.now()
-    async for letter in selected(engine, selector or Selector.all()):
-        yield _unreadable(letter) if letter.entry is None else view_of(letter.entry, now, letter)
 
 
 async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
@@ -46,16 +34,6 @@ async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
         return current is not None and await _requeue(engine, current)
     finally:
         await engine.view.release_claim(letter.enqueue_id, owner)
-
-
-async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
-    """Return the present state of a listed letter, None when it is gone. A letter that came back
-    with a server which missed its deletion, or that a suspended process wrote again, is deleted
-    once more: its mail is over, or waits. Call it under the letter's claim."""
-    current = await engine.view.letter(listed.month, listed.enqueue_id)
-    if current is None and listed.entry is not None:
-        await engine.view.delete_letter(listed)
-    return current
 
 
 async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
@@ -143,18 +121,6 @@ async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
     return True
 
 
-async def end_as_dead(engine: Engine, entry: Entry) -> Mark | None:
-    """Return None when the entry ended as rejected, else its mark. Finishes a `give_up` that
-    stopped half way. A cleaned entry has no mark any more, and was final; late mail, before browse
-    start too, still has its row, and is not over."""
-    limits = await engine.limits_cache.refresh()
-    if limits.have_passed(entry.key.slice_start) and await engine.view.row(entry.key) is None:
-        return None
-    ending = Ending(EndingKind.REJECTED, engine.clock.now())
-    standing = await engine.view.end(entry.key, ending, entry.traits)
-    return None if standing is None or is_rejected(standing) else standing
-
-
 def _again(entry: Entry, key: EntryKey) -> Entry:
     change = Change(entry.envelope.recipients, None, False, entry.attempt, entry.last_error)
     return entry.with_change(key, change)
@@ -183,31 +149,3 @@ async def _forget_failures(engine: Engine, entry: Entry) -> None:
     )
     if forgotten:
         await engine.view.record(entry.mail_id, forgotten)
-
-
-async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
-    """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
-    now = engine.clock.now()
-    async for letter in engine.view.letters():
-        if letter.entry is None:
-            selected = selector == Selector.all() or selector.enqueue_id == letter.enqueue_id
-        else:
-            selected = selector.matches(letter.entry, now)
-        if selected:
-            yield letter
-
-
-def _unreadable(letter: DeadLetter) -> MailView:
-    """Return the view of a message that is no reference, addressed to the postmaster."""
-    return MailView(
-        enqueue_id=letter.enqueue_id,
-        mail_id=letter.enqueue_id,
-        mail=Envelope(sender=None, recipients=("postmaster",), name="unreadable message"),
-        accepted_at=letter.died_at,
-        enqueued_at=letter.died_at,
-        due_at=None,
-        held=False,
-        attempt=0,
-        size_bytes=len(letter.body or b""),
-        reason=letter.reason,
-    )
