@@ -84,6 +84,13 @@ def test_every_requirement_decision_and_invariant_that_is_cited_is_written() -> 
     assert {name: found - known for name, found in cited.items() if found - known} == {}
 
 
+def test_no_two_decisions_have_one_number() -> None:
+    numbers = [path.name[:4] for path in (ROOT / "docs/adr").glob("[0-9]*.md")]
+
+    assert len(numbers) > 40
+    assert sorted({each for each in numbers if numbers.count(each) > 1}) == []
+
+
 @needs_a_clone
 def test_the_list_of_requirements_that_nothing_cites_is_true() -> None:
     written, uncited = requirements()

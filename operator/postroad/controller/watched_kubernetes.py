@@ -5,7 +5,7 @@ has written since, the written one is read, and after a conflict the next read i
 must not miss an object that is new, or read one that is gone, asks the API server itself. A
 QueueCluster that no index has is asked for, too.
 
-Source: ADR 0040; Kubernetes documentation (API Concepts: resource versions are decimal numbers, of
+Source: ADR 0046; Kubernetes documentation (API Concepts: resource versions are decimal numbers, of
 which the greater one is newer).
 """
 

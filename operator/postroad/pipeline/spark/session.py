@@ -1,4 +1,4 @@
-"""Starts Spark in this process, on Java 17. Source: ADR 0045."""
+"""Starts Spark in this process, on Java 17. Source: ADR 0047."""
 
 from __future__ import annotations
 
