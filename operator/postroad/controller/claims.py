@@ -1,8 +1,8 @@
 """Claims what MailQueues and QueueClusters use at the servers, so that one QueueCluster changes it.
 
-The record stands at each server. Who finds another claimant takes nothing, unless the other one is
-gone, or lost the keyspace to this one, or an administrator lets it adopt the object. Source:
-ADR 0040.
+The record stands at each server. A claimant takes no object of another one, unless the other one
+is gone, or lost the keyspace to this one, or an administrator lets this one adopt the object.
+Source: ADR 0040.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ class Deletion:
             return await self._stopped(found, progress, invalid_fields(error))
         except (KubernetesUnavailable, KubernetesConflict):
             raise
-        except ResourceConflict as error:  # all of it is another one's
+        except ResourceConflict as error:  # another claimant has all of it
             progress = progress.left_to_others(why(error))
             await self._end(found, None, None, progress)
             return None
@@ -200,11 +200,11 @@ class Deletion:
             bucket = queue.bucket(cluster.spec)
             size = (await self._engines.figures(cluster.servers, queue, bucket))["size"]
         except TimeoutError:
-            return True, "mails may wait, which Cassandra did not count in time"
+            return True, "mails may wait: Cassandra did not count them in time"
         except QueueNotFound:
             return False, "mails may wait, and the configuration history is gone"
         except PostroadError as error:
-            return error.transient, f"mails may wait, which could not be counted: {why(error)}"
+            return error.transient, f"mails may wait; they could not be counted: {why(error)}"
         if not size:
             return False, None
         return False, "1 mail waits" if size == 1 else f"{size} mails wait"
@@ -281,7 +281,7 @@ class Deletion:
         *,
         is_stuck: bool = False,
     ) -> bool:
-        """Write the status; return whether the reason is another than before."""
+        """Write the status; return whether the reason has changed."""
         before = found.get("status") or {}
         stalls = is_stuck or (progress is not None and progress.is_stuck)
         findings = [

@@ -1,7 +1,7 @@
 """How far a deletion is, as the status has it: pure.
 
-The status is all that an operator needs to go on with a deletion that another one began. A part
-that is done is not looked at again; where the others stand, their servers show.
+The status is all that an operator needs to go on with a deletion that another one began. It asks
+no server again about a part that is done; the servers show how far the other parts are.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LONGEST_WHY = 500
 """Characters of one error."""
 
 OTHERS = (BucketNotOwned, ResourceConflict)
-"""The errors about what is another one's."""
+"""The errors about objects of another claimant or view."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionProgress:
-    """`left_behind`: the parts that stay because they are another one's, with the reasons.
+    """`left_behind`: the parts that stay because another claimant has them, with the reasons.
     `held_up`: the errors of the last step, by part."""
 
     began_at: datetime
@@ -39,7 +39,7 @@ class DeletionProgress:
     left_behind: tuple[tuple[Part, str], ...] = ()
     held_up: tuple[tuple[Part, str], ...] = ()
     is_stuck: bool = False
-    """Whether time alone helps none of the parts that are held up."""
+    """Whether each part that is held up needs an administrator."""
 
     @classmethod
     def of(cls, status: Mapping[str, Any], now: datetime) -> DeletionProgress:
@@ -75,7 +75,7 @@ class DeletionProgress:
         return len(self.done) == len(Part)
 
     def after(self, steps: Mapping[Part, ErasureStep], now: datetime) -> DeletionProgress:
-        """Return the progress after a step. What is another one's is none of the queue's."""
+        """Return the progress after a step. A part that another claimant has counts as done."""
         errors = {part: each.error for part, each in steps.items() if each.error is not None}
         foreign = {part: why(each) for part, each in errors.items() if isinstance(each, OTHERS)}
         ended = [part for part, each in steps.items() if each.is_done or part in foreign]
@@ -93,7 +93,7 @@ class DeletionProgress:
         )
 
     def left_to_others(self, reason: str) -> DeletionProgress:
-        """Return the progress of a queue of which all that is left is another one's."""
+        """Return the progress where another claimant has all parts that are left."""
         rest = tuple((each, reason) for each in Part if each not in self.done)
         return replace(self, left_behind=(*self.left_behind, *rest))
 

@@ -1,8 +1,8 @@
-"""Keeps effects in while this process does not hold the Lease.
+"""Holds effects back while this process does not hold the Lease.
 
-The fence is asked where a request leaves the process, because a process may be suspended anywhere
-before that. It never opens again once it was shut. What it cannot hold back, because a thread or
-the event loop hangs, ends with the process. Source: ADR 0041.
+Each adapter asks the fence just before a request leaves, because the process may be suspended
+anywhere before that. A fence that was shut stays shut. Where a thread or the event loop hangs, so
+that an effect might pass, the watchdog ends the process. Source: ADR 0041.
 """
 
 from __future__ import annotations

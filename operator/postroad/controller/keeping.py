@@ -2,9 +2,9 @@
 watches.
 
 An operator of some namespaces sees their MailQueues alone. Tables computed over these would not
-fit the others, and a QueueCluster that none of these uses would be let go. So an operator leaves a
-QueueCluster alone, with the MailQueues that refer to it, that is kept by one whose namespaces it
-does not all watch. The API server decides between two at once, by the version of the status.
+fit the others, and a QueueCluster that none of these uses would be let go. So an operator
+leaves a QueueCluster and its MailQueues alone while the operator that keeps it watches a namespace
+that this one does not. The API server decides between two at once, by the version of the status.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def keeper(namespaces: Sequence[str]) -> list[str]:
 
 
 def is_kept_elsewhere(found: Mapping[str, Any], namespaces: Sequence[str]) -> bool:
-    """Whether another operator keeps a QueueCluster, which watches more than these namespaces."""
+    """Whether an operator that watches more than these namespaces keeps a QueueCluster."""
     recorded = set((found.get("status") or {}).get(KEEPER) or ())
     return bool(namespaces) and not recorded <= set(namespaces)
 

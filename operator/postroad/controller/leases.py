@@ -101,7 +101,7 @@ class Candidacy:
 
     @property
     def until(self) -> timedelta | None:
-        """Before it this process may have effects; None: it may not."""
+        """Until when this process may have effects; None: it may have none."""
         return None if self.held is None or self.lost else self.held + self.rules.deadline
 
     def next_step(

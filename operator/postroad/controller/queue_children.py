@@ -217,7 +217,7 @@ def _workload(
 
 
 def _within_quota(state: ReconcileState, most: int | None, found: Finding) -> Finding:
-    """Return that a queue has fewer workers than it declares, where the quota is why."""
+    """Return the finding, or a bad one where the quota allows fewer workers than are declared."""
     workers, made = state.queue.spec.workers, (state.report.fields.get("workers") or {})
     if workers is None or most is None or not found.is_good:
         return found

@@ -41,8 +41,8 @@ SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLO
 @dataclass(slots=True)
 class ReconcileState:
     """One reconcile of a MailQueue: what it read, and its findings so far. `expected`: kinds and
-    names of the children that are there unless another process deleted them. `waits`: the pods are
-    not all replaced yet that a newer operator wants to replace."""
+    names of the children that are there unless another process deleted them. `waits`: a newer
+    operator wants to replace pods, and has not replaced all of them yet."""
 
     queue: Queue
     before: Mapping[str, Any]

@@ -2,7 +2,7 @@
 
 What a user changes, replaces the pods of that MailQueue at once. A newer operator would replace
 those of all MailQueues together: so each waits until fewer than `upgrades.atOnce` of its
-QueueCluster replace theirs. Which do, the Deployments show, so that the next operator knows too.
+QueueCluster replace theirs. The Deployments show which ones do, also to the next operator.
 Source: ADR 0043.
 """
 
