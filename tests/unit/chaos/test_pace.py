@@ -1,0 +1,71 @@
+"""The paces of runs: docs/chaos.md has the durations of production and of `QUICK`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+
+from chaos.pace import PRODUCTION, QUICK, Pace
+from postroad.distributed import drain_check, letter_maintenance, row_maintenance
+from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.worker.maintenance import MAINTENANCE_INTERVAL
+from support.repository import ROOT
+
+ROW = re.compile(r"^\| (\w[^|]*) \| ([\d., a-z]+) \| ([\d., a-z]+) \|$", re.MULTILINE)
+
+
+def documented(column: int) -> dict[str, str]:
+    """Return a column of the table by the first one."""
+    text = (ROOT / "docs/chaos.md").read_text().partition("### Durations over real servers")[2]
+    return {found[1]: found[column] for found in ROW.finditer(text.partition("\n## ")[0])}
+
+
+def written(*durations: timedelta) -> str:
+    """Return durations as the table has them."""
+    return ", ".join(map(_written, durations))
+
+
+def _written(duration: timedelta) -> str:
+    seconds = duration.total_seconds()
+    if seconds >= 3600:
+        return f"{seconds / 3600:g} h"
+    return f"{seconds / 60:g} min" if seconds >= 120 else f"{seconds:g} s"
+
+
+def in_code(pace: Pace, window: timedelta) -> dict[str, str]:
+    timing = pace.timing
+    return {
+        "deadline, tolerated skew, grace period": written(
+            timing.deadline, timing.skew, timing.grace
+        ),
+        "lease of limits and configuration": written(timing.lease),
+        "redelivery delay, claim after, claim": written(
+            timing.redelivery_delay, timing.keep_after, timing.claim
+        ),
+        "hold, longest backoff, longest upload": written(
+            timing.longest_wait, timing.longest_backoff, timing.upload
+        ),
+        "slice window, maintenance, row maintenance, purge timeout": written(
+            window, timedelta(seconds=pace.maintenance), pace.row_maintenance, pace.purge_timeout
+        ),
+    }
+
+
+@pytest.mark.parametrize(
+    ("column", "pace", "window"),
+    [(2, PRODUCTION, ViewConfiguration().slice_window), (3, QUICK, QUICK.window)],
+    ids=["production", "quick"],
+)
+def test_the_documented_durations_are_those_of_the_code(
+    column: int, pace: Pace, window: timedelta
+) -> None:
+    assert documented(column) == in_code(pace, window)
+
+
+def test_the_pace_of_production_is_that_of_the_engine() -> None:
+    assert timedelta(seconds=PRODUCTION.maintenance) == MAINTENANCE_INTERVAL
+    assert PRODUCTION.row_maintenance == row_maintenance.ROW_PASS_INTERVAL
+    assert PRODUCTION.row_maintenance == letter_maintenance.LETTER_PASS_INTERVAL
+    assert PRODUCTION.purge_timeout == drain_check.PURGE_TIMEOUT
