@@ -189,6 +189,8 @@ def _figures(
     for what, figures in (("accepted", traffic.accepted), ("come out", traffic.delivered)):
         before = traffic.within(figures, first, began)
         meanwhile = traffic.within(figures, began, gone)
+        assert before, f"no mail of the neighbour was {what} before"
+        assert meanwhile, f"no mail of the neighbour was {what} meanwhile"
         results += [
             compared(f"neighbour's mail is {what}, {name}", case, "ms",
                      [1000 * percentile(meanwhile, share)], "before",

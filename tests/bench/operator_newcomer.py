@@ -89,7 +89,7 @@ async def _newcomers(
     """Make queues one after the other while a situation goes on, and time each."""
     seconds: list[float] = []
     while len(seconds) < NEWCOMERS and (goes_on is None or await goes_on()):
-        name = f"{situation.replace(' ', '-')}-{len(seconds)}"
+        name = f"{situation.lower().replace(' ', '-')}-{len(seconds)}"
         began = time.monotonic()
         await apply_queues(site, [names(1, site, name)[0]])
         seconds.append(await watch.until_ready([f"{name}-0"], PATIENCE_SECONDS) - began)
