@@ -26,6 +26,7 @@ WRONG = [
     ("worker/__init__.py", "postroad.pipeline.states"),
     ("pipeline/states.py", "pyspark"),
     ("pipeline/states.py", "time"),
+    ("pipeline/planning.py", "os"),
     ("routing/plans.py", "random"),
     ("distributed/__init__.py", "pika"),
     ("worker/routing.py", "dns.message"),

@@ -1,0 +1,157 @@
+"""What a run of the archive reads, what it has already, and what is missing for good. Pure.
+
+The records of closed slices name slice, window and buckets with rows, under whatever configuration
+these were written; so no history is needed to find them. Source: ADR 0045.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from postroad.domain.slices import Partition
+from postroad.ports.marks import PartitionStamp
+from postroad.ports.view import ClosedSlice, Limits
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedPartition:
+    """A partition as the lake has it. `is_settled`: while its stamp stays the same, so do its
+    entries. `is_over`: each of them has a final mark. `is_final`: it is not read again. One whose
+    last reading was discarded is none of these."""
+
+    partition: Partition
+    stamp: PartitionStamp
+    is_settled: bool = False
+    is_over: bool = False
+    is_final: bool = False
+
+
+class ReadCounts(NamedTuple):
+    """What a reading of a partition found: rows, decodable or not; those of them without a final
+    mark; replacements under way, which are counted among these."""
+
+    rows: int
+    live: int
+    unfinished: int
+
+
+class Gap(NamedTuple):
+    """Slices that start from `first` on and before `before`, and are not in the lake as they
+    ended."""
+
+    first: datetime
+    before: datetime
+
+
+def to_ask(
+    closed: Iterable[ClosedSlice], archived: Mapping[Partition, ArchivedPartition]
+) -> list[Partition]:
+    """Return the partitions with rows that are not final."""
+    return [
+        partition
+        for each in closed
+        for partition in partitions_of(each)
+        if partition not in archived or not archived[partition].is_final
+    ]
+
+
+def partitions_of(closed: ClosedSlice) -> list[Partition]:
+    """Return the partitions of a slice that had rows when it was closed."""
+    return [Partition(closed.slice_start, bucket) for bucket in sorted(closed.rows)]
+
+
+def without_reading(
+    had: ArchivedPartition | None, closed: ClosedSlice, stamp: PartitionStamp
+) -> ArchivedPartition | None:
+    """Return what the lake has of a partition that did not change since it was read, except that
+    its slice may be drained by now; None when it must be read. A drained partition in which mail
+    waited has changed, whatever its stamp is: cleanup deletes stamps too."""
+    if had is None or not had.is_settled or had.stamp != stamp:
+        return None
+    if closed.drained and not had.is_over:
+        return None
+    return replace(had, is_final=closed.drained)
+
+
+def after_reading(
+    had: ArchivedPartition,
+    closed: ClosedSlice,
+    counts: ReadCounts,
+    limits: Limits,
+    settled_before: datetime,
+) -> ArchivedPartition | None:
+    """Return what the lake has of a partition after a reading; None where cleanup may have
+    overtaken it, so that its entries are not to be kept. `had` has the stamp, which was read before
+    the rows, as `closed` was; `limits` were read after the marks."""
+    is_missing = counts.rows < closed.rows.get(had.partition.bucket_id, 0)
+    if is_missing or (closed.drained and counts.live):
+        return None
+    if limits.have_passed(closed.slice_start) and not closed.drained:
+        return None
+    is_settled = had.stamp.settled(settled_before) and not counts.unfinished
+    return replace(had, is_settled=is_settled, is_over=not counts.live, is_final=closed.drained)
+
+
+def archived_through(
+    limits: Limits, closed: Iterable[ClosedSlice], final: Collection[Partition]
+) -> datetime | None:
+    """Return the instant before which all slices are archived that were not cleaned before: the
+    first closed slice that is not final, and never after browse start, before which every slice
+    with rows is closed. None: nothing is known yet."""
+    waiting = (
+        each.slice_start
+        for each in closed
+        if any(partition not in final for partition in partitions_of(each))
+    )
+    if limits.browse_start is None:
+        return None
+    return min([limits.browse_start, *waiting])
+
+
+def new_gaps(
+    limits: Limits,
+    closed: Iterable[ClosedSlice],
+    archived: Iterable[ArchivedPartition],
+    *,
+    step: timedelta,
+    waits: bool,
+) -> tuple[Gap, ...]:
+    """Return what was cleaned since the last run and is not in the lake as it ended.
+
+    `step` is the smallest slice window that the queue ever had, which divides all others. `waits`:
+    cleanup was still waiting for the archive when the slices were listed. Otherwise it may be under
+    way: it has deleted the records of slices in order, and not moved content start yet, so the gap
+    reaches to the first record that is left. A gap may hold slices without rows.
+    """
+    first, before = limits.archived_through, limits.content_start
+    if first is None or limits.browse_start is None:
+        return ()
+    if not waits:
+        before = min((each.slice_start for each in closed), default=limits.browse_start)
+    if before is None:
+        return ()
+    found: dict[datetime, bool] = {}
+    for each in archived:
+        start = each.partition.slice_start
+        if first <= start < before:
+            found[start] = found.get(start, True) and each.is_final
+    gaps: list[Gap] = []
+    for start in sorted(start for start, is_whole in found.items() if is_whole):
+        gaps.append(Gap(first, start))
+        first = start + step
+    gaps.append(Gap(first, before))
+    return tuple(gap for gap in gaps if gap.first < gap.before)
+
+
+def merged(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Return the same gaps in order, those that meet or overlap as one."""
+    found: list[Gap] = []
+    for gap in sorted(gaps):
+        if found and gap.first <= found[-1].before:
+            found[-1] = Gap(found[-1].first, max(found[-1].before, gap.before))
+        else:
+            found.append(gap)
+    return tuple(found)
