@@ -2,7 +2,7 @@
 `archived_through`, for which cleanup waits.
 
 The order makes a run that stopped anywhere harmless: what decides is read before what it decides
-about, and each table is written before the one that says that it was. Source: ADR 0037, 0045.
+about, and each table is written before the one that says that it was. Source: ADR 0037, 0047.
 """
 
 from __future__ import annotations

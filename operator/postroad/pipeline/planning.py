@@ -1,7 +1,7 @@
 """What a run of the archive reads, what it has already, and what is missing for good. Pure.
 
 The records of closed slices name slice, window and buckets with rows, under whatever configuration
-these were written; so no history is needed to find them. Source: ADR 0045.
+these were written; so no history is needed to find them. Source: ADR 0047.
 """
 
 from __future__ import annotations
