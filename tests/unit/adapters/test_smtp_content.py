@@ -96,7 +96,7 @@ async def test_a_header_of_8_bits_is_found_also_where_the_shape_is_unknown(
 ) -> None:
     first = b"Subject: " + ("ü" if is_8bit else "u").encode() + b"\r\n\r\n" + "ü".encode()
 
-    content = await Content.peek(each([first]), len(first) + (not is_whole))
+    content = await OpenContent.peek(each([first]), len(first) + (not is_whole))
 
     assert content.has_8bit_header == is_8bit
     assert content.may_have_8bit
