@@ -152,7 +152,7 @@ async def test_a_claim_lives_for_whole_seconds(
     session.answer(statements.CLAIM, [{"[applied]": True}])
 
     assert await view.claim(OWNER, OTHER, lifetime) is True
-    assert session.sent == [(statements.CLAIM, ("mail.out", OWNER, OTHER, seconds))]
+    assert session.sent == [(statements.CLAIM, (seconds, OTHER, "mail.out", OWNER))]
 
 
 async def test_a_claim_of_another_owner_stands_and_ones_own_is_renewed(
