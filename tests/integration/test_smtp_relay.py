@@ -495,6 +495,26 @@ async def test_opportunistic_tls_goes_on_in_clear_where_tls_is_broken() -> None:
     assert [each.tls for each in sink.mails] == [False]
 
 
+@pytest.mark.parametrize(
+    ("tls", "outcome", "mails"),
+    [
+        (TlsMode.OPPORTUNISTIC, OutcomeKind.DELIVERED, 1),
+        (TlsMode.REQUIRED, OutcomeKind.DEFERRED, 0),
+    ],
+)
+async def test_a_next_hop_that_refuses_to_start_tls_gets_mail_in_clear_unless_tls_is_required(
+    certificates: Certificates, tls: TlsMode, outcome: OutcomeKind, mails: int
+) -> None:
+    rule = refusing("STARTTLS", "454 4.7.0 not now")
+    async with Sink(rule, extensions=(*EXTENSIONS, "STARTTLS")) as sink:
+        relay = relay_to(sink, tls=tls, host="localhost", ca_file=certificates.authority)
+        outcomes = await hand_over(relay, a_mail())
+        await relay.close()
+
+    assert kinds(outcomes) == {"b@dest.example": outcome}
+    assert [each.tls for each in sink.mails] == [False] * mails
+
+
 async def test_what_arrives_in_clear_before_tls_ends_the_session(
     certificates: Certificates,
 ) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.network.certificates import ServerCertificate
+from postroad.adapters.network.opening import context_for
+from postroad.domain.next_hops import TlsMode
 from postroad.errors import InvalidSettings
 from support.certificates import Certificates
 
@@ -112,3 +114,10 @@ def test_one_that_cannot_be_used_at_the_start_is_refused(tmp_path: Path) -> None
 
     assert f"{tmp_path}/tls.crt with the key {tmp_path}/tls.key" in str(refused.value)
     assert "POSTROAD_INTAKE_TLS_CERTIFICATE" in refused.value.hint
+
+
+def test_a_file_of_authorities_that_is_refused_comes_with_a_hint(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        context_for(TlsMode.REQUIRED, tmp_path / "missing.pem")
+
+    assert refused.value.hint

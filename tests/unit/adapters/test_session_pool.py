@@ -57,6 +57,19 @@ async def test_the_session_used_last_is_lent_first_and_the_others_go() -> None:
     assert len(opener.opened) == 2
 
 
+async def test_sessions_that_came_back_one_after_another_go_so_too() -> None:
+    opener = Opener()
+    pool = SessionPool(opener, PoolLimits(idle=BRIEF))
+    async with pool.session():
+        async with pool.session():
+            pass
+        await asyncio.sleep(BRIEF.total_seconds() / 2)
+
+    await opener.opened[1].said_goodbye.wait()
+    assert not opener.opened[0].said_goodbye.is_set()
+    await asyncio.wait_for(opener.opened[0].said_goodbye.wait(), 5)
+
+
 async def test_a_session_that_is_lent_outlives_the_time_at_which_it_would_have_gone() -> None:
     opener = Opener()
     pool = SessionPool(opener, PoolLimits(idle=BRIEF))

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from postroad.distributed import browse_start
 from postroad.distributed.timing import Timing
 from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
@@ -91,6 +92,33 @@ async def closed_slices(cluster: InMemoryCluster, process: Process) -> None:
         await cluster.enqueue(process, *names(range(start, start + 8)))
     await cluster.pass_time(WINDOW + 2 * MINUTE)
     await process.queue.maintain()
+
+
+@pytest.mark.parametrize(("most", "closed"), [(browse_start.AT_MOST, 6), (2, 3)])
+async def test_one_run_closes_all_slices_that_it_may(
+    cluster: InMemoryCluster,
+    process: Process,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    closed: int,
+) -> None:
+    monkeypatch.setattr(browse_start, "TOGETHER", 1)
+    monkeypatch.setattr(browse_start, "AT_MOST", most)
+    monkeypatch.setattr(browse_start, "BEYOND", 100 * WINDOW)  # it closes slices too
+    await cluster.enqueue(process, "first", delay=10**5)
+    await cluster.pass_time(WINDOW + 2 * MINUTE)
+    await process.queue.maintain()
+    assert len(cluster.tables.slices) == 1
+    for number in range(5):
+        await cluster.enqueue(process, f"mail {number}", delay=10**5)
+        await cluster.pass_time(WINDOW)
+
+    await process.queue.maintain()
+
+    assert len(cluster.tables.slices) == closed
+    for _ in range(3):
+        await process.queue.maintain()
+    assert len(cluster.tables.slices) == 6
 
 
 async def total(process: Process) -> int:

@@ -11,7 +11,7 @@ from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.blobs import MemoryBlobs
 from postroad.distributed.items import MOST_KEPT
 from postroad.domain.mail import Mail, Outcome
-from postroad.errors import BlobMissing, EntryEnded
+from postroad.errors import BlobMissing, EntryEnded, QueueClosed
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
 
@@ -103,6 +103,14 @@ async def test_an_item_that_has_ended_does_nothing_more(
     ):
         with pytest.raises(EntryEnded):
             await call
+
+
+async def test_a_handle_closes_itself_behind_a_block(process: Process) -> None:
+    async with process.queue as queue:
+        assert queue is process.queue
+
+    with pytest.raises(QueueClosed):
+        await queue.enqueue(letter())
 
 
 async def _read(item: Item) -> bytes:

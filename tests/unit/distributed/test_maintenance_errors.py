@@ -76,7 +76,7 @@ async def test_mail_that_cannot_be_rolled_forward_keeps_no_other_from_it(
 
 
 async def test_trouble_with_very_many_mails_keeps_no_other_from_maintenance_and_is_raised(
-    cluster: InMemoryCluster, process: Process
+    cluster: InMemoryCluster, process: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is never rolled forward is lost when its row expires."""
     bad = [f"bad{number}" for number in range(MOST + 1)]
@@ -95,6 +95,8 @@ async def test_trouble_with_very_many_mails_keeps_no_other_from_maintenance_and_
     old = [entry for entry in cluster.tables.live() if entry.accepted_at == entry.enqueued_at]
     assert sorted(entry.envelope.name or "" for entry in old) == sorted(bad)
     assert errors() == before + len(bad)
+    logged = [each for each in caplog.records if "failed for a mail" in each.getMessage()]
+    assert len(logged) == MOST
 
 
 async def test_server_that_is_away_ends_the_round_at_once(

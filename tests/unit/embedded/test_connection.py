@@ -13,6 +13,7 @@ import pytest
 from postroad.embedded import wire
 from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.wire import FrameKind
+from postroad.errors import StoreUnavailable
 
 SOON = 10
 
@@ -75,6 +76,19 @@ async def test_an_item_that_comes_after_its_consumer_stopped_waiting_is_given_ba
 
     _, kind, body = await owner.next_frame()
     assert (kind, json.loads(body)) == (FrameKind.CALL, {"op": "give_back", "item": 7})
+
+
+async def test_an_owner_that_goes_while_a_call_is_sent_is_unavailable(
+    connection: OwnerConnection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def drain() -> None:
+        raise ConnectionResetError
+
+    monkeypatch.setattr(connection._writer, "drain", drain)
+
+    with pytest.raises(StoreUnavailable, match="went away"):
+        async with asyncio.timeout(SOON):
+            await connection.call("size")
 
 
 async def test_other_results_that_come_too_late_are_passed_over(

@@ -20,6 +20,7 @@ from postroad.embedded import (
     envelopes,
     frames,
     lanes,
+    log_salvage,
     maintenance,
     segments,
     serving,
@@ -45,6 +46,7 @@ from postroad.embedded.layout import (
     lane_of,
     segment_of,
 )
+from postroad.embedded.records import DeliveryKind, FinishKind
 from postroad.embedded.segments import Header, Segment
 from postroad.embedded.spool_files import SpoolHeader
 from postroad.errors import StoreDamaged, StoreFailed
@@ -174,6 +176,7 @@ AGREED = {
     "octets of a frame of the socket": (wire.LONGEST, 64 << 20),
     "elements without a request for more": (wire.BURST, 100),
     "slots that one process borrows": (serving.MOST_LEASED_SLOTS, 32),
+    "octets of a page that the disk may refuse": (log_salvage.PAGE, 4096),
     "mails that one compaction moves": (maintenance.COMPACTED_AT_ONCE, 2000),
     "octets of contents in memory": (content_cache.MOST_BYTES, 16 << 20),
     "octets of the domains of a record": (envelopes.LONGEST_DOMAINS, 65_535),
@@ -187,6 +190,16 @@ AGREED = {
 @pytest.mark.parametrize(("value", "agreed"), AGREED.values(), ids=AGREED)
 def test_a_store_has_the_usual_limits(value: object, agreed: object) -> None:
     assert value == agreed
+
+
+def test_outcomes_and_ends_have_the_numbers_of_the_format() -> None:
+    assert {each.name: each.value for each in DeliveryKind} == {
+        "DELIVERED": 1,
+        "FAILED": 2,
+        "DEFERRED": 3,
+        "DROPPED": 4,
+    }
+    assert {each.name: each.value for each in FinishKind} == {"DONE": 1, "REMOVED": 2}
 
 
 def test_a_position_is_a_segment_and_an_offset() -> None:

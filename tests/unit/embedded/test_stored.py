@@ -13,7 +13,7 @@ from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
 from postroad.domain.documents import brief_envelope, to_json
-from postroad.domain.mail import Envelope
+from postroad.domain.mail import Envelope, Outcome
 from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope, encode_new
 from postroad.embedded.envelopes import LONGEST_DOMAINS, domains_of
 from postroad.embedded.layout import NEW
@@ -212,3 +212,16 @@ def test_a_mail_of_a_receiver_has_the_record_that_the_owner_would_write() -> Non
 
     assert decode_envelope(record) == waiting(7)
     assert record == encode(waiting(7))[1]
+
+
+async def test_a_mail_that_is_rejected_when_all_have_it_leaves_no_dead_letter(
+    queue: OwnedQueue,
+) -> None:
+    await queue.enqueue(letter())
+    item = await queue.consumer(1).next()
+    await item.record(dict.fromkeys(item.mail.recipients, Outcome.delivered("250 ok")))
+
+    await item.reject("no")
+
+    sizes = await queue.size()
+    assert (sizes.size, sizes.dead_letters) == (0, 0)
