@@ -150,7 +150,7 @@ def view_of(entry: Entry, now: datetime, letter: DeadLetter | None = None) -> Ma
 
 
 async def joined(
-    view: View, partitions: list[Partition], after: UUID | None = None
+    view: View, partitions: list[Partition], after: UUID | None
 ) -> AsyncIterator[tuple[Entry | UndecodableRow, Mark | None]]:
     """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
     streams = [

@@ -89,8 +89,8 @@ class UndecodableRow:
 
     key: EntryKey
     reason: str
-    mail_id: UUID | None = None
-    remaining: timedelta | None = field(default=None, compare=False)
+    mail_id: UUID | None
+    remaining: timedelta | None = field(compare=False)
     """As `Entry.remaining`."""
 
     @property

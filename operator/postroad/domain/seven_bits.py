@@ -95,7 +95,7 @@ class _EntityPlace:
     default_type: str
     delimiters: tuple[bytes, ...]
     depth: int
-    is_message: bool = False
+    is_message: bool
 
     def inner(
         self, default_type: str, *delimiters: bytes, is_message: bool = False

@@ -33,7 +33,7 @@ class LaneState:
 class Checkpoint:
     """`end` is P and `scan_from` is S of FORMAT.md 7; `working` are positions of STARTs."""
 
-    number: int = 0
+    number: int
     taken_us: int = 0
     end: int = 0
     scan_from: int = 0

@@ -84,7 +84,7 @@ OTHER_PROGRAM = (
 
 @pytest.mark.parametrize("payload", OTHER_PROGRAM)
 def test_nothing_in_a_record_of_outcomes_keeps_a_store_from_opening(payload: bytes) -> None:
-    replay, frame = Replay(Checkpoint()), Frame(0, 0, OUTCOMES, 0, 0, payload)
+    replay, frame = Replay(Checkpoint(1)), Frame(0, 0, OUTCOMES, 0, 0, payload)
     histories: dict[bytes, MailHistory] = {}
 
     replay.feed_frame(cast("Segment", None), frame)
