@@ -16,6 +16,7 @@ import uvloop
 from postroad.adapters.network.run_queue import CHUNK, FEW_ROUNDS, PASS_SECONDS, RunQueue
 from postroad.adapters.network.serving import (
     COMMANDS,
+    MOST_DROPPED,
     MOST_LINGERING,
     REPLIES,
     RoundResult,
@@ -171,6 +172,21 @@ async def test_a_line_that_is_too_long_is_dropped_as_it_comes() -> None:
 
     await task
     assert echo.transport.written == [b"too long", b"done"]
+
+
+async def test_a_line_counts_again_as_too_long_after_so_many_dropped_octets() -> None:
+    echo = Echo()
+    task = await echo.serving()
+    for _ in range(MOST_DROPPED // COMMANDS):
+        echo.wire.data_received(b"x" * COMMANDS)
+    assert echo.transport.written == [], "the last octet may be a CR, and is kept"
+
+    echo.wire.data_received(b"x" * COMMANDS)
+    assert echo.transport.written == [b"too long"]
+    echo.wire.data_received(b"\r\ndone\r\n")
+
+    await task
+    assert echo.transport.written == [b"too long", b"too long", b"done"]
 
 
 async def test_a_line_of_any_length_that_is_allowed_is_read_to_its_end() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -225,3 +226,17 @@ async def test_a_mail_that_is_rejected_when_all_have_it_leaves_no_dead_letter(
 
     sizes = await queue.size()
     assert (sizes.size, sizes.dead_letters) == (0, 0)
+
+
+async def test_a_consumer_that_was_cancelled_while_it_waited_has_its_place_again(
+    queue: OwnedQueue,
+) -> None:
+    consumer = queue.consumer(1)
+    waiting = asyncio.ensure_future(consumer.next())
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+
+    await queue.enqueue(letter())
+
+    assert await asyncio.wait_for(consumer.next(), 5)
