@@ -25,14 +25,15 @@ COLUMNS = (
 )
 
 TAKE = Statement(
-    insert("enqueue_keys", ("queue", "token", *COLUMNS)) + f" IF NOT EXISTS USING TTL {LIFETIME}"
+    insert("enqueue_keys", ("queue", "key_token", *COLUMNS))
+    + f" IF NOT EXISTS USING TTL {LIFETIME}"
 )
 """The first of several processes has the key; the answer to the others is what it wrote."""
 
 CHANGE = Statement(
     f"UPDATE {{keyspace}}.enqueue_keys USING TTL {LIFETIME}"
     f" SET {', '.join(f'{each} = ?' for each in COLUMNS)}"
-    " WHERE queue = ? AND token = ? IF enqueue_id = ? AND is_accepted = ?"
+    " WHERE queue = ? AND key_token = ? IF enqueue_id = ? AND is_accepted = ?"
 )
 """All columns, though few differ: they would expire one by one."""
 
