@@ -179,7 +179,7 @@ class _Unsynced:
 async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undone: `enqueue` returns when its record is appended."""
 
-    async def impatient(engine: Engine, waiting: Any, content: Any) -> None:
+    async def impatient(engine: Engine, waiting: Any, *rest: Any) -> None:
         engine.admit(waiting, engine.write(waiting))
 
     monkeypatch.setattr(enqueue, "accept", impatient)

@@ -49,7 +49,7 @@ MODES = {
 }
 NOT_SPOKEN = {("HELO", "LMTP"), ("EHLO again", "LMTP"), ("STARTTLS", "LMTP")}
 BEGIN, REST = b"Subject: x\r\n\r\n" + b"line\r\n" * 10, b"last\r\n" * 10
-TRAVEL = 0.05
+TRAVEL = 0.5
 """Seconds in which a reply that the sink sends during a mail arrives, before the mail goes on."""
 
 TIMEOUT = timedelta(seconds=5)
