@@ -24,7 +24,7 @@ gc.set_threshold(10_000)
 """New objects before a search for cyclic garbage; by the default of 700, searches were a fifteenth
 of all CPU, because a process holds every collected test."""
 
-PACKAGES = {"java": "openjdk-17-jre-headless"}
+PACKAGES = {"java": "openjdk-17-jre-headless", "mvn": "maven"}
 """Programs that have another name than their package."""
 
 SIGNS = {

@@ -273,6 +273,14 @@ class Intake(_Section):
     tls_key: Path | None = None
 
 
+class Pipeline(_Section):
+    """The data pipeline."""
+
+    jars: Path | None = None
+    """Folder of the jars that `postroad pipeline fetch` fetches. None: `postroad/jars` in the
+    user's cache."""
+
+
 class Settings(_Section):
     """All settings of a process."""
 
@@ -283,6 +291,7 @@ class Settings(_Section):
     retry: Retry = Retry()
     worker: Worker = Worker()
     intake: Intake = Intake()
+    pipeline: Pipeline = Pipeline()
 
     hostname: Annotated[str, BeforeValidator(_hostname)] | None = None
     """The name of this process in SMTP: a fully qualified name or an address literal. None: the
@@ -311,6 +320,7 @@ SECTIONS: Mapping[str, type[_Section]] = {
     "retry": Retry,
     "worker": Worker,
     "intake": Intake,
+    "pipeline": Pipeline,
 }
 
 

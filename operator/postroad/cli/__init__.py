@@ -59,6 +59,7 @@ _PLACES = {
     "audit": "postroad.cli.maintenance:audit",
     "erase": "postroad.cli.erasing:erase",
     "config": "postroad.cli.configuration:config",
+    "pipeline": "postroad.cli.pipeline:pipeline",
     "verify": "postroad.cli.directories:verify",
     "dump": "postroad.cli.directories:dump",
     "rebuild": "postroad.cli.directories:rebuild",
