@@ -44,6 +44,8 @@
     ├── EntryEnded              the item was already ended, by this consumer or another
     ├── EntryLost               the process that leased the item is gone; it may be redelivered
     ├── NotInstalled            a library that only some installations have is missing
+    ├── LakeNotFound            nothing was archived yet
+    ├── LakeTooNew              a later release wrote the lake
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
     ├── StoreFailed             the disk refused a write or a sync; the engine stopped (transient)
@@ -332,6 +334,18 @@ class NotInstalled(PostroadError):
     """A library that this command needs is not installed."""
 
     hint = "install postroad with the extra `operator`"
+
+
+class LakeNotFound(PostroadError):
+    """Nothing was archived yet."""
+
+    hint = "run `postroad pipeline archive` first"
+
+
+class LakeTooNew(PostroadError):
+    """A later release wrote the lake."""
+
+    hint = "use the release that wrote it, or a later one"
 
 
 class StoreDamaged(PostroadError):

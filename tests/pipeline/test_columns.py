@@ -22,7 +22,7 @@ from postroad.pipeline.spark import columns
 from postroad.pipeline.states import STATES, EntryFlags
 
 pytestmark = [
-    pytest.mark.needs("java"),
+    pytest.mark.needs("java", "mvn"),
     pytest.mark.timeout(600),
     # PySpark leaves the socket of a result to the garbage collection.
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),

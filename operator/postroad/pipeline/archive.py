@@ -7,10 +7,12 @@ about, and each table is written before the one that says that it was. Source: A
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
+from uuid import UUID
 
 from postroad.domain.lifetimes import longest_archive_wait
 from postroad.domain.slices import Partition
@@ -25,12 +27,26 @@ from postroad.pipeline.planning import (
     to_ask,
     without_reading,
 )
+from postroad.pipeline.runs import Run
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice, View
 
 E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)
 Stamps = Mapping[Partition, PartitionStamp]
+Wanted = Callable[[datetime], bool]
+"""Whether the slice of this start is wanted."""
+
+JOB = "archive"
+"""The name of this job in the table of runs."""
+
+TOGETHER = 32
+"""Stamps that are read at the same time."""
+
+
+def every_slice(_: datetime) -> bool:
+    """Want every slice."""
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +69,29 @@ class EntrySource(Protocol[E]):
 class Lake(Protocol[E_contra]):
     """The tables of an archive. Each method is one commit, and changes nothing when it fails."""
 
-    def slices(self) -> Mapping[Partition, ArchivedPartition]:
-        """Return what the lake has of each partition."""
+    async def slices(self, first: datetime) -> Mapping[Partition, ArchivedPartition]:
+        """Return what the lake has of each partition, from a slice start on."""
         ...
 
-    def gaps(self) -> tuple[Gap, ...]:
+    async def gaps(self) -> tuple[Gap, ...]:
         """Return what the lake lacks."""
         ...
 
-    def put_entries(self, entries: E_contra, partitions: Collection[Partition]) -> None:
+    async def put_entries(self, entries: E_contra, partitions: Collection[Partition]) -> None:
         """Replace the entries of these partitions by those of them that are given; those of other
         partitions stay, in the lake and ungiven."""
         ...
 
-    def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
+    async def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
         """Replace the lines of these partitions."""
         ...
 
-    def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
+    async def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
         """Replace all gaps."""
+        ...
+
+    async def put_run(self, run: Run) -> None:
+        """Add a run."""
         ...
 
 
@@ -79,7 +99,7 @@ class Archive(Generic[E]):
     """Archives one queue.
 
     `step`: the smallest slice window that the queue ever had. `row_lifetime` decides how long
-    cleanup waits. `skew`: how far the clocks of writers may differ.
+    cleanup waits. `skew`: how far the clocks of writers may differ. `now`: the clock.
     """
 
     def __init__(
@@ -91,6 +111,7 @@ class Archive(Generic[E]):
         step: timedelta,
         row_lifetime: timedelta,
         skew: timedelta,
+        now: Callable[[], datetime],
     ) -> None:
         self._view = view
         self._source = source
@@ -98,33 +119,50 @@ class Archive(Generic[E]):
         self._step = step
         self._skew = skew
         self._shortest_wait = longest_archive_wait(row_lifetime) - 3 * skew
+        self._now = now
 
-    async def run(self, now: datetime) -> None:
-        """Archive what can be. Idempotent; any run may be stopped. One at a time: two would each
-        replace what the other wrote. Raises: ViewError, and what the lake raises."""
+    async def run(self, run_id: UUID, wanted: Wanted = every_slice) -> Run:
+        """Archive what can be of the slices that are wanted. Idempotent; any run may be stopped.
+        One at a time: two would each replace what the other wrote. Raises: ViewError, and what the
+        lake raises."""
+        began = self._now()
         limits = await self._view.limits()
         first = limits.content_start or limits.browse_start
         if first is None:
-            return
+            return Run(run_id, JOB, began, self._now(), {})
         closed = {each.slice_start: each async for each in self._view.closed_slices(first)}
-        had = self._lake.slices()
-        stamps = {each: await self._view.stamp(each) for each in to_ask(closed.values(), had)}
+        had = await self._lake.slices(min(first, limits.archived_through or first))
+        asked = to_ask((each for start, each in closed.items() if wanted(start)), had)
+        stamps = dict(zip(asked, await self._stamps(asked), strict=True))
         found = {
             each: without_reading(had.get(each), closed[each.slice_start], stamp)
             for each, stamp in stamps.items()
         }
         have = {each: archived for each, archived in found.items() if archived is not None}
         changed = {each: stamp for each, stamp in stamps.items() if each not in have}
-        have |= await self._replace(changed, closed, now)
-        self._lake.put_slices(have.values())
+        replaced = await self._replace(changed, closed, began)
+        have |= replaced
+        await self._lake.put_slices(have.values())
         have = {**had, **have}
         archived = limits.archived_through
-        waits = archived is not None and now - archived < self._shortest_wait
+        waits = archived is not None and began - archived < self._shortest_wait
         if gaps := new_gaps(limits, closed.values(), have.values(), step=self._step, waits=waits):
-            self._lake.put_gaps(merged((*self._lake.gaps(), *gaps)))
+            await self._lake.put_gaps(merged((*await self._lake.gaps(), *gaps)))
+        counts = {"asked": len(asked), "read": len(changed), "gaps": len(gaps)}
+        run = Run(run_id, JOB, began, self._now(), counts | _counted(replaced.values()))
+        await self._lake.put_run(run)
         final = {each.partition for each in have.values() if each.is_final}
         through = archived_through(limits, closed.values(), final)
         await self._view.advance(archived_through=through)
+        return run
+
+    async def _stamps(self, partitions: Sequence[Partition]) -> list[PartitionStamp]:
+        """Read stamps, some at a time: each is a small read."""
+        found: list[PartitionStamp] = []
+        for place in range(0, len(partitions), TOGETHER):
+            some = partitions[place : place + TOGETHER]
+            found += await asyncio.gather(*map(self._view.stamp, some))
+        return found
 
     async def _replace(
         self, changed: Stamps, closed: Mapping[datetime, ClosedSlice], now: datetime
@@ -136,11 +174,22 @@ class Archive(Generic[E]):
         read = await self._source.read(changed)
         limits = await self._view.limits()
         before = now - 3 * self._skew
-        discarded = {each: ArchivedPartition(each, stamp) for each, stamp in changed.items()}
+        discarded = {
+            each: ArchivedPartition(each, stamp, closed[each.slice_start].window)
+            for each, stamp in changed.items()
+        }
         results = {
             each: after_reading(had, closed[each.slice_start], read.counts[each], limits, before)
             for each, had in discarded.items()
         }
         kept = {each: result for each, result in results.items() if result is not None}
-        self._lake.put_entries(read.entries, kept.keys())
+        await self._lake.put_entries(read.entries, kept.keys())
         return discarded | kept
+
+
+def _counted(replaced: Collection[ArchivedPartition]) -> dict[str, int]:
+    return {
+        "rows": sum(each.rows for each in replaced),
+        "undecodable": sum(each.undecodable for each in replaced),
+        "discarded": sum(not each.rows for each in replaced),
+    }

@@ -18,24 +18,29 @@ from postroad.ports.view import ClosedSlice, Limits
 
 @dataclass(frozen=True, slots=True)
 class ArchivedPartition:
-    """A partition as the lake has it. `is_settled`: while its stamp stays the same, so do its
-    entries. `is_over`: each of them has a final mark. `is_final`: it is not read again. One whose
-    last reading was discarded is none of these."""
+    """A partition as the lake has it. `window`: of its slice. `is_settled`: while its stamp stays
+    the same, so do its entries. `is_over`: each of them has a final mark. `is_final`: it is not
+    read again. `rows`, `undecodable`: as its last reading counted. One whose last reading was
+    discarded is none of these, and has none."""
 
     partition: Partition
     stamp: PartitionStamp
+    window: timedelta
     is_settled: bool = False
     is_over: bool = False
     is_final: bool = False
+    rows: int = 0
+    undecodable: int = 0
 
 
 class ReadCounts(NamedTuple):
     """What a reading of a partition found: rows, decodable or not; those of them without a final
-    mark; replacements under way, which are counted among these."""
+    mark; replacements under way, which are counted among these; undecodable rows."""
 
     rows: int
     live: int
     unfinished: int
+    undecodable: int = 0
 
 
 class Gap(NamedTuple):
@@ -92,7 +97,14 @@ def after_reading(
     if limits.have_passed(closed.slice_start) and not closed.drained:
         return None
     is_settled = had.stamp.settled(settled_before) and not counts.unfinished
-    return replace(had, is_settled=is_settled, is_over=not counts.live, is_final=closed.drained)
+    return replace(
+        had,
+        is_settled=is_settled,
+        is_over=not counts.live,
+        is_final=closed.drained,
+        rows=counts.rows,
+        undecodable=counts.undecodable,
+    )
 
 
 def archived_through(

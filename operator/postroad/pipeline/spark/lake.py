@@ -1,0 +1,202 @@
+"""The lake over Iceberg: what jobs read, and the commits of the archive. Source: ADR 0047.
+
+A catalog of Spark names the lake; settings for it are given at run time, so that no key of a store
+is on a command line. Every method may raise what Spark raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timedelta
+from importlib.metadata import version
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
+
+from postroad.domain.instants import instant
+from postroad.domain.slices import Partition
+from postroad.errors import LakeNotFound, LakeTooNew
+from postroad.pipeline.archived_lines import archived_of, line_of
+from postroad.pipeline.planning import ArchivedPartition, Gap
+from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.lake_schema import (
+    LAKE_TABLES,
+    SCHEMA_VERSION,
+    VERSION_PROPERTY,
+    LakeTable,
+)
+from postroad.pipeline.spark.ranges import ranges_of, within
+
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+"""`spark.sql.extensions` of a session that uses a lake."""
+
+CATALOG = "postroad"
+NAMESPACE = "lake"
+"""The folder of the tables, below that of the queue."""
+
+CLEANED = "cleaned"
+"""The reason of a gap: cleanup came before the archive."""
+
+_HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
+_PLACE = ["slice_start", "bucket_id"]
+_PROPERTIES = {
+    VERSION_PROPERTY: str(SCHEMA_VERSION),
+    "format-version": "2",
+    # A commit leaves a file of metadata: the last ones are enough.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+}
+
+
+class LakeTables:
+    """The tables of one lake. What jobs read are the methods that return a DataFrame."""
+
+    def __init__(self, session: SparkSession, catalog: str) -> None:
+        self._session = session
+        self._catalog = catalog
+
+    # What jobs read
+
+    def entries(self) -> DataFrame:
+        """Return all entries: `lake_schema.ENTRIES`."""
+        return self._table("entries")
+
+    def slice_lines(self) -> DataFrame:
+        """Return the partitions as they were last read: `lake_schema.SLICES`."""
+        return self._table("slices")
+
+    def gap_lines(self) -> DataFrame:
+        """Return what the lake lacks: `lake_schema.GAPS`."""
+        return self._table("gaps")
+
+    def run_lines(self) -> DataFrame:
+        """Return the runs of jobs: `lake_schema.RUNS`."""
+        return self._table("runs")
+
+    def slices(self, first: datetime) -> Mapping[Partition, ArchivedPartition]:
+        """Return what the lake has of each partition, from a slice start on."""
+        lines = self.slice_lines().where(F.col("slice_start") >= F.lit(first))
+        found = (archived_of(row) for row in lines.select(*_with_micros(lines)).collect())
+        return {each.partition: each for each in found}
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """Return what the lake lacks, in order."""
+        lines = self.gap_lines()
+        rows = lines.select(*_with_micros(lines)).collect()
+        return tuple(sorted(Gap(instant(row["first"]), instant(row["before"])) for row in rows))
+
+    # The commits of the archive
+
+    def put_entries(self, entries: DataFrame, partitions: Collection[Partition]) -> None:
+        """Replace the entries of these partitions by those of them that are given; those of other
+        partitions stay, in the lake and ungiven. The hours that they lie in are written whole."""
+        if not partitions:
+            return
+        kept = F.broadcast(
+            self._session.createDataFrame(list(partitions), "slice_start timestamp, bucket_id int")
+        )
+        hours = within(F.col("slice_start"), ranges_of((at for at, _ in partitions), _HOUR))
+        others = self.entries().where(hours).join(kept, _PLACE, "left_anti")
+        given = entries.join(kept, _PLACE, "left_semi")
+        self._overwrite("entries", given.unionByName(others), hours)
+
+    def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
+        """Replace the lines of these partitions."""
+        lines = [line_of(each) for each in archived]
+        if not lines:
+            return
+        given = self._session.createDataFrame(lines, LAKE_TABLES["slices"].schema)
+        days = within(F.col("slice_start"), ranges_of((line[0] for line in lines), _DAY))
+        others = self.slice_lines().where(days).join(F.broadcast(given), _PLACE, "left_anti")
+        self._overwrite("slices", given.unionByName(others), days)
+
+    def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
+        """Replace all gaps."""
+        lines = [(*gap, CLEANED) for gap in gaps]
+        given = self._session.createDataFrame(lines, LAKE_TABLES["gaps"].schema)
+        self._overwrite("gaps", given, F.lit(True))
+
+    def put_run(self, run: Run) -> None:
+        """Add a run."""
+        line = (str(run.run_id), run.job, run.began, run.ended, version("postroad"), run.counts)
+        given = self._session.createDataFrame([line], LAKE_TABLES["runs"].schema)
+        given.coalesce(1).writeTo(self._name("runs")).append()
+
+    # The tables themselves
+
+    def create(self) -> None:
+        """Create what is missing. Idempotent. Raises: LakeTooNew."""
+        for name, table in LAKE_TABLES.items():
+            self._session.sql(_creation(self._name(name), table))
+        self.check()
+
+    def check(self) -> None:
+        """Raises: LakeNotFound where nothing was ever archived; LakeTooNew."""
+        for name in LAKE_TABLES:
+            if not self._session.catalog.tableExists(self._name(name)):
+                raise LakeNotFound(f"the lake has no table {name}: nothing was archived yet")
+            found = self._version(name)
+            if found > SCHEMA_VERSION:
+                raise LakeTooNew(
+                    f"the lake's table {name} is of schema version {found}; this release knows"
+                    f" {SCHEMA_VERSION}"
+                )
+
+    def _version(self, name: str) -> int:
+        rows = self._session.sql(f"SHOW TBLPROPERTIES {self._name(name)}").collect()
+        return int({row["key"]: row["value"] for row in rows}[VERSION_PROPERTY])
+
+    def _table(self, name: str) -> DataFrame:
+        return self._session.table(self._name(name))
+
+    def _name(self, name: str) -> str:
+        return f"{self._catalog}.{NAMESPACE}.{name}"
+
+    def _overwrite(self, name: str, lines: DataFrame, where: Column) -> None:
+        """Replace the lines of whole files: `where` is in step with how the table is cut."""
+        columns = LAKE_TABLES[name].columns
+        lines.select(*columns).writeTo(self._name(name)).overwrite(where)
+
+
+def open_lake(
+    session: SparkSession,
+    folder: str,
+    settings: Mapping[str, str] | None = None,
+    *,
+    create: bool = False,
+    catalog: str = CATALOG,
+) -> LakeTables:
+    """Open the lake below a folder, the URI of any file system that Hadoop knows. `settings`:
+    Hadoop's for it. Raises: LakeNotFound unless `create`; LakeTooNew."""
+    own = {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "hadoop",
+        ".warehouse": folder,
+        ".cache-enabled": "false",  # a table is read as it is now
+        **{f".hadoop.{name}": value for name, value in (settings or {}).items()},
+    }
+    for name, value in own.items():
+        session.conf.set(f"spark.sql.catalog.{catalog}{name}", value)
+    lake = LakeTables(session, catalog)
+    lake.create() if create else lake.check()
+    return lake
+
+
+def _creation(name: str, table: LakeTable) -> str:
+    columns = ", ".join(
+        f"{column} {kind} COMMENT '{meaning}'" for column, (kind, meaning) in table.columns.items()
+    )
+    cut = f" PARTITIONED BY ({table.cut_by})" if table.cut_by else ""
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
+    return (
+        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg{cut}"
+        f" TBLPROPERTIES ({properties})"
+    )
+
+
+def _with_micros(lines: DataFrame) -> list[Column]:
+    """Return all columns, moments as microseconds: Python would read them in its own time zone."""
+    return [
+        F.unix_micros(name).alias(name) if kind == "timestamp" else F.col(name)
+        for name, kind in lines.dtypes
+    ]

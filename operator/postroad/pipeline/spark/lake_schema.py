@@ -1,0 +1,110 @@
+"""The tables of the lake: their columns, and the version of what these mean. Source: ADR 0047."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+SCHEMA_VERSION = 1
+"""Raised when a column changes its meaning, or goes. A new column changes nothing of the others."""
+
+VERSION_PROPERTY = "postroad.schema-version"
+
+OUTCOMES = (
+    "array<struct<domain:string,site:string,kind:string,code:int,reason:string,words:string,"
+    "count:int>>"
+)
+"""`domain.attempts.OutcomeCount`, as a type of Spark."""
+
+Columns = Mapping[str, tuple[str, str]]
+"""Name → type of Spark, and meaning."""
+
+_PLACE: Columns = {
+    "slice_start": ("timestamp", "start of the slice"),
+    "bucket_id": ("int", "bucket of the slice"),
+}
+
+
+class LakeTable(NamedTuple):
+    """Columns, and the transform by whose values Iceberg cuts the files; empty: not cut."""
+
+    columns: Columns
+    cut_by: str = ""
+
+    @property
+    def schema(self) -> str:
+        """The columns as Spark reads a schema."""
+        return ", ".join(f"{name} {kind}" for name, (kind, _) in self.columns.items())
+
+
+ENTRIES = LakeTable(
+    {
+        **_PLACE,
+        "enqueue_id": ("string", "id of the entry"),
+        "mail_id": ("string", "id of its mail, the same in all entries of the mail"),
+        "sender": ("string", "reverse-path by the setting for addresses; empty: the null one"),
+        "sender_domain": ("string", "its domain; empty: none"),
+        "recipients": ("array<string>", "those left, by the setting for addresses"),
+        "recipient_count": ("int", "their number"),
+        "domains": ("array<string>", "their domains, each once, sorted"),
+        "size_bytes": ("bigint", "size of the content"),
+        "attempt": ("int", "attempts that were made before this entry"),
+        "held": ("boolean", "whether the entry was held"),
+        "accepted_at": ("timestamp", "acceptance of the mail"),
+        "enqueued_at": ("timestamp", "when the entry was made"),
+        "due_at": ("timestamp", "until when it was delayed; null: due at once"),
+        "state": ("string", "what became of it: waiting, delivered or its ending"),
+        "is_final": ("boolean", "whether nothing more comes of it"),
+        "delivered_at": ("timestamp", "end of the delivery; null: none"),
+        "ending": ("string", "ending; null: none"),
+        "ended_at": ("timestamp", "when it was written, or the purge"),
+        "successor": ("string", "id of the entry that replaced it"),
+        "outcomes": (OUTCOMES, "outcomes of the attempt that ended it, counted; null: not kept"),
+        "seconds": ("float", "duration of that attempt"),
+    },
+    cut_by="hours(slice_start)",
+)
+
+SLICES = LakeTable(
+    {
+        **_PLACE,
+        "window_seconds": ("bigint", "length of the slice"),
+        "purged_through": ("string", "stamp: id of the purge watermark"),
+        "purged_at": ("timestamp", "stamp: moment of the purge"),
+        "blobs_deleted_through": ("string", "stamp: up to which id the purged blobs are deleted"),
+        "last_delivered": ("timestamp", "stamp: when a delivery was last written"),
+        "last_ended": ("timestamp", "stamp: when another ending was last written"),
+        "is_settled": ("boolean", "the entries are the same while the stamp is"),
+        "is_over": ("boolean", "each entry had a final mark"),
+        "is_final": ("boolean", "not read again"),
+        "row_count": ("bigint", "rows that were read"),
+        "undecodable_count": ("bigint", "those of them that are in no table: undecodable"),
+    },
+    cut_by="days(slice_start)",
+)
+
+GAPS = LakeTable(
+    {
+        "first": ("timestamp", "first slice start that is missing"),
+        "before": ("timestamp", "slice start before which the gap ends"),
+        "reason": ("string", "`cleaned`: cleanup came before the archive"),
+    }
+)
+
+RUNS = LakeTable(
+    {
+        "run_id": ("string", "id of the run"),
+        "job": ("string", "what ran"),
+        "began_at": ("timestamp", "begin"),
+        "ended_at": ("timestamp", "end of what it read and wrote"),
+        "release": ("string", "release of postroad"),
+        "counts": ("map<string,bigint>", "what it read and wrote, by name"),
+    }
+)
+
+LAKE_TABLES: Mapping[str, LakeTable] = {
+    "entries": ENTRIES,
+    "slices": SLICES,
+    "gaps": GAPS,
+    "runs": RUNS,
+}

@@ -1,0 +1,266 @@
+"""The lake over Iceberg: commits replace what they name and nothing else, and a run that was
+stopped anywhere leaves what the next one completes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from operator import attrgetter
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
+
+from postroad.domain.entries import Entry, Mark, PurgeWatermark
+from postroad.domain.identifiers import id_at
+from postroad.domain.instants import optional_instant
+from postroad.domain.mail import Envelope
+from postroad.domain.slices import Partition, place
+from postroad.errors import LakeNotFound, LakeTooNew
+from postroad.pipeline.planning import ArchivedPartition, Gap
+from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.lake import LakeTables, open_lake
+from postroad.pipeline.spark.lake_schema import ENTRIES
+from postroad.pipeline.spark.ranges import ranges_of
+from postroad.ports.marks import PartitionStamp
+from support.archive_story import NO_STOP, Entries, Stopped, Story, happen
+from support.entry_lines import EntryLine, entry_line
+from support.in_memory_cluster import InMemoryCluster
+
+pytestmark = [
+    pytest.mark.needs("java", "mvn"),
+    pytest.mark.timeout(600),
+    # PySpark leaves the socket of a result to the garbage collection.
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+START = datetime(2026, 1, 1, 10, tzinfo=UTC)
+WINDOW, HOUR = timedelta(minutes=30), timedelta(hours=1)
+CATALOGS = count()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return f"file:{tmp_path}/mail.outgoing"
+
+
+@pytest.fixture
+def lake(spark: SparkSession, folder: str) -> LakeTables:
+    return open_lake(spark, folder, create=True, catalog=f"lake{next(CATALOGS)}")
+
+
+def an_entry(at: datetime, number: int, recipients: tuple[str, ...] = ("b@example.net",)) -> Entry:
+    key = place(id_at(at, number, number), WINDOW, 2)
+    return Entry(
+        key=key,
+        mail_id=key.enqueue_id,
+        envelope=Envelope("a@example.org", recipients),
+        blob_key="key",
+        size_bytes=100 + number,
+        accepted_at=at,
+        enqueued_at=at,
+    )
+
+
+def lines_of(slices: range, state: Mark | None = None) -> list[EntryLine]:
+    """Four entries in each of these slices, two in each bucket."""
+    return [
+        entry_line(an_entry(START + number * WINDOW, each), state)
+        for number in slices
+        for each in range(4)
+    ]
+
+
+def partitions_of(lines: Iterable[EntryLine]) -> set[Partition]:
+    return {Partition(line.slice_start, line.bucket_id) for line in lines}
+
+
+def frame(spark: SparkSession, lines: Iterable[EntryLine]) -> DataFrame:
+    return spark.createDataFrame(list(lines), ENTRIES.schema)
+
+
+def stored(lake: LakeTables) -> list[EntryLine]:
+    """All entries, in order."""
+    lines = lake.entries()
+    moments = {name for name, kind in lines.dtypes if kind == "timestamp"}
+    columns = [
+        F.unix_micros(name).alias(name) if name in moments else name for name in lines.columns
+    ]
+    found = [row.asDict() for row in lines.select(*columns).collect()]
+    for line in found:
+        line.update({name: optional_instant(line[name]) for name in moments})
+        line.update({name: tuple(line[name]) for name in ("recipients", "domains")})
+    return in_order(EntryLine(**line) for line in found)
+
+
+def in_order(lines: Iterable[EntryLine]) -> list[EntryLine]:
+    return sorted(lines, key=attrgetter("enqueue_id"))
+
+
+def test_the_entries_of_the_named_partitions_are_replaced_and_no_others(
+    spark: SparkSession, lake: LakeTables
+) -> None:
+    """Also where an hour holds both, and the first hour and the last have others between."""
+    before = lines_of(range(8))
+    lake.put_entries(frame(spark, before), partitions_of(before))
+    assert stored(lake) == in_order(before)
+
+    after = lines_of(range(8), Mark(delivered_at=START + HOUR))
+    named = {each for each in partitions_of(after) if each.bucket_id == 1} & partitions_of(
+        lines_of(range(1)) + lines_of(range(6, 8))
+    )
+    assert len(named) == 3
+    lake.put_entries(frame(spark, after), named)
+
+    expected = [
+        new if Partition(old.slice_start, old.bucket_id) in named else old
+        for old, new in zip(before, after, strict=True)
+    ]
+    assert stored(lake) == in_order(expected)
+    lake.put_entries(frame(spark, after), named)
+    assert stored(lake) == in_order(expected)
+    lake.put_entries(frame(spark, []), named)
+    assert stored(lake) == in_order(
+        each for each in before if Partition(each.slice_start, each.bucket_id) not in named
+    )
+
+
+STAMP = PartitionStamp(
+    PurgeWatermark(UUID(int=5), START), UUID(int=4), START + timedelta(microseconds=7), START
+)
+
+
+def test_the_lines_of_slices_come_back_as_they_were_put(lake: LakeTables) -> None:
+    archived = [
+        ArchivedPartition(Partition(START + day * timedelta(days=1), bucket), stamp, WINDOW)
+        for day in range(3)
+        for bucket, stamp in enumerate((STAMP, PartitionStamp()))
+    ]
+    lake.put_slices(archived)
+    last = ArchivedPartition(
+        *(archived[-1].partition, STAMP, HOUR),
+        is_settled=True, is_over=True, is_final=True, rows=5, undecodable=1,
+    )  # fmt: skip
+
+    lake.put_slices([last])
+    lake.put_slices([])
+
+    assert lake.slices(START) == {each.partition: each for each in [*archived[:-1], last]}
+    later = archived[2].partition.slice_start
+    assert lake.slices(later).keys() == {each.partition for each in archived[2:]}
+
+
+def test_gaps_are_replaced_and_runs_added(lake: LakeTables) -> None:
+    lake.put_gaps((Gap(START, START + HOUR),))
+    gaps = (Gap(START, START + 2 * HOUR), Gap(START + 5 * HOUR, START + 6 * HOUR))
+    lake.put_gaps(tuple(reversed(gaps)))
+    runs = [Run(uuid4(), "archive", START, START + HOUR, {"rows": each}) for each in range(2)]
+    for run in runs:
+        lake.put_run(run)
+
+    assert lake.gaps() == gaps
+    found = lake.run_lines().select("run_id", "job", "counts").collect()
+    assert {(row[0], row[1], row[2]["rows"]) for row in found} == {
+        (str(run.run_id), "archive", run.counts["rows"]) for run in runs
+    }
+
+
+def test_a_lake_of_a_newer_schema_is_refused(
+    spark: SparkSession, lake: LakeTables, folder: str
+) -> None:
+    name = f"lake{next(CATALOGS)}"
+    opened = open_lake(spark, folder, catalog=name)
+    assert stored(opened) == []
+    spark.sql(f"ALTER TABLE {name}.lake.gaps SET TBLPROPERTIES ('postroad.schema-version' = '2')")
+
+    for create in (False, True):
+        with pytest.raises(LakeTooNew, match="gaps is of schema version 2"):
+            open_lake(spark, folder, create=create, catalog=name)
+
+
+def test_a_folder_without_a_lake_is_named(spark: SparkSession, folder: str) -> None:
+    with pytest.raises(LakeNotFound, match="nothing was archived"):
+        open_lake(spark, folder, catalog=f"lake{next(CATALOGS)}")
+
+
+def test_hours_that_meet_are_one_range() -> None:
+    starts = [START + number * WINDOW for number in (0, 1, 2, 8, 6, 0)]
+
+    assert ranges_of(starts, HOUR) == [
+        (START, START + 2 * HOUR),
+        (START + 3 * HOUR, START + 5 * HOUR),
+    ]
+
+
+class LakeOfStory:
+    """Iceberg's tables beside those of the story in memory, stopped at the same commits."""
+
+    def __init__(self, spark: SparkSession, tables: LakeTables) -> None:
+        self._spark = spark
+        self._tables = tables
+        self.commits_left = NO_STOP
+
+    def _commit(self) -> None:
+        if self.commits_left == 0:
+            raise Stopped
+        self.commits_left -= 1
+
+    async def slices(self, first: datetime) -> Mapping[Partition, ArchivedPartition]:
+        return self._tables.slices(first)
+
+    async def gaps(self) -> tuple[Gap, ...]:
+        return self._tables.gaps()
+
+    async def put_entries(self, entries: Entries, partitions: Collection[Partition]) -> None:
+        self._commit()
+        self._tables.put_entries(frame(self._spark, entries.values()), partitions)
+
+    async def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
+        self._commit()
+        self._tables.put_slices(archived)
+
+    async def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
+        self._commit()
+        self._tables.put_gaps(gaps)
+
+    async def put_run(self, run: Run) -> None:
+        self._commit()
+        self._tables.put_run(run)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    cluster = InMemoryCluster()
+    yield cluster
+    await cluster.close()
+
+
+async def test_the_lake_has_what_the_view_had_however_runs_were_stopped(
+    spark: SparkSession, lake: LakeTables, cluster: InMemoryCluster
+) -> None:
+    own = LakeOfStory(spark, lake)
+    story = Story(cluster, await cluster.start(), own)
+    await story.run()  # switches the archive on
+    chance = random.Random(9)
+    for stop in (0, 1, 2, 3, NO_STOP):
+        for _ in range(12):
+            await happen(story, chance, deeds=8)
+        own.commits_left = stop
+        try:
+            await story.run()
+        except Stopped:
+            pass
+        own.commits_left = NO_STOP
+    await story.drain(runs=2)
+
+    expected = in_order(story.had.values())
+    assert len({line.state for line in expected}) > 3
+    assert stored(lake) == expected
+    assert lake.gaps() == ()
+    assert all(each.is_final for each in lake.slices(START - HOUR).values())
+    await story.run()
+    assert stored(lake) == expected
