@@ -28,7 +28,7 @@ from postroad.domain.durations import parse_duration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import HOSTNAME_PATTERN, Protocol, TlsMode
-from postroad.domain.retries import DEFAULT_LANES
+from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.tls import Encryption
 
@@ -176,7 +176,7 @@ class Retry(_Section):
     )
     """Delays by attempt, comma separated; the last one repeats."""
 
-    max_age: Duration = timedelta(hours=120)
+    max_age: Duration = DEFAULT_MAX_AGE
     """Since acceptance; a mail that is older is given up at its next deferral."""
 
     dead_letter_lifetime: Duration = DEAD_LETTER_LIFETIME

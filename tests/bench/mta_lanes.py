@@ -13,7 +13,7 @@ from bench.results import Result, compared
 from crash.steady import OPTIONS, ForgetfulFiles, Steady, steady
 from postroad.domain.retries import RetryPlan
 from postroad.embedded import envelope_reader, lanes
-from postroad.embedded.layout import StoreOptions
+from postroad.embedded.options import StoreOptions
 
 HOUR = timedelta(hours=1)
 PLAN = RetryPlan(max_age=24 * HOUR)

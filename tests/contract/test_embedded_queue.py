@@ -35,11 +35,12 @@ from postroad.domain.mail import Outcome
 from postroad.embedded import lanes, wire
 from postroad.embedded.batches import write
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout, StoreOptions
+from postroad.embedded.layout import Layout
 from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.spool_files import SMALL, Kept, SpoolFiles
 from postroad.embedded.wire import BURST, FrameKind

@@ -32,8 +32,8 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded import slots
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import StoreOptions
 from postroad.embedded.opening import describe, open_store
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.owner import OwnedQueue
 from postroad.errors import PostroadError
 

@@ -12,7 +12,7 @@ from crash.world import start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.retries import RetryPlan
 from postroad.embedded.items import SpoolItem
-from postroad.embedded.layout import MIB, StoreOptions
+from postroad.embedded.options import MIB, StoreOptions
 from postroad.embedded.owner import OwnedQueue
 
 MINUTE = timedelta(minutes=1)

@@ -22,7 +22,7 @@ from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.items import SpoolItem
-from postroad.embedded.layout import StoreOptions
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.owner import Consumer, OwnedQueue
 from postroad.embedded.segments import LiveEntry
 from postroad.settings import Retry, Settings

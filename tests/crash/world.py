@@ -17,8 +17,8 @@ from postroad.domain.selection import Selector
 from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.engine import Engine
 from postroad.embedded.items import SpoolItem
-from postroad.embedded.layout import StoreOptions
 from postroad.embedded.opening import describe, open_store
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.serving import MOST_LEASED_SLOTS

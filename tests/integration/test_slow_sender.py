@@ -16,8 +16,8 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import StoreOptions
 from postroad.embedded.opening import describe, open_store
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.owner import OwnedQueue
 from postroad.intake.dialogue import Offer
 from postroad.intake.receiver import Receiver

@@ -28,7 +28,7 @@ from postroad.domain.mail_views import Sizes
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.domain.selection import Selector
-from postroad.embedded.layout import StoreOptions
+from postroad.embedded.options import StoreOptions
 from postroad.intake.dialogue import Offer
 from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer

@@ -15,11 +15,12 @@ from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.open_request import OpenRequest
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout, StoreOptions
+from postroad.embedded.layout import Layout
 from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.rebuild import Rebuilt, rebuild
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.spool_files import SpoolFiles

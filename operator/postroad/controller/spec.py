@@ -32,7 +32,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import NextHop, TlsMode
-from postroad.domain.retries import DEFAULT_LANES
+from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.errors import InvalidInput
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
@@ -107,7 +107,7 @@ class Retry(Model):
     """Delays before the second, third, … attempt; the last one repeats until maxAge. They differ,
     and none is longer than maxAge."""
 
-    max_age: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=120)
+    max_age: Annotated[Duration, AT_LEAST_A_SECOND] = DEFAULT_MAX_AGE
     """Age since acceptance at which a mail that still fails becomes a dead letter, with the last
     reply as its reason."""
 

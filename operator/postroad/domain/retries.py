@@ -20,6 +20,8 @@ _ZERO = timedelta(0)
 DEFAULT_LANES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 240))
 """Short steps first: most deferrals are greylisting or a moment's load."""
 
+DEFAULT_MAX_AGE = timedelta(hours=120)
+
 
 @dataclass(frozen=True, slots=True)
 class RetryPlan:
@@ -27,7 +29,7 @@ class RetryPlan:
     together do not come again together."""
 
     lanes: tuple[timedelta, ...] = DEFAULT_LANES
-    max_age: timedelta = timedelta(hours=120)
+    max_age: timedelta = DEFAULT_MAX_AGE
     spread: float = 0.1
 
     def __post_init__(self) -> None:

@@ -1,4 +1,5 @@
-"""Whether mail is arriving, so that a sync can wait for others to share it (LQ-29)."""
+"""Whether mail is arriving, so that a sync can wait for others to share it (LQ-29): for `sync_wait`
+of StoreOptions at most."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from struct import Struct, error
 
 from postroad.embedded.frames import checksum
-from postroad.embedded.layout import MIB, Lane
+from postroad.embedded.layout import Lane
+from postroad.embedded.options import MIB
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import File
 

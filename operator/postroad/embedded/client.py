@@ -23,8 +23,8 @@ from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
 from postroad.embedded import wire
 from postroad.embedded.connection import OwnerConnection
-from postroad.embedded.layout import LONGEST_LEASE
 from postroad.embedded.operations import CALLS, Leased
+from postroad.embedded.options import LONGEST_LEASE
 from postroad.embedded.spool_files import CHUNK
 from postroad.embedded.wire import FrameKind
 from postroad.errors import (

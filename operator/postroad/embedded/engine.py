@@ -24,8 +24,9 @@ from postroad.embedded.envelopes import domains_of
 from postroad.embedded.index import Index
 from postroad.embedded.key_index import KeyIndex
 from postroad.embedded.lanes import LaneLog, SegmentSizes, Written
-from postroad.embedded.layout import DEAD, HELD, KEYS, NEW, Lane, Layout, StoreOptions
+from postroad.embedded.layout import DEAD, HELD, KEYS, NEW, Lane, Layout
 from postroad.embedded.limits import FreeSpace, StoreLimits
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.ready_queues import ReadyQueues
 from postroad.embedded.records import KeyRecord, Record, encode
 from postroad.embedded.segments import LiveEntry, Segment, State

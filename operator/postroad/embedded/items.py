@@ -19,7 +19,7 @@ from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.frames import extended
-from postroad.embedded.layout import LONGEST_LEASE
+from postroad.embedded.options import LONGEST_LEASE
 from postroad.embedded.records import DeliveryKind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.segments import LiveEntry, State

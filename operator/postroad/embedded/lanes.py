@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from postroad.embedded import frames, segments
 from postroad.embedded.batches import Batch, part_at, write
-from postroad.embedded.layout import MIB, NEW, Lane, Layout
+from postroad.embedded.layout import NEW, Lane, Layout
+from postroad.embedded.options import MIB
 from postroad.embedded.records import ENVELOPE
 from postroad.embedded.segments import Header, Segment
 from postroad.errors import PostroadError, QueueClosed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from postroad.embedded.layout import Layout, StoreOptions
+from postroad.embedded.layout import Layout
+from postroad.embedded.options import StoreOptions
 from postroad.errors import InvalidMail, MailTooLarge, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace, Files
 

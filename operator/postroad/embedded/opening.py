@@ -20,8 +20,9 @@ from postroad.embedded.engine import Engine, log
 from postroad.embedded.envelope_records import EnvelopeRecord, domains_in, read_head
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame
-from postroad.embedded.layout import DEAD, FORMAT, HELD, KEYS, NEW, Lane, Layout, StoreOptions
+from postroad.embedded.layout import DEAD, FORMAT, HELD, KEYS, NEW, Lane, Layout
 from postroad.embedded.maintenance import Maintenance
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.records import ENVELOPE, FinishKind, FinishRecord, KeyRecord
 from postroad.embedded.recovery import Replay
 from postroad.embedded.segments import (

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, StoreOptions
+from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import PostroadError
 from postroad.ports.files import Files, Threads

@@ -12,8 +12,9 @@ import pytest
 
 from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.arrival_rate import RECENT_SECONDS, ArrivalRate
-from postroad.embedded.layout import NEW, Lane, Layout, StoreOptions
+from postroad.embedded.layout import NEW, Lane, Layout
 from postroad.embedded.limits import FreeSpace, StoreLimits, reason_of
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.ready_queues import ReadyQueues
 from postroad.embedded.segments import LiveEntry, Segment, State
 from postroad.embedded.wakeups import Wakeups

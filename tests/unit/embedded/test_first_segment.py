@@ -12,7 +12,8 @@ from crash.lossy import LossyFiles, Sync, Write
 from crash.world import OPTIONS, ROOT, opened, start
 from postroad.embedded import segments
 from postroad.embedded.lanes import FIRST_BYTES
-from postroad.embedded.layout import MIB, NEW
+from postroad.embedded.layout import NEW
+from postroad.embedded.options import MIB
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.segments import HEADER_BLOCK
 from postroad.errors import StoreFull

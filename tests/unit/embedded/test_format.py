@@ -36,16 +36,13 @@ from postroad.embedded.layout import (
     FORMAT,
     HELD,
     KEYS,
-    LONGEST_LEASE,
-    MIB,
     NEW,
-    TOLERANCE,
     Layout,
-    StoreOptions,
     lane_name,
     lane_of,
     segment_of,
 )
+from postroad.embedded.options import LONGEST_LEASE, MIB, TOLERANCE, StoreOptions
 from postroad.embedded.records import DeliveryKind, FinishKind
 from postroad.embedded.segments import Header, Segment
 from postroad.embedded.spool_files import SpoolHeader

@@ -16,8 +16,9 @@ from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.envelope_records import decode_envelope
-from postroad.embedded.layout import Layout, StoreOptions
+from postroad.embedded.layout import Layout
 from postroad.embedded.limits import FreeSpace, StoreLimits
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, SpoolReceiver
 from postroad.embedded.spool_files import SMALL, SpoolFiles
 from postroad.errors import MailTooLarge, PostroadError, StoreFailed, StoreFull, StoreUnavailable

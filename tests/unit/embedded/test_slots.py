@@ -13,7 +13,8 @@ from contract.blobs_contract import broken_off
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, Inline, start
-from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout, StoreOptions
+from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout
+from postroad.embedded.options import StoreOptions
 from postroad.embedded.slots import BATCH, KEPT, ROUNDS, Slots, slots_on_disk
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import StoreFailed, StoreFull
