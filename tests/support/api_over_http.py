@@ -45,6 +45,9 @@ class HttpKubernetes:
         self.answers: list[web.Response] = []
         """Answered first, one a request."""
 
+        self.silent: set[str] = set()
+        """Paths that get no answer."""
+
         self._watches: list[web.BaseRequest] = []
 
     async def break_watches(self) -> None:
@@ -56,6 +59,8 @@ class HttpKubernetes:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path}")
         self.authorizations.add(request.headers.get("Authorization"))
+        if request.path in self.silent:
+            await asyncio.Event().wait()
         if self.answers:
             return self.answers.pop(0)
         if request.path in ("/api", "/apis") or request.path in {each.prefix for each in KINDS}:

@@ -74,6 +74,9 @@ class Running:
         self.right_password = ""
         """When set, Cassandra refuses others."""
 
+        self.outlasting: list[str] = []
+        """Tasks that were under way when the program had ended."""
+
         self.refusals = 0
         self._operator_api = operator_api or ApiServer(api.access, FIELD_MANAGER)
         """Its own, because its connections belong to its event loop."""
@@ -177,6 +180,8 @@ class Running:
         try:
             await self._program.run()
         finally:
+            ours = (asyncio.current_task(), announcing)
+            self.outlasting = [f"{each}" for each in asyncio.all_tasks() if each not in ours]
             announcing.cancel()
             await self._operator_api.close()
             await unfenced.close()

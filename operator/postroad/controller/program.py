@@ -157,8 +157,8 @@ class Program:
             await _cancelled(keeping, working, stopping)
         if has_finished:
             await self._elector.give_back()
-        if watching.done() and not watching.cancelled() and watching not in ended:
-            watching.exception()  # Kopf may fail at its end where it was still beginning
+        if watching not in ended:
+            await _cancelled(watching)  # it outlasts WATCHES_SECONDS where it was still beginning
         for each in ended:
             each.result()
 

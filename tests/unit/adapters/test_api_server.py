@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -83,6 +85,31 @@ async def test_a_caller_that_leaves_while_the_server_is_busy_asks_no_more(
     await asyncio.sleep(1)
 
     assert methods(server) == ["POST"]
+
+
+async def test_a_watch_that_its_reader_left_open_ends_with_the_client(
+    server: HttpKubernetes, api: ApiServer, recwarn: pytest.WarningsRecorder
+) -> None:
+    """As Kopf leaves a watch that it stops between two events."""
+    session = api.open_session()
+    url = f"{api.access.address}{MAIL_QUEUE.prefix}/{MAIL_QUEUE.plural}?watch=true"
+    ended = await session.get(f"{api.access.address}/api")
+    await ended.read()
+    was_ended = weakref.ref(ended)
+    watch = await session.get(url)
+    del ended
+    kept: list[object] = [watch]
+    kept.append(kept)  # a cycle, as a task and its traceback are: the collector decides the order
+    gc.collect()
+    assert was_ended() is None, "only open ones are kept"
+    assert not watch.closed
+
+    await session.close()
+    await api.close()
+    del watch, kept
+    gc.collect()
+
+    assert not recwarn.list
 
 
 async def test_a_failure_that_may_have_had_its_effect_is_left_to_the_next_reconcile(

@@ -12,7 +12,8 @@ from aiohttp import web
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
-from postroad.controller.api import LEASE, MAIL_QUEUE
+from postroad.controller import program
+from postroad.controller.api import DEPLOYMENT, LEASE, MAIL_QUEUE
 from postroad.controller.classes import lease_name
 from postroad.controller.cluster_spec import DEFAULT_CLASS
 from postroad.errors import LeadershipLost
@@ -167,6 +168,23 @@ async def test_a_stopped_operator_lets_its_reconciles_end(served: Served, leader
     lease = await leader.api.get(LEASE, "mail", LEASE_NAME)
     assert lease
     assert lease["spec"]["holderIdentity"] == ""
+
+
+async def test_nothing_of_kopf_outlasts_an_operator_that_ends_while_kopf_begins(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it leaves open would end with the event loop, in any order."""
+    monkeypatch.setattr(program, "WATCHES_SECONDS", 0.1)
+    served[1].silent = {DEPLOYMENT.prefix}  # which Kopf alone reads, and waits for five seconds
+    api = ApiServer(access_to(served[0]), "user")
+    operator = Running(api, "mail")
+    await operator.start()
+    await until(lambda: f"GET {DEPLOYMENT.prefix}" in served[1].requests)
+
+    await operator.stop()
+
+    assert operator.outlasting == []
+    await api.close()
 
 
 def path_of(name: str = "") -> str:

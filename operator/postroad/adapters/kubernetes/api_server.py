@@ -70,6 +70,7 @@ class ApiServer:
         self._manager = {"fieldManager": field_manager}
         self._connector: aiohttp.TCPConnector | None = None
         self._session: aiohttp.ClientSession | None = None
+        self._responses: list[aiohttp.ClientResponse] = []
         self._free = asyncio.Semaphore(CALLS)
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
@@ -172,8 +173,9 @@ class ApiServer:
         )
 
     def open_session(self) -> aiohttp.ClientSession:
-        """Return a session that proves who the operator is, for Kopf, which closes it. Raises:
-        KubernetesRefused for certificates that cannot be used."""
+        """Return a session that proves who the operator is, for Kopf, which closes it. `close` ends
+        the responses that Kopf leaves open. Raises: KubernetesRefused for certificates that cannot
+        be used."""
         if self._connector is None:
             self._connector = aiohttp.TCPConnector(limit=0, ssl=self.access.tls())
         return aiohttp.ClientSession(
@@ -193,10 +195,17 @@ class ApiServer:
         authorization = await self.access.authorization()
         if authorization is not None:
             request.headers["Authorization"] = authorization
-        return await handler(request)
+        response = await handler(request)
+        # A stopped watch can leave its response open, and closing the connector alone does not end
+        # its connection.
+        self._responses = [each for each in (*self._responses, response) if not each.closed]
+        return response
 
     async def close(self) -> None:
-        """Close the connections. Idempotent."""
+        """Close the connections, with responses that are still open. Idempotent."""
+        responses, self._responses = self._responses, []
+        for each in responses:
+            each.close()
         session, self._session = self._session, None
         connector, self._connector = self._connector, None
         if session is not None:
