@@ -69,6 +69,11 @@ def _manage(method: str, path: str, body: object = None) -> Any:
         return json.loads(answer.read() or b"null")
 
 
+PATIENCE_SECONDS = 30
+"""How long the control connection may take too: the driver would give it two seconds, which the
+tables of all tests' keyspaces exceed on a loaded machine."""
+
+
 def cql(statement: str, *values: object) -> list[Any]:
     """Run one statement and return its rows, as a quorum has them: a host whose disk was full may
     have missed a deletion, and keeps it for the next repair."""
@@ -78,7 +83,7 @@ def cql(statement: str, *values: object) -> list[Any]:
         load_balancing_policy=DCAwareRoundRobinPolicy(
             environment["POSTROAD_CASSANDRA_LOCAL_DATACENTER"]
         ),
-        request_timeout=30,
+        request_timeout=PATIENCE_SECONDS,
     )
     cluster = Cluster(
         environment["POSTROAD_CASSANDRA_CONTACT_POINTS"].split(","),
@@ -89,6 +94,9 @@ def cql(statement: str, *values: object) -> list[Any]:
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
         ssl_context=_tls() if environment.get("POSTROAD_CASSANDRA_TLS") == "verify-ca" else None,
         protocol_version=5,
+        connect_timeout=PATIENCE_SECONDS,
+        control_connection_timeout=PATIENCE_SECONDS,
+        schema_metadata_enabled=False,
     )
     try:
         return list(cluster.connect().execute(statement, values or None))
