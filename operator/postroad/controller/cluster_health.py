@@ -8,9 +8,10 @@ from typing import Any
 
 from postroad.controller import conditions as condition
 from postroad.controller.actions import log_repair
+from postroad.controller.allowed_namespaces import allowed_by
 from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import attempt
-from postroad.controller.cluster_spec import allowed_by, pace_of
+from postroad.controller.cluster_spec import pace_of
 from postroad.controller.clusters import CONDITIONS, Cluster, Clusters
 from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
 from postroad.controller.finalizers import Finalizers

@@ -1,7 +1,7 @@
 """The spec of a QueueCluster as Python reads it.
 
-`crds/queueclusters.yaml` has the same in OpenAPI; a test keeps the two equal. Which namespaces it
-allows, and its hosts as every namespace resolves them, are functions of it.
+`crds/queueclusters.yaml` has the same in OpenAPI; a test keeps the two equal. `spec_of` gives the
+hosts names that every namespace resolves.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from postroad.controller.allowed_namespaces import AllowedNamespaces
 from postroad.controller.server_tls import CassandraTls, ServerTls, StoreTls
 from postroad.controller.spec_parts import (
     Duration,
@@ -178,40 +179,6 @@ class S3(Model):
         return self.tls is None or not (self.endpoint or "").startswith("http:")
 
 
-class LabelRequirement(Model):
-    """A requirement on one label."""
-
-    key: Annotated[str, Field(min_length=1, max_length=317)]
-    """Name of the label."""
-
-    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How the label relates to the values."""
-
-    values: list[Annotated[str, Field(max_length=63)]] = Field(default=[], max_length=64)
-    """Values for In and NotIn; empty for Exists and DoesNotExist."""
-
-
-class LabelSelector(Model):
-    """Selects by labels; all requirements must hold."""
-
-    match_labels: dict[str, Annotated[str, Field(max_length=63)]] = Field(default={}, max_length=64)
-    """Labels that must have exactly these values."""
-
-    match_expressions: list[LabelRequirement] = Field(default=[], max_length=64)
-    """Further requirements."""
-
-
-class AllowedNamespaces(Model):
-    """Namespaces whose MailQueues may use this cluster."""
-
-    from_: Annotated[Literal["Same", "All", "Selector"], Field(alias="from")] = "Same"
-    """Same: only the QueueCluster's own namespace. All: every namespace. Selector: the namespaces
-    that `selector` selects, and its own."""
-
-    selector: LabelSelector | None = None
-    """Selects namespaces by their labels; with `from: Selector` only."""
-
-
 class Quota(Model):
     """What the MailQueues of a cluster may have. It takes nothing from those that have more."""
 
@@ -279,52 +246,12 @@ class QueueClusterSpec(Model):
     """How the pods of the cluster's MailQueues are replaced when a newer operator wants others."""
 
 
-def allowed_by(cluster: Mapping[str, Any]) -> AllowedNamespaces:
-    """Return the namespaces that a QueueCluster allows: only its own where its spec is invalid."""
-    try:
-        return AllowedNamespaces.model_validate(cluster["spec"].get("allowedNamespaces") or {})
-    except ValidationError:
-        return AllowedNamespaces()
-
-
 def pace_of(cluster: Mapping[str, Any]) -> UpgradePace:
     """Return the pace of a QueueCluster's upgrades: the default where its spec is invalid."""
     try:
         return UpgradePace.model_validate(cluster["spec"].get("upgrades") or {})
     except ValidationError:
         return UpgradePace()
-
-
-def allows(allowed: AllowedNamespaces, own: str, asking: str, labels: Mapping[str, str]) -> bool:
-    """Return whether a QueueCluster in namespace `own` allows MailQueues of namespace `asking`,
-    which has these labels."""
-    if asking == own or allowed.from_ == "All":
-        return True
-    return (
-        allowed.from_ == "Selector"
-        and allowed.selector is not None
-        and selects(allowed.selector, labels)
-    )
-
-
-def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
-    """Return whether all requirements hold. As in Kubernetes, no requirement selects everything."""
-    return all(labels.get(name) == value for name, value in selector.match_labels.items()) and all(
-        _meets(each, labels) for each in selector.match_expressions
-    )
-
-
-def _meets(requirement: LabelRequirement, labels: Mapping[str, str]) -> bool:
-    present = requirement.key in labels
-    match requirement.operator:
-        case "In":
-            return present and labels[requirement.key] in requirement.values
-        case "NotIn":
-            return not present or labels[requirement.key] not in requirement.values
-        case "Exists":
-            return present
-        case "DoesNotExist":
-            return not present
 
 
 _URL_HOST = re.compile(r"(?P<before>^[a-z0-9+.-]+://(?:[^@/]*@)?)(?P<host>[^:/?\[\]]+)")

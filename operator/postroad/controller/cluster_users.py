@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from postroad.controller.allowed_namespaces import AllowedNamespaces, allowed_by, allows
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
-from postroad.controller.cluster_spec import AllowedNamespaces, QueueClusterSpec, allowed_by, allows
+from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.queue_resource import Queue, own_bucket, referring
 from postroad.controller.quotas import Quotas
 from postroad.controller.remembered_reads import Reads

@@ -11,11 +11,7 @@ from postroad.controller.api import QUEUE_CLUSTER
 from postroad.controller.attempts import count_error
 from postroad.controller.claims import Claims, adopted_by
 from postroad.controller.cluster_facts import KnownFacts
-from postroad.controller.cluster_spec import (
-    DEFAULT_CLASS,
-    QueueClusterSpec,
-    spec_of,
-)
+from postroad.controller.cluster_spec import DEFAULT_CLASS, QueueClusterSpec, spec_of
 from postroad.controller.cluster_users import ClusterUsers
 from postroad.controller.conditions import (
     BLOBS_READY,

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.controller.actions import log_action
+from postroad.controller.allowed_namespaces import allowed_by
 from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.cluster_spec import allowed_by
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.queue_resource import is_erased_with_its_resource
 from postroad.ports.kubernetes import Kind, Kubernetes, Object

@@ -1,4 +1,4 @@
-"""Makes the children of a MailQueue, and finds out how its pods are.
+"""Makes the children of a MailQueue.
 
 What all pods share goes first; then intake and workers, each for itself, so that what is refused of
 one neither stops the other nor deletes what runs.
@@ -30,11 +30,10 @@ from postroad.controller.children import (
     WORKER,
     Child,
     is_owned,
-    selector,
     wanted_children,
 )
 from postroad.controller.clusters import Cluster
-from postroad.controller.conditions import PODS_NOT_READY, Finding, advice, bad, good, unknown
+from postroad.controller.conditions import Finding, advice, unknown
 from postroad.controller.credentials import (
     check_certificate,
     read_authorities,
@@ -49,7 +48,8 @@ from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import deployment_facts
 from postroad.controller.upgrades import Upgrades, paced
 from postroad.controller.watched import is_rolling
-from postroad.errors import NameTaken, QuotaExceeded
+from postroad.controller.workloads import report_workload, within_quota
+from postroad.errors import NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 COMPONENTS = {WORKER: condition.WORKERS_READY, INTAKE: condition.INTAKE_READY}
@@ -83,9 +83,9 @@ class QueueChildren:
         if QUEUE in failed:
             self._upgrades.end(queue.key)
             return [replace(failed[QUEUE], condition=each) for each, *_ in wanted]
-        findings = [failed.get(each[2]) or _workload(state, now, *each) for each in wanted]
+        findings = [failed.get(each[2]) or report_workload(state, now, *each) for each in wanted]
         waiting = self._carry_on(cluster, state, now)
-        findings[0] = _within_quota(state, cluster.spec.quota.workers_per_queue, findings[0])
+        findings[0] = within_quota(state, cluster.spec.quota.workers_per_queue, findings[0])
         async with attempt(condition.INTAKE_READY) as certificate:
             await self._check_certificate(queue)
         if not certificate.finding.is_good:  # why pods are not ready, which they cannot report
@@ -194,42 +194,6 @@ class QueueChildren:
             await check_certificate(self._reads, queue.name.namespace, name)
 
 
-def _workload(
-    state: ReconcileState,
-    now: Mapping[tuple[str, str], Object],
-    which: str,
-    what: str,
-    component: str,
-    spec: Workers | Intake | None,
-) -> Finding:
-    field = "workers" if component == WORKER else "intake"
-    if spec is None:
-        state.report.fields[field] = None
-        return good(which, f"no {what} declared", "NoneDeclared")
-    deployment = now[DEPLOYMENT.name, f"{state.queue.name.name}-{component}"]
-    facts: dict[str, Any] = dict(deployment_facts(deployment, spec.replicas))
-    if component == WORKER:
-        facts["selector"] = selector(state.queue, component)
-    else:
-        facts.pop("replicas")
-    state.report.fields[field] = facts
-    return workload_finding(which, what, deployment, spec.replicas)
-
-
-def _within_quota(state: ReconcileState, most: int | None, found: Finding) -> Finding:
-    """Return the finding, or a bad one where the quota allows fewer workers than are declared."""
-    workers, made = state.queue.spec.workers, (state.report.fields.get("workers") or {})
-    if workers is None or most is None or not found.is_good:
-        return found
-    if made["desired"] >= workers.replicas or workers.replicas <= most:
-        return found
-    message = (
-        f"{made['desired']} of {workers.replicas} workers made: the QueueCluster has {most} for "
-        "each MailQueue (spec.quota.workersPerQueue)"
-    )
-    return bad(found.condition, QuotaExceeded.__name__, message, retryable=False)
-
-
 Found = dict[tuple[str, str], Object]
 """Children by kind and name."""
 
@@ -294,28 +258,3 @@ async def _require_free(
             f"{kind.name} {metadata['name']} exists already, and this MailQueue does not own it",
             hint="delete or rename it; the API server removes that of an earlier MailQueue",
         )
-
-
-def workload_finding(
-    condition: str, what: str, deployment: Mapping[str, Any], wanted: int
-) -> Finding:
-    """Return whether a Deployment has enough ready pods of its newest template."""
-    facts = deployment_facts(deployment, wanted)
-    status = deployment.get("status") or {}
-    seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
-    updated = int(status.get("updatedReplicas") or 0)
-    ready, desired = facts["ready"], facts["desired"]
-    if seen and ready >= desired and updated >= desired and facts["replicas"] == desired:
-        return good(condition, f"{ready} of {desired} {what} ready")
-    error = _error_text(status)
-    message = f"{ready} of {desired} {what} ready, {min(updated, desired)} up to date"
-    return bad(condition, PODS_NOT_READY, f"{message}{error}", retryable=True)
-
-
-def _error_text(status: Mapping[str, Any]) -> str:
-    """Return why a Deployment cannot create pods, or has waited too long for them."""
-    for each in status.get("conditions") or []:
-        stuck = each["type"] == "Progressing" and each["status"] == "False"
-        if stuck or (each["type"] == "ReplicaFailure" and each["status"] == "True"):
-            return f": {each.get('message', each.get('reason', ''))}"
-    return ""
