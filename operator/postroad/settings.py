@@ -200,6 +200,9 @@ class Worker(_Section):
     """Certificate authorities of the next hop where TLS is required or implicit, instead of those
     for every server."""
 
+    delivery_file: Path | None = None
+    """YAML file of what an administrator decides about delivery (`delivery_settings`)."""
+
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Mails in flight at the same time, and sessions with the next hop at most."""
 

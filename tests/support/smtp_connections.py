@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import cast
 
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.connections import SmtpConnection
+from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
@@ -30,7 +30,7 @@ def connect(
         addresses = cast("Addresses", hop)
         return await ClientSession.open(addresses, next_hop, "relay.example", None, timeouts)
 
-    return SmtpConnection(open_session, asyncio.Lock(), events)
+    return SmtpConnection(open_session, Preparation(), events)
 
 
 async def carried(hop: FakeHop, jobs: Iterable[Transmission], timeouts: Timeouts = USUAL) -> Events:

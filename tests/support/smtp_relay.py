@@ -11,6 +11,7 @@ from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.shapes import Shape, shape_of
+from postroad.ports.signing import Signer
 from support.sink import Rule, Sink
 
 
@@ -29,10 +30,12 @@ def relay_to(
     limits: PoolLimits | None = None,
     timeouts: Timeouts | None = None,
     ehlo_name: str | None = "relay.example",
+    signer: Signer | None = None,
 ) -> SmtpRelay:
     return SmtpRelay(
         NextHop(host, sink.port, tls, protocol),
         ehlo_name=ehlo_name,
+        signer=signer,
         ca_file=ca_file,
         limits=limits or PoolLimits(),
         timeouts=timeouts or Timeouts(),

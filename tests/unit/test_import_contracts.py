@@ -28,6 +28,8 @@ WRONG = [
     ("pipeline/states.py", "time"),
     ("pipeline/planning.py", "os"),
     ("routing/plans.py", "random"),
+    ("signing/signatures.py", "time"),
+    ("signing/rules.py", "cryptography"),
     ("distributed/__init__.py", "pika"),
     ("worker/routing.py", "dns.message"),
     ("distributed/__init__.py", "postroad.adapters.memory"),

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import socket
 
+from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.next_hops import NextHop
+from postroad.ports.signing import Signer
 from postroad.ports.transport import Transport
 from postroad.settings import Settings
 
 
-def open_transport(settings: Settings, next_hop: NextHop) -> Transport:
+def open_transport(
+    settings: Settings, next_hop: NextHop, signer: Signer | None = None
+) -> Transport:
     """Return the transport to a next hop. Needs a running event loop; connects on first use.
 
     Raises: InvalidSettings.
@@ -20,8 +24,18 @@ def open_transport(settings: Settings, next_hop: NextHop) -> Transport:
         next_hop,
         ehlo_name=ehlo_name_of(settings),
         ca_file=settings.worker.relay_ca_file or settings.ca_file,
+        signer=signer,
         limits=PoolLimits(sessions=settings.worker.concurrency),
     )
+
+
+def open_signer(settings: Settings) -> Signer | None:
+    """Return what signs mail; None where there is no file of delivery. Raises: InvalidSettings."""
+    if settings.worker.delivery_file is None:
+        return None
+    from postroad.bootstrap.signing import FileSigner  # cryptography is not loaded for nothing
+
+    return FileSigner(settings.worker.delivery_file, MachineClock())
 
 
 def hostname_of(settings: Settings) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import click
 
 from postroad.adapters.network.certificates import ServerCertificate
+from postroad.bootstrap.transports import open_signer
 from postroad.cli.intake import (
     certificate_of,
     listen_option,
@@ -20,6 +22,7 @@ from postroad.cli.receiver_processes import receive_in_children
 from postroad.cli.worker import (
     concurrency_option,
     deliver,
+    delivery_option,
     next_hop,
     relay_option,
     tls_option,
@@ -28,6 +31,7 @@ from postroad.cli.worker import (
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import NextHop
 from postroad.errors import InvalidSettings, PostroadError
+from postroad.ports.signing import Signer
 from postroad.settings import Settings, from_environment
 
 
@@ -38,6 +42,7 @@ from postroad.settings import Settings, from_environment
 @relay_option
 @tls_option
 @concurrency_option
+@delivery_option
 @click.option(
     "--receivers",
     type=click.IntRange(0),
@@ -52,6 +57,7 @@ def mta(
     relay: str | None,
     tls: str | None,
     concurrency: int | None,
+    delivery: Path | None,
     receivers: int,
 ) -> None:
     """Accept mail over SMTP into a queue, and deliver it to a next hop, until SIGTERM.
@@ -66,16 +72,18 @@ def mta(
             "receivers cannot reach a queue in the memory of this process",
             hint="leave out --receivers, or use embedded:///DIR",
         )
-    settings = with_relay(from_environment(), relay, tls, concurrency)
+    settings = with_relay(from_environment(), relay, tls, concurrency, delivery)
     settings = with_clients(settings, listen, relay_from)
     certificate = certificate_of(settings.intake)
-    run(settings, _serve(settings, url, next_hop(settings), certificate, receivers))
+    hop, signer = next_hop(settings), open_signer(settings)
+    run(settings, _serve(settings, url, hop, signer, certificate, receivers))
 
 
 async def _serve(
     settings: Settings,
     url: str,
     hop: NextHop,
+    signer: Signer | None,
     certificate: ServerCertificate | None,
     receivers: int,
 ) -> None:
@@ -89,7 +97,7 @@ async def _serve(
                     halves.create_task(receive_in_children(this, settings, url, receivers))
                 else:
                     halves.create_task(receive(this, settings, certificate))
-                halves.create_task(deliver(this, settings, hop))
+                halves.create_task(deliver(this, settings, hop, signer))
         except ExceptionGroup as group:
             ours = group.subgroup(PostroadError) or group
             raise ours.exceptions[0] from group

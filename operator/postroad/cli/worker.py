@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap.transports import open_transport
+from postroad.bootstrap.transports import open_signer, open_transport
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
 from postroad.errors import InvalidSettings
+from postroad.ports.signing import Signer
 from postroad.settings import Settings, from_environment
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
@@ -36,30 +39,52 @@ concurrency_option = click.option(
 )
 
 
+delivery_option = click.option(
+    "--delivery",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file of what is decided about delivery (YAML), such as the keys that sign mail (or "
+    "POSTROAD_WORKER_DELIVERY_FILE).",
+)
+
+
 @click.command()
 @queue_option
 @relay_option
 @tls_option
 @concurrency_option
+@delivery_option
 @click.option("--create", is_flag=True, help="Create the queue, or what it lacks.")
 def worker(
-    url: str, relay: str | None, tls: str | None, concurrency: int | None, create: bool
+    url: str,
+    relay: str | None,
+    tls: str | None,
+    concurrency: int | None,
+    delivery: Path | None,
+    create: bool,
 ) -> None:
     """Deliver the mail of a queue to a next hop, until SIGTERM.
 
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
     POSTROAD_HEALTH_PORT; 0: any free one).
     """
-    settings = with_relay(from_environment(), relay, tls, concurrency)
+    settings = with_relay(from_environment(), relay, tls, concurrency, delivery)
     run(settings, _deliver(settings, url, create))
 
 
 def with_relay(
-    settings: Settings, relay: str | None, tls: str | None, concurrency: int | None
+    settings: Settings,
+    relay: str | None,
+    tls: str | None,
+    concurrency: int | None,
+    delivery: Path | None,
 ) -> Settings:
-    """Return the settings with the next hop of the command line."""
+    """Return the settings with what the command line has of delivery."""
     mode = settings.worker.relay_tls if tls is None else TlsMode(tls)
-    changes: dict[str, object] = {"relay_tls": mode, "concurrency": concurrency}
+    changes: dict[str, object] = {
+        "relay_tls": mode,
+        "concurrency": concurrency,
+        "delivery_file": delivery,
+    }
     if relay is not None:
         host, port = parse_host_port(relay, settings.worker.relay_port or mode.default_port)
         changes |= {"relay_host": host, "relay_port": port}
@@ -69,10 +94,10 @@ def with_relay(
 
 
 async def _deliver(settings: Settings, url: str, create: bool) -> None:
-    hop = next_hop(settings)
+    hop, signer = next_hop(settings), open_signer(settings)
     async with process(settings, url, create=create) as this:
         if this is not None:
-            await deliver(this, settings, hop)
+            await deliver(this, settings, hop, signer)
 
 
 def next_hop(settings: Settings) -> NextHop:
@@ -84,10 +109,10 @@ def next_hop(settings: Settings) -> NextHop:
     return NextHop(section.relay_host, port, section.relay_tls, section.relay_protocol)
 
 
-async def deliver(this: Process, settings: Settings, hop: NextHop) -> None:
+async def deliver(this: Process, settings: Settings, hop: NextHop, signer: Signer | None) -> None:
     """Deliver the queue's mail to the next hop until the process is to end. Raises: what `dequeue`
     raises."""
-    transport = open_transport(settings, hop)
+    transport = open_transport(settings, hop, signer)
     deliverer = Deliverer(
         this.queue.name,
         transport,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from postroad.delivery_settings.routing import RoutingSettings
+from postroad.delivery_settings.signing import DeliverySettings
 from postroad.errors import InvalidSettings
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The parser in C is five times as fast; some builds of PyYAML lack it."""
@@ -38,13 +41,22 @@ def read_routing(file: Path) -> RoutingSettings:
 
     Raises: InvalidSettings, which names each field that is wrong and what to write instead.
     """
+    return _read_as(RoutingSettings, file)
+
+
+def read_delivery(file: Path) -> DeliverySettings:
+    """Read and check a file of delivery. Raises: as `read_routing`."""
+    return _read_as(DeliverySettings, file)
+
+
+def _read_as(model: type[_Model], file: Path) -> _Model:
     document = _read(file)
     try:
-        return RoutingSettings.model_validate({} if document is None else document)
+        return model.model_validate({} if document is None else document)
     except ValidationError as error:
         found = error.errors(include_url=False)
         problems = [
-            f"{_path(each['loc'])}{_advice(RoutingSettings, each)}"
+            f"{_path(each['loc'])}{_advice(model, each)}"
             for each in found
             if not _follows(each, found)
         ]

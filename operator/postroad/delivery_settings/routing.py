@@ -12,14 +12,12 @@ from typing import Annotated
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
-    ConfigDict,
     Field,
     model_validator,
 )
-from pydantic.alias_generators import to_camel
 
-from postroad.domain.internationalized import ascii_address, ascii_domain
+from postroad.delivery_settings.sections import DeliverySection, DomainName, domain_name
+from postroad.domain.internationalized import ascii_address
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode, parse_host_port
 from postroad.errors import InvalidInput
@@ -37,23 +35,16 @@ from postroad.routing.tables import (
 from postroad.settings import Duration
 
 
-def _domain(text: str) -> str:
-    try:
-        return ascii_domain(text)
-    except InvalidInput as error:
-        raise ValueError(str(error)) from error
-
-
 def _domain_pattern(text: str) -> str:
     if text.startswith("["):
         return text.lower()
     if text == "*":
         return text
     if text.startswith("*."):
-        return f"*.{_domain(text[2:])}"
+        return f"*.{domain_name(text[2:])}"
     if "*" in text:
         raise ValueError("write a domain (example.org), all below it (*.example.org), or *")
-    return _domain(text)
+    return domain_name(text)
 
 
 def _sender_pattern(text: str) -> str:
@@ -69,7 +60,7 @@ def _sender_pattern(text: str) -> str:
 def _server_name(text: str) -> str:
     if is_address(text):
         return text
-    name = _domain(text)
+    name = domain_name(text)
     if "." not in name:
         raise ValueError(
             f"write a full name, such as {name}.mail.svc.cluster.local, or an address: search"
@@ -106,15 +97,6 @@ NameServerAddress = Annotated[str, AfterValidator(_server_address)]
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-class _RoutingSection(BaseModel):
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        alias_generator=to_camel,
-        use_attribute_docstrings=True,
-    )
-
-
 class HostLookUp(StrEnum):
     """What leads from the host of a next hop to its servers."""
 
@@ -122,7 +104,7 @@ class HostLookUp(StrEnum):
     MX = "mx"
 
 
-class Hop(_RoutingSection):
+class Hop(DeliverySection):
     """A smart host."""
 
     host: ServerName
@@ -151,7 +133,7 @@ class Hop(_RoutingSection):
         return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
 
 
-class ByMx(_RoutingSection):
+class ByMx(DeliverySection):
     """Delivery to the servers that the MX records of the recipient's domain name."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
@@ -160,7 +142,7 @@ class ByMx(_RoutingSection):
 Hops = Annotated[tuple[Hop, ...], Field(min_length=1)]
 
 
-class RouteRule(_RoutingSection):
+class RouteRule(DeliverySection):
     """Which mail goes where: `mx`, or smart hosts. Conditions that are left out hold for all mail;
     of the values of one condition, one must match."""
 
@@ -219,7 +201,7 @@ class RouteRule(_RoutingSection):
         return [tier for tier in (self.primary, self.secondary, self.tertiary) if tier]
 
 
-class Own(_RoutingSection):
+class Own(DeliverySection):
     """What this server is known by, so that it finds itself among the servers of a domain, and mail
     does not loop. Loopback addresses always count."""
 
@@ -230,7 +212,7 @@ class Own(_RoutingSection):
     """Its public addresses, also those of a load balancer before it."""
 
 
-class NameServers(_RoutingSection):
+class NameServers(DeliverySection):
     """Which name servers are asked, and for how long."""
 
     servers: tuple[NameServerAddress, ...] = ()
@@ -248,7 +230,7 @@ class NameServers(_RoutingSection):
         ]
 
 
-class RoutingSettings(_RoutingSection):
+class RoutingSettings(DeliverySection):
     """Where mail goes."""
 
     rules: tuple[RouteRule, ...] = ()
@@ -267,7 +249,7 @@ class RoutingSettings(_RoutingSection):
     """Which addresses are used; of a host that has both, one of the first family is tried first,
     then in turns."""
 
-    postmaster_domain: Annotated[str, AfterValidator(_domain)] | None = None
+    postmaster_domain: DomainName | None = None
     """The domain of the address `postmaster` without one. None: such mail is deferred."""
 
     resolver: NameServers = NameServers()

@@ -77,25 +77,27 @@ class Unstuffer:
         return content
 
 
-class Stuffer:
-    """Makes content fit to be sent. Bare CR and LF become CRLF: they must not be sent as they are,
-    and a file with Unix line ends means lines by them. With `folds`, lines longer than LONGEST_LINE
-    are folded.
+class LineEnds:
+    """Ends every line of a content by CRLF. Bare CR and LF become CRLF: they must not be sent as
+    they are, and a file with Unix line ends means lines by them. With `folds`, lines longer than
+    LONGEST_LINE are folded.
 
-    `shape`: what is known of the whole content. One that is sent as it is goes through untouched,
-    chunk by chunk.
+    `shape`: what is known of the whole content. One that has nothing to end or to fold goes through
+    untouched, chunk by chunk.
     """
 
     def __init__(self, shape: Shape | None = None, *, folds: bool = False) -> None:
         self._folder = _Folder() if folds and (shape is None or shape.folds) else None
-        self._is_verbatim = shape is not None and shape.is_sent_as_is and self._folder is None
+        self.is_verbatim = shape is not None and not shape.bare_line_ends and self._folder is None
+        """Whether `feed` returns each chunk as it is."""
         # A content that goes through untouched ends as its shape says.
-        self._at_line_start = not (self._is_verbatim and shape and not shape.is_terminated)
+        self._is_at_start = not (self.is_verbatim and shape and not shape.is_terminated)
         self._held_cr = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what to send for this chunk."""
-        if self._is_verbatim:
+        """Return the next octets of the content; not cut between CR and LF, unless it is
+        verbatim."""
+        if self.is_verbatim:
             return chunk
         if self._held_cr:
             chunk = b"\r" + chunk
@@ -106,9 +108,37 @@ class Stuffer:
             return b""
         if has_bare_line_ends(chunk):
             chunk = with_crlf(chunk)
-        return self._stuffed(chunk if self._folder is None else self._folder.feed(chunk))
+        self._is_at_start = chunk.endswith(_CRLF)
+        return chunk if self._folder is None else self._folder.feed(chunk)
+
+    def end(self) -> bytes:
+        """Return what completes the content: its last line's end when it is missing."""
+        rest = b"" if self._folder is None else self._folder.end()
+        return rest if self._is_at_start and not self._held_cr else rest + _CRLF
+
+
+class Stuffer:
+    """Makes content fit to be sent: its lines as `LineEnds` makes them, leading dots doubled."""
+
+    def __init__(self, shape: Shape | None = None, *, folds: bool = False) -> None:
+        self._lines = LineEnds(shape, folds=folds)
+        is_as_is = shape is not None and shape.is_sent_as_is
+        self._is_verbatim = is_as_is and self._lines.is_verbatim
+        self._at_line_start = True
+        self._held_cr = False
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Return what to send for this chunk."""
+        if self._is_verbatim:
+            return chunk
+        return self._stuffed(self._lines.feed(chunk))
 
     def _stuffed(self, chunk: bytes) -> bytes:
+        if self._held_cr:
+            chunk = b"\r" + chunk
+        self._held_cr = chunk.endswith(b"\r")
+        if self._held_cr:
+            chunk = chunk[:-1]
         if not chunk:
             return b""
         first = b"." if self._at_line_start and chunk.startswith(b".") else b""
@@ -117,8 +147,7 @@ class Stuffer:
 
     def end(self) -> bytes:
         """Return what completes the mail: its last line's end when it is missing, and the dot."""
-        rest = b"" if self._folder is None else self._stuffed(self._folder.end())
-        return rest + (END if self._at_line_start and not self._held_cr else _CRLF + END)
+        return self._stuffed(self._lines.end()) + END
 
 
 class _Folder:

@@ -38,6 +38,9 @@ LONGEST_ADDRESS = 320
 
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
+TENANT = "postroad.tenant"
+"""The attribute of an envelope that names its tenant."""
+
 
 def _no_attributes() -> Mapping[str, str]:
     return _EMPTY
@@ -115,6 +118,11 @@ class Envelope:
 
     def __repr__(self) -> str:
         return f"<Envelope name={self.name!r} recipients={len(self.recipients)}>"
+
+    @property
+    def tenant(self) -> str | None:
+        """Whose mail it is, where several share a queue; None: not known."""
+        return self.attributes.get(TENANT)
 
     @property
     def domains(self) -> tuple[str, ...]:

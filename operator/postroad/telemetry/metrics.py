@@ -126,6 +126,16 @@ ATTEMPTS = Counter(
     "Recipients attempted.",
     ["queue", "outcome"],  # outcome: delivered, failed, deferred
 )
+SIGNED = Counter("postroad_signed_mails_total", "Transmissions that were signed.")
+UNSIGNED = Counter(
+    "postroad_unsigned_mails_total",
+    "Transmissions of mail that could not be signed; it was sent as it is.",
+    ["reason"],  # reason: header (of several authors, malformed, too long), size
+)
+SIGNING_REFUSED = Gauge(
+    "postroad_signing_files_refused",
+    "1 while the file of delivery or a key cannot be used as it is now, and the last keys sign.",
+)
 DELIVERY_SECONDS = Histogram("postroad_delivery_seconds", "Time of one transmission.", ["queue"])
 RECEIVED = Counter(
     "postroad_received_mails_total",

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from postroad.adapters.network.commands import Needs, recipient_command, refusal
-from postroad.adapters.network.content import LARGEST_CONVERTED, OpenContent
+from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
 from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.domain.shapes import Shape
 
-SIZE = LARGEST_CONVERTED + 1
+SIZE = LARGEST_CHANGED + 1
 
 
 async def no_more() -> AsyncIterator[bytes]:

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.network.connecting import MOST_ADDRESSES, SHUN
-from postroad.adapters.network.content import LARGEST_CONVERTED
+from postroad.adapters.network.content import LARGEST_CHANGED
 from postroad.adapters.network.exchange import LONGEST_REPLY_LINE, MOMENT
 from postroad.adapters.network.pools import LONGEST_WAIT, PoolLimits
 from postroad.adapters.network.serving import (
@@ -51,7 +51,7 @@ def test_a_next_hop_has_the_time_of_rfc_5321(timeout: timedelta, minutes: int) -
         (MOST_ADDRESSES, 8),
         (GROUP, 100),
         (LONGEST_REPLY_LINE, 4096),
-        (LARGEST_CONVERTED, 64 << 20),
+        (LARGEST_CHANGED, 64 << 20),
         ((COMMANDS, REPLIES), (8 << 10, 4 << 10)),
         ((MOST_LINGERING, MOST_DROPPED), (64 << 10, 1 << 20)),
     ],

@@ -27,7 +27,7 @@ def test_the_port_of_a_next_hop_follows_its_tls_where_none_is_named(
 ) -> None:
     named = {f"POSTROAD_WORKER_RELAY_{name}": value for name, value in environment.items()}
 
-    hop = next_hop(with_relay(from_environment(named), relay, tls, None))
+    hop = next_hop(with_relay(from_environment(named), relay, tls, None, None))
 
     assert str(hop) == expected
     assert hop.tls == (tls or environment.get("TLS", "opportunistic"))

@@ -20,6 +20,7 @@ from postroad.adapters.network.connecting import KnownAddresses, Shunned
 from postroad.adapters.network.exchange import text_of
 from postroad.adapters.network.jobs import ConnectionJob
 from postroad.adapters.network.opening import context_for
+from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import ClientTransaction
@@ -33,6 +34,7 @@ from postroad.ports.connections import (
     JobFinished,
     Transmission,
 )
+from postroad.ports.signing import Signer
 from postroad.routing.routes import ResolvedHop
 
 _TIMEOUTS = Timeouts()
@@ -42,21 +44,21 @@ OnEvent = Callable[[ConnectionEvent], None]
 
 
 class SmtpConnector:
-    """Opens connections. `ehlo_name` and `ca_file` as for `SmtpRelay`."""
+    """Opens connections. `ehlo_name`, `ca_file` and `signer` as for `SmtpRelay`."""
 
     def __init__(
         self,
         *,
         ehlo_name: str | None,
         ca_file: Path | None = None,
+        signer: Signer | None = None,
         timeouts: Timeouts = _TIMEOUTS,
     ) -> None:
         self._ehlo_name = ehlo_name
         self._timeouts = timeouts
         self._shunned = Shunned()
         self._context_for = lru_cache(partial(context_for, ca_file=ca_file))
-        self._converting = asyncio.Lock()
-        """Large mails are converted one at a time, because each is in memory for that."""
+        self._preparation = Preparation(signer)
 
     def open(self, hop: ResolvedHop, on_event: OnEvent) -> SmtpConnection:
         """Begin to open a connection (see the port)."""
@@ -69,7 +71,7 @@ class SmtpConnector:
             self._context_for(next_hop.tls),
             self._timeouts,
         )
-        return SmtpConnection(open_session, self._converting, on_event)
+        return SmtpConnection(open_session, self._preparation, on_event)
 
 
 class SmtpConnection:
@@ -78,11 +80,11 @@ class SmtpConnection:
     def __init__(
         self,
         open_session: Callable[[], Awaitable[ClientSession]],
-        converting: asyncio.Lock,
+        preparation: Preparation,
         on_event: OnEvent,
     ) -> None:
         self._open_session = open_session
-        self._converting = converting
+        self._preparation = preparation
         self._on_event = on_event
         self._session: ClientSession | None = None
         self._begun: deque[ConnectionJob] = deque()
@@ -176,7 +178,7 @@ class SmtpConnection:
             return None
         job = self._jobs[0]
         if not job.is_read:
-            job.read(session, self._converting)
+            job.read(session, self._preparation)
             return None
         transaction = job.begin(session)
         if transaction is not None:
@@ -207,7 +209,7 @@ class SmtpConnection:
     def _read_ahead(self, session: ClientSession) -> None:
         """Read the beginning of the next mail, so that its commands can go behind this one."""
         if self._jobs and session.is_pipelined and not session.is_worn:
-            self._jobs[0].read(session, self._converting)
+            self._jobs[0].read(session, self._preparation)
 
     def _behind(self, session: ClientSession) -> bytes:
         """Return the first commands of the next mail, if they may stand behind the end of this."""

@@ -1,15 +1,19 @@
-"""The content of one mail on its way out: its properties for MAIL, its conversion to 7 bits."""
+"""The content of one mail on its way out: its properties for MAIL, its conversion to 7 bits, the
+signatures before it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from postroad.domain.dot_stuffing import LineEnds
 from postroad.domain.seven_bits import PIECE, Result, Steps, in_seven_bits, is_signed
 from postroad.domain.shapes import LONGEST_HEADER, Scanner, Shape, shape_of, with_crlf
+from postroad.ports.signing import Signing
 
-LARGEST_CONVERTED = 64 * 1024 * 1024
-"""Octets of a mail that is converted to 7 bits: the conversion holds the whole mail in memory."""
+LARGEST_CHANGED = 64 * 1024 * 1024
+"""Octets of a mail that is converted to 7 bits or signed: both hold the whole mail in memory."""
 
 
 class OpenContent:
@@ -23,12 +27,16 @@ class OpenContent:
         self.shape = shape
         """None: a release that did not record the shape stored the mail, and it is large."""
         known = shape or shape_of((first[:LONGEST_HEADER],))
-        header = first[: min(known.header_size, LONGEST_HEADER)]
-        self.folds = (shape is None or shape.folds > 0) and not is_signed(header)
+        self.header = first[: min(known.header_size, LONGEST_HEADER)]
+        """What of the header is in the first chunk."""
+        self.folds = (shape is None or shape.folds > 0) and not is_signed(self.header)
         """Whether lines that are too long are folded. Signed mail goes unchanged, because folding
         would break the signature; the next hop decides."""
-        self._header, self._rest, self._size_bytes = header, rest, size_bytes
+        self._rest, self._size_bytes = rest, size_bytes
+        self._chunks: list[bytes] | None = None
+        """All of it, once that is in memory."""
         self._converted: OpenContent | None = None
+        self._signed: OpenContent | None = None
 
     @classmethod
     async def peek(
@@ -41,6 +49,11 @@ class OpenContent:
             shape = shape_of((first,))
         return cls(first, chunks, size_bytes, shape)
 
+    @classmethod
+    def held(cls, chunks: Sequence[bytes], shape: Shape) -> OpenContent:
+        """Return a content that is in memory."""
+        return cls(chunks[0], _each(chunks[1:]), sum(map(len, chunks)), shape)
+
     @property
     def may_have_8bit(self) -> bool:
         """Whether there are octets above 127; True where the shape is unknown."""
@@ -49,7 +62,7 @@ class OpenContent:
     @property
     def has_8bit_header(self) -> bool:
         """Whether the header holds octets above 127."""
-        return not self._header.isascii() if self.shape is None else self.shape.has_8bit_header
+        return not self.header.isascii() if self.shape is None else self.shape.has_8bit_header
 
     @property
     def sent_size(self) -> int:
@@ -57,6 +70,11 @@ class OpenContent:
         if self.shape is None:
             return self._size_bytes
         return self.shape.sent_size(self._size_bytes, folds=self.folds)
+
+    @property
+    def size_bytes(self) -> int:
+        """The octets as stored."""
+        return self._size_bytes
 
     @property
     def is_held(self) -> bool:
@@ -70,37 +88,75 @@ class OpenContent:
     async def in_seven_bits(self) -> OpenContent:
         """Return the content as a next hop without 8BITMIME accepts it; unchanged, if it cannot be
         converted. From then on it is in memory. Raises: what reading it raises."""
-        if self._size_bytes > LARGEST_CONVERTED:
+        if self._size_bytes > LARGEST_CHANGED:
             return self
         if self._converted is None:
             self._converted = await self._convert()
         return self._converted
 
+    async def signed(self, signing: Signing) -> OpenContent:
+        """Return the content as it is sent, behind its signatures; unchanged, if it cannot be
+        signed. From then on it is in memory. Raises: what reading it raises."""
+        if self._signed is None:
+            self._signed = await self._sign(signing)
+        return self._signed
+
+    async def _all(self) -> list[bytes]:
+        if self._chunks is None:
+            chunks = [self.first]
+            while (chunk := await self.more()) is not None:
+                chunks.append(chunk)
+            self._chunks = chunks
+        self._rest = _each(self._chunks[1:])
+        return self._chunks
+
     async def _convert(self) -> OpenContent:
         """Converts in steps, between which the event loop runs other tasks: at once, a conversion
         would block the loop for seconds, and a thread would hold the GIL."""
-        whole = bytearray()
-        chunk: bytes | None = self.first
-        while chunk is not None:
-            whole += chunk
-            chunk = await self.more()
-        self._rest = _each(_cut(whole, len(self.first)))
+        chunks = await self._all()
         if self.shape is None:
-            self.shape = await _shape_of(_cut(whole))
+            self.shape = await _shape_of(_cut(chunks))
         if not self.shape.has_8bit:
             return self
+        whole = bytearray().join(chunks)
         pieces = await _stepwise(
             in_seven_bits(await _normalised(whole) if self.shape.bare_line_ends else whole)
         )
         if pieces is None:
             return self
-        shape = await _shape_of(pieces)
-        return OpenContent(pieces[0], _each(pieces[1:]), sum(map(len, pieces)), shape)
+        return OpenContent.held(pieces, await _shape_of(pieces))
+
+    async def _sign(self, signing: Signing) -> OpenContent:
+        chunks = await self._all()
+        shape = self.shape or await _shape_of(_cut(chunks))
+        lines = LineEnds(shape, folds=self.folds)
+        final: list[bytes] = []
+        for piece in _cut(chunks):
+            if final:
+                await asyncio.sleep(0)
+            final.append(lines.feed(piece))
+            signing.feed(final[-1])
+        last = lines.end()
+        signing.feed(last)
+        fields = signing.end()
+        if not fields:
+            return self
+        if lines.is_verbatim:
+            final = list(chunks)  # else a large mail would be in memory twice
+        final = [fields + final[0], *filter(None, (*final[1:], last))]
+        if not lines.is_verbatim:
+            return OpenContent.held(final, await _shape_of(final))
+        header_size = shape.header_size + len(fields)
+        return OpenContent.held(final, replace(shape, header_size=header_size, is_terminated=True))
 
 
-def _cut(octets: bytearray, start: int = 0) -> Iterator[bytes]:
-    for at in range(start, len(octets), PIECE):
-        yield bytes(octets[at : at + PIECE])
+def _cut(chunks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
+    for chunk in chunks:
+        if len(chunk) <= PIECE and isinstance(chunk, bytes):
+            yield chunk
+            continue
+        for at in range(0, len(chunk), PIECE):
+            yield bytes(chunk[at : at + PIECE])
 
 
 async def _each(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
@@ -128,7 +184,7 @@ async def _shape_of(pieces: Iterable[bytes]) -> Shape:
 
 async def _normalised(octets: bytearray) -> bytearray:
     result, held = bytearray(), b""
-    for piece in _cut(octets):
+    for piece in _cut((octets,)):
         begun = held + piece
         held = b"\r" if begun.endswith(b"\r") else b""  # the next octet decides whether it is bare
         result += with_crlf(begun.removesuffix(held))

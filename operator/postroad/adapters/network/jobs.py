@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack, aclosing
 
 from postroad.adapters.network.content import OpenContent
+from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.transactions import ClientTransaction
 from postroad.domain.mail import Outcome
@@ -29,10 +30,10 @@ class ConnectionJob:
         """Whether the beginning of the content was read, or could not be."""
         return self._reading is not None and self._reading.done()
 
-    def read(self, session: ClientSession, converting: asyncio.Lock) -> None:
+    def read(self, session: ClientSession, preparation: Preparation) -> None:
         """Begin to read the content, once; wake the session when it is there."""
         if self._reading is None:
-            self._reading = asyncio.create_task(self._peek(session, converting))
+            self._reading = asyncio.create_task(self._peek(session, preparation))
             self._reading.add_done_callback(lambda _: session.wire.wake())
 
     def begin(self, session: ClientSession) -> ClientTransaction | None:
@@ -64,12 +65,12 @@ class ConnectionJob:
             reading.exception()  # else asyncio logs that of a job that is unsaid
         await self._resources.aclose()
 
-    async def _peek(self, session: ClientSession, converting: asyncio.Lock) -> OpenContent:
+    async def _peek(self, session: ClientSession, preparation: Preparation) -> OpenContent:
         chunks = await self._resources.enter_async_context(aclosing(self.transmission.content()))
         shape = await self.transmission.shape()
         content = await OpenContent.peek(chunks, self.transmission.size_bytes, shape)
-        if session.takes_8bit or not content.may_have_8bit:
+        envelope = self.transmission.envelope
+        preparing = preparation.of(content, envelope, takes_8bit=session.takes_8bit)
+        if preparing is None:
             return content
-        if not content.is_held:
-            await self._resources.enter_async_context(converting)
-        return await content.in_seven_bits()
+        return await self._resources.enter_async_context(preparing)

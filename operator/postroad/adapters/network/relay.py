@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 
 from postroad.adapters.network.connecting import Addresses
@@ -12,10 +10,12 @@ from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import SessionRefused
 from postroad.adapters.network.opening import context_for
 from postroad.adapters.network.pools import PoolLimits, SessionPool
+from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession, SessionStale
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop
+from postroad.ports.signing import Signer
 from postroad.ports.transport import FindShape, not_known
 
 _TIMEOUTS = Timeouts()
@@ -27,7 +27,7 @@ class SmtpRelay:
 
     `ehlo_name` is the name in EHLO; None: the address literal of each connection's local address.
     `ca_file` verifies the next hop where TLS is required or implicit (None: the system's
-    authorities).
+    authorities). `signer` signs mails last of all.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class SmtpRelay:
         *,
         ehlo_name: str | None,
         ca_file: Path | None = None,
+        signer: Signer | None = None,
         limits: PoolLimits = _LIMITS,
         timeouts: Timeouts = _TIMEOUTS,
     ) -> None:
@@ -45,8 +46,7 @@ class SmtpRelay:
         self._timeouts = timeouts
         self._context = context_for(next_hop.tls, ca_file)
         self._pool = SessionPool(self._open, limits)
-        self._converting = asyncio.Lock()
-        """Large mails are converted one at a time, because each is in memory for that."""
+        self._preparation = Preparation(signer)
 
     async def transmit(
         self,
@@ -80,10 +80,11 @@ class SmtpRelay:
     async def _transmit(
         self, session: ClientSession, envelope: Envelope, content: OpenContent
     ) -> Mapping[str, Outcome]:
-        if session.takes_8bit or not content.may_have_8bit:
+        preparing = self._preparation.of(content, envelope, takes_8bit=session.takes_8bit)
+        if preparing is None:
             return await session.transmit(envelope, content)
-        async with nullcontext() if content.is_held else self._converting:
-            return await session.transmit(envelope, await content.in_seven_bits())
+        async with preparing as ready:
+            return await session.transmit(envelope, ready)
 
     async def close(self) -> None:
         """Close idle sessions; those in use close when they are given back. Idempotent."""

@@ -1,0 +1,74 @@
+"""Prepares contents for their next hop: converted to 7 bits where it takes no more, then signed.
+
+Signing comes last, because a signature covers the octets that are sent; only leading dots are
+doubled behind it, which the next hop undoes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
+from postroad.domain.mail import Envelope
+from postroad.ports.signing import Signer, Signing
+from postroad.telemetry.metrics import UNSIGNED
+
+
+class Preparation:
+    """What the connections of a process share. Needs a running event loop."""
+
+    def __init__(self, signer: Signer | None = None) -> None:
+        self._signer = signer
+        self._room = _Room(LARGEST_CHANGED)
+
+    def of(
+        self, content: OpenContent, envelope: Envelope, *, takes_8bit: bool
+    ) -> AbstractAsyncContextManager[OpenContent] | None:
+        """Return the content as this next hop gets it, which stays in memory until the context
+        ends; None where it goes as it is. A large one waits until there is room for it. Entering
+        raises what reading the content raises."""
+        is_converted = not takes_8bit and content.may_have_8bit
+        signing = None if self._signer is None else self._signer.begin(content.header, envelope)
+        if signing is None and not is_converted:
+            return None
+        if content.size_bytes > LARGEST_CHANGED:
+            if signing is not None:
+                UNSIGNED.labels("size").inc()
+            return None
+        return self._prepared(content, signing, is_converted=is_converted)
+
+    @asynccontextmanager
+    async def _prepared(
+        self, content: OpenContent, signing: Signing | None, *, is_converted: bool
+    ) -> AsyncIterator[OpenContent]:
+        async with self._room.taken(0 if content.is_held else content.size_bytes):
+            if is_converted:
+                content = await content.in_seven_bits()
+            yield content if signing is None else await content.signed(signing)
+
+
+class _Room:
+    """Octets of large contents that may be in memory at the same time, given first come, first
+    served, so that the largest is not passed over for ever."""
+
+    def __init__(self, octets: int) -> None:
+        self._free = octets
+        self._first = asyncio.Lock()
+        self._freed = asyncio.Event()
+
+    @asynccontextmanager
+    async def taken(self, octets: int) -> AsyncIterator[None]:
+        """Take some room for the duration of the context, at most all there is."""
+        if octets:
+            async with self._first:
+                while self._free < octets:
+                    self._freed.clear()
+                    await self._freed.wait()
+                self._free -= octets
+        try:
+            yield
+        finally:
+            self._free += octets
+            self._freed.set()

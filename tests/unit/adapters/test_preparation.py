@@ -1,0 +1,163 @@
+"""Contents are signed as they go to their next hop, in bounded memory, also for a second one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import REGISTRY
+
+from postroad.adapters.network import preparation as preparations
+from postroad.adapters.network.content import OpenContent
+from postroad.adapters.network.preparation import Preparation
+from postroad.domain.mail import Envelope
+from postroad.domain.seven_bits import PIECE
+from postroad.domain.shapes import Shape, shape_of
+
+ENVELOPE = Envelope("a@b.example", ("c@d.example",))
+FIELD = b"Signed: yes\r\n"
+MEBIBYTE = 1024 * 1024
+
+
+class Signed:
+    """Keeps what it signs. `field`: what it puts before the mail."""
+
+    def __init__(self, field: bytes = FIELD) -> None:
+        self.field = field
+        self.octets = b""
+        self.largest = 0
+
+    def begin(self, header: bytes, envelope: Envelope) -> Signed | None:
+        return self if header.startswith(b"From") else None
+
+    def feed(self, octets: bytes) -> None:
+        self.octets += octets
+        self.largest = max(self.largest, len(octets))
+
+    def end(self) -> bytes:
+        return self.field
+
+
+async def chunks(mail: bytes) -> AsyncIterator[bytes]:
+    for at in range(0, len(mail), MEBIBYTE):
+        yield mail[at : at + MEBIBYTE]
+
+
+async def opened(mail: bytes, *, has_shape: bool = True) -> OpenContent:
+    shape: Shape | None = shape_of((mail,)) if has_shape else None
+    return await OpenContent.peek(chunks(mail), len(mail), shape)
+
+
+async def all_of(content: OpenContent) -> bytes:
+    found = content.first
+    while (chunk := await content.more()) is not None:
+        found += chunk
+    return found
+
+
+async def sent(
+    preparation: Preparation, content: OpenContent, *, takes_8bit: bool = True
+) -> tuple[bytes, Shape | None]:
+    preparing = preparation.of(content, ENVELOPE, takes_8bit=takes_8bit)
+    if preparing is None:
+        return await all_of(content), content.shape
+    async with preparing as ready:
+        return await all_of(ready), ready.shape
+
+
+@pytest.mark.parametrize("has_shape", [True, False])
+@pytest.mark.parametrize(
+    "mail",
+    [
+        b"From: a\r\n\r\nbody\r\n",
+        b"From: a\n\n.body\n",
+        b"From: a\r\n\r\n.body\r\nno end",
+        b"From: a\r\n\r\n" + b"x" * 3000 + b"\r\n",
+        b"From: a\r\n\r\n" + b"line of text\r\n" * 200_000,
+        b"From: a\r\n\r\n" + b"y" * MEBIBYTE + b"\r\r\n" + b"z" * MEBIBYTE,
+        b"From: a\r\nDKIM-Signature: x\r\n\r\n" + b"x" * 3000,
+    ],
+    ids=["plain", "unix", "no end", "long line", "large", "large and odd", "of others"],
+)
+async def test_what_is_signed_is_what_is_sent(mail: bytes, *, has_shape: bool) -> None:
+    signed, content = Signed(), await opened(mail, has_shape=has_shape)
+
+    octets, shape = await sent(Preparation(signed), content)
+
+    assert octets == FIELD + signed.octets
+    assert octets.endswith(b"\r\n")
+    assert octets.replace(b"\r\n ", b"").replace(b"\r\n", b"") == (FIELD + mail).replace(
+        b"\r\n", b""
+    ).replace(b"\n", b"").replace(b"\r", b"")
+    assert shape == shape_of((octets,))
+    assert signed.largest <= 2 * PIECE
+    assert await all_of(content) == mail
+
+
+async def test_a_mail_is_converted_before_it_is_signed() -> None:
+    mail = b"From: a\r\nMIME-Version: 1.0\r\nContent-Type: text/plain\r\n\r\n\xc3\xbc\r\n"
+    signed, content = Signed(), await opened(mail)
+
+    octets, _ = await sent(Preparation(signed), content, takes_8bit=False)
+
+    assert octets == FIELD + signed.octets
+    assert signed.octets.isascii()
+    signed.octets = b""
+    assert (await sent(Preparation(signed), content))[0] == FIELD + mail
+
+
+@pytest.mark.parametrize("mail", [b"To: a\r\n\r\nbody\r\n", b"From: a\r\n\r\nbody"])
+async def test_a_mail_that_no_key_signs_goes_as_it_is(mail: bytes) -> None:
+    content = await opened(mail)
+
+    assert (await sent(Preparation(Signed(b"")), content))[0] == mail
+    assert Preparation(None).of(content, ENVELOPE, takes_8bit=True) is None
+
+
+async def test_a_mail_too_large_to_be_in_memory_goes_unsigned_and_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preparations, "LARGEST_CHANGED", 2 * MEBIBYTE)
+    mail = b"From: a\r\n\r\n" + b"x\r\n" * MEBIBYTE
+    labels = {"reason": "size"}
+    before = REGISTRY.get_sample_value("postroad_unsigned_mails_total", labels) or 0
+
+    assert (await sent(Preparation(Signed()), await opened(mail)))[0] == mail
+
+    assert REGISTRY.get_sample_value("postroad_unsigned_mails_total", labels) == before + 1
+
+
+async def test_large_mails_wait_until_there_is_room_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preparations, "LARGEST_CHANGED", 5 * MEBIBYTE)
+    preparation, begun = Preparation(Signed()), list[int]()
+    ends = [asyncio.Event() for _ in range(4)]
+
+    async def transmit(number: int, size: int) -> None:
+        mail = b"From: a\r\n\r\n" + b"x\r\n" * (size * MEBIBYTE // 3)
+        preparing = preparation.of(await opened(mail), ENVELOPE, takes_8bit=True)
+        assert preparing is not None
+        async with preparing:
+            begun.append(number)
+            await ends[number].wait()
+
+    async def later() -> list[int]:
+        for _ in range(2000):
+            await asyncio.sleep(0)
+        return begun
+
+    tasks = []
+    for number, size in enumerate((2, 2, 4, 2)):
+        tasks.append(asyncio.create_task(transmit(number, size)))
+        await later()
+    assert begun == [0, 1]
+    ends[0].set()
+    assert await later() == [0, 1], "the third needs both places, and the fourth waits behind it"
+    ends[1].set()
+    assert await later() == [0, 1, 2]
+    ends[2].set()
+    assert await later() == [0, 1, 2, 3]
+    ends[3].set()
+    await asyncio.gather(*tasks)
