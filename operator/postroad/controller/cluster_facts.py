@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.credentials import read_credentials
+from postroad.controller.credentials import UNREADABLE, read_credentials
 from postroad.controller.drift import hash_of
 from postroad.controller.remembered_reads import Reads
-from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
 from postroad.ports.kubernetes import Object
 
 
@@ -80,6 +79,6 @@ async def secrets_of(api: Reads, cluster: Object, queues: Sequence[Object]) -> d
             shared = spec.rabbitmq.users is None
             read = await read_credentials(api, namespace, spec, with_broker_login=shared)
             found[namespace] = hash_of(read.versions)
-        except (CredentialsMissing, CertificateUnusable, KubernetesRefused) as error:
+        except UNREADABLE as error:
             found[namespace] = str(error)
     return found

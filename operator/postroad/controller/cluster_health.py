@@ -108,11 +108,17 @@ class ClusterHealth:
         report.fields["upgrade"] = counts if progress.waiting else None
         report.findings.append(progress.finding(pace_of(found).at_once))
 
-    async def notices_a_change(self, uid: str) -> bool:
-        """Whether another server than is known answers, or one answers no longer."""
+    async def notices_a_change(self, found: Object) -> bool:
+        """Whether a Secret of a QueueCluster has changed, another server than is known answers, or
+        one answers no longer. Raises: KubernetesUnavailable."""
+        uid = found["metadata"]["uid"]
         known = self._clusters.facts.of(uid)
-        checked = await self._clusters.check(uid, brief=True) if known is not None else None
-        if known is None or checked is None:
+        if known is None:
+            return False
+        if await self._clusters.has_new_secrets(found):
+            return True
+        checked = await self._clusters.check(uid, brief=True)
+        if checked is None:
             return False
         self.answers[uid] = answers_of(checked)
         return self.answers[uid] != known.answers

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
+from pydantic import ValidationError
+
 from postroad.controller.actions import log_action
 from postroad.controller.api import QUEUE_CLUSTER
 from postroad.controller.attempts import count_error
@@ -23,6 +25,7 @@ from postroad.controller.conditions import (
 from postroad.controller.connections import Connections
 from postroad.controller.credentials import (
     NO_CREDENTIALS,
+    UNREADABLE,
     ClusterCredentials,
     read_credentials,
 )
@@ -146,7 +149,7 @@ class Clusters:
         uid, namespace = metadata["uid"], metadata["namespace"]
         generation, credentials = self._credentials.pop(uid, (None, NO_CREDENTIALS))
         if anew or generation != metadata["generation"]:
-            if spec.s3.secret_ref is None and not self._ambient_credentials:
+            if self._lacks_credentials(spec):
                 raise AmbientCredentialsDenied(
                     f"QueueCluster {namespace}/{metadata['name']} names no credentials of S3, and "
                     "the operator lends none of its own"
@@ -164,6 +167,25 @@ class Clusters:
             away=self._away.get(uid, {}),
             adopted=adopted_by(found),
         )
+
+    async def has_new_secrets(self, found: Object) -> bool:
+        """Whether the Secrets of a QueueCluster hold something else than when it was last opened,
+        or can be read now and could not then. Raises: KubernetesUnavailable."""
+        metadata = found["metadata"]
+        known = self._credentials.get(metadata["uid"])
+        try:
+            spec = spec_of(found)
+            if known is None and self._lacks_credentials(spec):
+                return False
+            read = await read_credentials(self.reads, metadata["namespace"], spec)
+        except ValidationError:
+            return False
+        except UNREADABLE:
+            return known is not None
+        return known is None or known[1].versions != read.versions
+
+    def _lacks_credentials(self, spec: QueueClusterSpec) -> bool:
+        return spec.s3.secret_ref is None and not self._ambient_credentials
 
     async def check(self, uid: str, *, brief: bool) -> dict[str, Checked] | None:
         """Ask the servers of a QueueCluster whether they answer, and keep it for its queues. None

@@ -60,10 +60,10 @@ class Intervals:
     """Everything about a queue; repairs changes of which no watch had an event."""
 
     clusters: timedelta = timedelta(minutes=1)
-    """Servers, and changed Secrets."""
+    """Everything about a QueueCluster: servers, tables, claims, Secrets of other namespaces."""
 
     servers: timedelta = timedelta(seconds=5)
-    """Whether servers answer."""
+    """Whether servers answer, and whether the Secrets of QueueClusters have changed."""
 
     first_retry: timedelta = timedelta(seconds=5)
     """After a failed reconcile; doubled up to `clusters`."""
@@ -295,7 +295,7 @@ class Controller:
         now = LastCheck(at, metadata["generation"], users, self._upgrades.has_waiting(key))
         last = self._checked.get(uid)
         if last is not None and last.is_current(now, self._intervals.clusters):
-            if not await self._health.notices_a_change(uid):
+            if not await self._health.notices_a_change(found):
                 return self._intervals.servers * self._jitter()
             await self._learn_facts(found)  # a full check of a server that is away takes its time
         await self._health.reconcile(found)

@@ -29,9 +29,12 @@ from postroad.controller.server_tls import (
     StoreTls,
 )
 from postroad.controller.spec_parts import LocalReference
-from postroad.errors import CertificateUnusable, CredentialsMissing
+from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
 from postroad.logins import LOGIN, S3_LOGIN
 from postroad.tls import server_context
+
+UNREADABLE = (CredentialsMissing, CertificateUnusable, KubernetesRefused)
+"""Errors about Secrets that last until an administrator acts."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,9 @@ from postroad.ports.kubernetes import Kind, Kubernetes, Object
 READS_A_SECOND = 3.0
 """Objects that are read again; many are then kept for longer."""
 
-LEAST_AGE = timedelta(seconds=10)
-"""For so long an object is kept at least. A missing one is not."""
+LEAST_AGE = timedelta(seconds=4)
+"""For so long an object is kept at least: less than the interval at which the Secrets of a
+QueueCluster are compared. A missing one is not kept."""
 
 SAVED = timedelta(minutes=1)
 """Reads that were not needed for so long may come later, at once: the reconciles of a QueueCluster,
