@@ -8,12 +8,13 @@ Source: ADR 0040.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.conditions import VIEW_READY
 from postroad.domain.claims import Claim, Claimant
 from postroad.errors import (
@@ -73,6 +74,8 @@ class Claims:
         self._kubernetes = ""
         self._keyspaces: dict[str, Claim] = {}
         self._conflicts: dict[str, ResourceConflict] = {}
+        self._waiting: dict[tuple[Key, str], Claimant] = {}
+        """The claimants of objects that resources wait for."""
 
     async def claim_keyspace(self, cluster: Cluster) -> Claim | None:
         """Claim the keyspace of a QueueCluster; None while there is no keyspace. Raises:
@@ -152,9 +155,27 @@ class Claims:
         if ruling is Ruling.TAKE:
             before, found = found, await record.transfer(found, wanted)
             log_action("took over a claim", what=what, of=str(before), by=str(found))
+        waiting = resource_of(wanted), what
         if not found.is_of(wanted):
+            if found.claimant is not None:
+                self._waiting[waiting] = found.claimant
             raise conflict(found, what)
+        self._waiting.pop(waiting, None)
         return found
+
+    def waiting_for(self, gone: Key) -> Sequence[Key]:
+        """Return the resources that wait for an object of one that is gone."""
+        return [
+            key
+            for (key, _), owner in self._waiting.items()
+            if owner.kubernetes == self._kubernetes
+            and gone in (resource_of(owner), resource_of(replace(owner, queue="")))
+        ]
+
+    def forget_waiting(self, gone: Key) -> None:
+        """Forget what a resource that is gone waits for. Idempotent."""
+        for each in [each for each in self._waiting if each[0] == gone]:
+            del self._waiting[each]
 
     async def release(self, record: ClaimRecord, namespace: str, name: str) -> None:
         """Release the keyspace of a QueueCluster that is gone, for one of another Kubernetes
@@ -180,6 +201,14 @@ class Claims:
             return await self._api.get(MAIL_QUEUE, namespace, name) is None
         except KubernetesRefused:  # an operator of some namespaces may not read others
             return False
+
+
+def resource_of(claimant: Claimant) -> Key:
+    """Return the key of a claimant: of the MailQueue, or of the QueueCluster itself."""
+    if not claimant.queue:
+        return Key(QUEUE_CLUSTER.name, claimant.namespace, claimant.name)
+    namespace, _, name = claimant.queue.partition(".")
+    return Key(MAIL_QUEUE.name, namespace, name)
 
 
 def conflict(found: Claim, what: str) -> ResourceConflict:

@@ -16,6 +16,7 @@ from typing import Any
 from postroad.controller.actions import read, reconciling
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import count_error
+from postroad.controller.claims import adopted_by
 from postroad.controller.classes import OperatorClass
 from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
@@ -292,7 +293,8 @@ class Controller:
         for each in self._upgrades.proceed(key, pace_of(found).at_once):
             self._work.add(each, Urgency.ROUTINE)
         uid, users, at = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()
-        now = LastCheck(at, metadata["generation"], users, self._upgrades.has_waiting(key))
+        waits, adopted = self._upgrades.has_waiting(key), adopted_by(found)
+        now = LastCheck(at, metadata["generation"], users, waits, adopted)
         last = self._checked.get(uid)
         if last is not None and last.is_current(now, self._intervals.clusters):
             if not await self._health.notices_a_change(found):
@@ -335,9 +337,18 @@ class Controller:
         self._checked.pop(gone, None)
         self._last.pop(key, None)
         self._upgrades.end(key)
+        self._wake_waiting(key)
         if uid is None:
             self._fingerprints.pop(key, None)
             self._turns.forget(key)
+
+    def _wake_waiting(self, gone: Key) -> None:
+        """Reconcile the resources that wait for what one had claimed that is gone."""
+        claims = self._clusters.claims
+        claims.forget_waiting(gone)
+        for each in claims.waiting_for(gone):
+            self._checked.pop(self._uids.get(each, ""), None)
+            self._work.add(each, Urgency.CHILD)
 
     def _servers_of(self, key: Key) -> tuple[str, Key]:
         """Return whose servers a reconcile needs. That of a QueueCluster, which finds out that they
@@ -356,10 +367,11 @@ def namespaces_of(queues: Sequence[Object]) -> set[str]:
 
 def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:
     """Return what changes of a resource when anything but its status does: the spec, whether it is
-    being deleted or held, what confirms its deletion, and what asks for another user. The operator
-    writes the status, so its own write must not start a reconcile."""
+    being deleted or held, what confirms its deletion, what asks for another user, and which claim
+    it may take over. The operator writes the status, so its own write must not start a reconcile.
+    """
     metadata = body["metadata"]
-    asked = answers(body), asks_to_rotate(body)
+    asked = answers(body), asks_to_rotate(body), adopted_by(body)
     return (
         (metadata["uid"], metadata.get("generation")),
         (metadata.get("deletionTimestamp"), has_finalizer(body), asked),

@@ -7,9 +7,9 @@ of each other's way by the claim on the keyspace (ADR 0040).
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from postroad.controller.cluster_spec import Cassandra
 
@@ -20,10 +20,10 @@ KeyspacePlace = tuple[frozenset[str], int, str]
 
 
 class SchemaLocks:
-    """A lock for each keyspace."""
+    """A lock for each keyspace, as long as work holds it or waits for it."""
 
     def __init__(self) -> None:
-        self._locks: defaultdict[KeyspacePlace, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[KeyspacePlace, asyncio.Lock] = WeakValueDictionary()
         self._running: set[asyncio.Task[Any]] = set()
 
     async def alone(self, place: KeyspacePlace, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -31,7 +31,7 @@ class SchemaLocks:
         until Cassandra has answered."""
 
         async def locked() -> T:
-            async with self._locks[place]:
+            async with self._locks.setdefault(place, asyncio.Lock()):
                 return await work()
 
         running = asyncio.create_task(locked())

@@ -125,12 +125,14 @@ def after_reconcile(
 @dataclass(frozen=True, slots=True)
 class LastCheck:
     """The last check of all about a QueueCluster: when it was, and what it saw. `waits`: whether
-    MailQueues wait for the replacement of their pods."""
+    MailQueues wait for the replacement of their pods. `adopted`: the claim that it may take over.
+    """
 
     at: timedelta
     generation: int
     users: frozenset[User]
     waits: bool
+    adopted: str = ""
 
     def is_current(self, now: LastCheck, interval: timedelta) -> bool:
         """Whether it is enough to ask the servers whether they answer: a check of all would see the

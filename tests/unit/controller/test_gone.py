@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
 from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.finalizers import has_finalizer
 from support.manual_loop import move, run
-from support.resources import mail_queue, queue_cluster, secrets
+from support.resources import mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
+
+
+MINUTES = 20 * 60
 
 
 def test_a_retained_queue_has_no_finalizer_and_its_end_is_an_event() -> None:
@@ -115,5 +122,72 @@ def test_a_queue_of_the_same_name_gets_an_engine_of_its_own() -> None:
 
             (after,) = operator.controller._engines._kept
             assert after != before
+
+    run(scene())
+
+
+def kept_in(of: object, seen: set[int]) -> Iterator[str]:
+    """Yield, for each element of each container that is reached through postroad's objects but for
+    the servers in memory, where it is kept."""
+    if id(of) in seen or type(of).__module__.startswith("postroad.adapters"):
+        return
+    seen.add(id(of))
+    for name, value in attributes(of).items():
+        if isinstance(value, (Mapping, set, list, deque)):
+            yield from (f"{type(of).__name__}.{name}" for _ in value)
+            inner = value.values() if isinstance(value, Mapping) else value
+            for each in (each for each in inner if is_ours(each)):
+                yield from kept_in(each, seen)
+        elif is_ours(value):
+            yield from kept_in(value, seen)
+
+
+def is_ours(value: object) -> bool:
+    return type(value).__module__.startswith("postroad.")
+
+
+def attributes(of: object) -> dict[str, Any]:
+    slots = [each for kind in type(of).__mro__ for each in getattr(kind, "__slots__", ())]
+    return {each: getattr(of, each) for each in slots if hasattr(of, each)} | dict(
+        getattr(of, "__dict__", {})
+    )
+
+
+async def come_and_go(operator: RunningController, name: str) -> None:
+    """Create a QueueCluster with MailQueues, and delete them."""
+    cluster = queue_cluster(NAMESPACE, name)
+    cluster["spec"]["cassandra"] |= {"keyspace": name.replace("-", "_"), "contactPoints": [name]}
+    cluster["spec"]["s3"]["bucketPrefix"] = "other-"
+    operator.keyspaces[name.replace("-", "_")] = operator.world.other_keyspace()
+    await operator.create(cluster)
+    await move(5)
+    for each in ("outgoing", "incoming"):
+        reference = {"name": name}
+        wanted = mail_queue(NAMESPACE, f"{name}-{each}", clusterRef=reference, workers=workers())
+        wanted["spec"]["deletionPolicy"] = "Delete"
+        await operator.create(wanted)
+    await move(30)
+    for each in ("outgoing", "incoming"):
+        assert operator.condition("Ready", name=f"{name}-{each}")["status"] == "True"
+        await operator.delete(MAIL_QUEUE, f"{name}-{each}")
+    await move(30)
+    await operator.delete(QUEUE_CLUSTER, name)
+    await move(5)
+
+
+def test_what_the_operator_keeps_does_not_grow_with_what_came_and_went() -> None:
+    """Ten QueueClusters of other keyspaces, with two MailQueues each."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers())
+            await move(MINUTES)
+            before = Counter(kept_in(operator.controller, set()))
+            for number in range(10):
+                await come_and_go(operator, f"other-{number}")
+            await move(MINUTES)
+
+            grown = Counter(kept_in(operator.controller, set())) - before
+            assert {where: count for where, count in grown.items() if count >= 5} == {}
 
     run(scene())
