@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from datetime import timedelta
 
 import click
@@ -10,8 +11,10 @@ import click
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.erasing import open_erasable
 from postroad.cli.queue_options import json_option, queue_option, say
+from postroad.controller.api import FIELD_MANAGER
+from postroad.controller.leftovers import Leftovers
 from postroad.distributed.erasure import SERVERS, Erasable, Erasure, Part
-from postroad.errors import PostroadError, QueueInUse
+from postroad.errors import NotInstalled, PostroadError, QueueInUse
 
 STEP = timedelta(seconds=5)
 """Interval of the lines about progress."""
@@ -28,17 +31,55 @@ STEP = timedelta(seconds=5)
     help="Erase only this (repeatable), where the server of another is gone. Default: all, and "
     "the configuration history.",
 )
+@click.option(
+    "--listed-in",
+    "namespace",
+    help="Then take it off ConfigMap postroad-leftovers in this namespace, by the rights of the "
+    "kubeconfig or of the pod.",
+)
 @json_option
-def erase(url: str, confirm: str | None, chosen: tuple[str, ...], as_json: bool) -> None:
+def erase(
+    url: str, confirm: str | None, chosen: tuple[str, ...], namespace: str | None, as_json: bool
+) -> None:
     """Erase a queue: its messages, its bytes, its rows with dead letters and history.
 
     For what a deletion left behind, by the entry of ConfigMap postroad-leftovers. It may be stopped
     and called again; the exit code is 75 while a server does not answer.
     """
-    asyncio.run(_erase(url, confirm, chosen, as_json=as_json))
+    asyncio.run(_run(url, confirm, chosen, namespace, as_json=as_json))
 
 
-async def _erase(url: str, confirm: str | None, chosen: tuple[str, ...], *, as_json: bool) -> None:
+async def _run(
+    url: str,
+    confirm: str | None,
+    chosen: tuple[str, ...],
+    namespace: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    queue = await _erase(url, confirm, chosen, as_json=as_json)
+    if namespace:
+        left = await _take_off(namespace, queue, chosen or tuple(Part))
+        if left:
+            click.echo(f"still listed of {queue}: {', '.join(left)}", err=True)
+
+
+async def _take_off(namespace: str, queue: str, erased: Collection[str]) -> Collection[str]:
+    """Raises: KubernetesError, NotInstalled."""
+    try:
+        from postroad.adapters.kubernetes.access import load_access
+        from postroad.adapters.kubernetes.api_server import ApiServer
+    except ModuleNotFoundError as error:
+        raise NotInstalled(f"the list cannot be changed without {error.name}") from error
+    api = ApiServer(load_access(), FIELD_MANAGER)
+    try:
+        return await Leftovers(api, namespace).take_off(queue, erased)
+    finally:
+        await api.close()
+
+
+async def _erase(url: str, confirm: str | None, chosen: tuple[str, ...], *, as_json: bool) -> str:
+    """Return the name of the queue, which is erased then."""
     async with open_erasable(url) as queue:
         if confirm != str(queue.name):
             raise click.UsageError(
@@ -58,6 +99,7 @@ async def _erase(url: str, confirm: str | None, chosen: tuple[str, ...], *, as_j
             errors = {part: each.error for part, each in steps.items() if each.error is not None}
             if errors and all(part in errors or each.is_done for part, each in steps.items()):
                 raise _first(errors)
+        return str(queue.name)
 
 
 async def _require_unused(queue: Erasable, chosen: tuple[str, ...]) -> None:

@@ -48,10 +48,10 @@ def how_to_confirm(name: QueueName, *, in_namespace: bool) -> str:
     )
 
 
-def how_to_force(namespace: str, name: str) -> str:
-    """Return how to end a deletion although something is left."""
+def how_to_force(namespace: str, name: str, list_: str) -> str:
+    """Return how to end a deletion although something is left. `list_`: where that is listed."""
     command = f"kubectl annotate mailqueue {name} -n {namespace} {FORCE_DELETION}={name}"
-    return f"`{command}` ends the deletion, and lists what is left"
+    return f"`{command}` ends the deletion, and lists what is left in {list_}"
 
 
 def _annotations(found: Mapping[str, Any]) -> Mapping[str, str]:

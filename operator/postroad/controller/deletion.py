@@ -163,7 +163,7 @@ class Deletion:
         reason = HELD_UP if progress.held_up else DELETING
         message = progress.message()
         if progress.held_up:
-            message += f"; {how_to_force(queue.name.namespace, queue.name.name)}"
+            message += f"; {self._how_to_force(found)}"
         await self._report(found, reason, message, progress)
         return progress.retry(self._clock.now())
 
@@ -217,7 +217,7 @@ class Deletion:
         except KubernetesRefused as error:
             if is_forced(found):
                 return None
-            message = f"{why(error)}; {how_to_force(queue.name.namespace, queue.name.name)}"
+            message = f"{why(error)}; {self._how_to_force(found)}"
             await self._report(found, HELD_UP, message, is_stuck=True)
             return LATEST
         if not pods or is_forced(found):
@@ -250,10 +250,13 @@ class Deletion:
         if is_forced(found):
             await self._end(found, None, None, progress)
             return None
-        metadata = found["metadata"]
-        message += f"; {how_to_force(metadata['namespace'], metadata['name'])}"
+        message += f"; {self._how_to_force(found)}"
         await self._report(found, HELD_UP, message)
         return LATEST
+
+    def _how_to_force(self, found: Object) -> str:
+        metadata = found["metadata"]
+        return how_to_force(metadata["namespace"], metadata["name"], self._leftovers.place)
 
     async def _end(
         self,

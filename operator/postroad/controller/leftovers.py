@@ -1,14 +1,14 @@
 """The list of what deletions left behind, in a ConfigMap beside the operator.
 
 It outlives the MailQueue, its namespace and its QueueCluster, whose servers may be gone. `postroad
-erase` finishes an entry. A MailQueue that is made anew under the name takes over what was left, and
-its entry with it.
+erase` finishes an entry and takes it off. A MailQueue that is made anew under the name takes over
+what was left, and its entry with it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -48,14 +48,11 @@ class Leftover:
             at=timestamp(now),
         )
 
-    def as_text(self) -> str:
-        """Return the entry of the list."""
-        entry: dict[str, Any] = {**asdict(self), "command": self.command()}
-        return json.dumps(entry, indent=2, ensure_ascii=False)
-
-    def command(self) -> str:
-        """Return the command that finishes it, in an environment with the servers' settings."""
-        return f"postroad erase --queue distributed://{self.queue} --confirm {self.queue}"
+    def entry(self, namespace: str) -> dict[str, Any]:
+        """Return the entry of the list in a namespace, with the command that finishes it, in an
+        environment with the servers' settings."""
+        queue = f"--queue distributed://{self.queue} --confirm {self.queue}"
+        return {**asdict(self), "command": f"postroad erase {queue} --listed-in {namespace}"}
 
 
 class Leftovers:
@@ -72,7 +69,7 @@ class Leftovers:
 
     async def add(self, leftover: Leftover) -> None:
         """Write an entry. Durable, idempotent. Raises: KubernetesError."""
-        data = {leftover.queue: leftover.as_text()}
+        data = {leftover.queue: _text(leftover.entry(self._namespace))}
         if await self._patch(data):
             return
         wanted = {
@@ -97,6 +94,22 @@ class Leftovers:
             await self._patch({queue: None})
             log_action("took over what a deletion had left behind", queue=queue)
 
+    async def take_off(self, queue: str, erased: Collection[str]) -> Collection[str]:
+        """Take parts that are erased off an entry, which goes with the last one; return the parts
+        that it has then. Idempotent. Raises: KubernetesError."""
+        found = await self._api.get(CONFIG_MAP, self._namespace, NAME) or {}
+        text = (found.get("data") or {}).get(queue)
+        if text is None:
+            return ()
+        entry = json.loads(text)
+        left = {part: why for part, why in entry["left"].items() if part not in erased}
+        await self._patch({queue: _text({**entry, "left": left}) if left else None})
+        return left
+
     async def _patch(self, data: Mapping[str, str | None]) -> bool:
         change = {"data": data}
         return await self._api.patch(CONFIG_MAP, self._namespace, NAME, change) is not None
+
+
+def _text(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry, indent=2, ensure_ascii=False)

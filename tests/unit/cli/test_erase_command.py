@@ -5,17 +5,30 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+import yaml
+from aiohttp import web
 from click.testing import CliRunner, Result
+from kubernetes.config import kube_config
 
 from postroad import Mail, open_queue
+from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.broker import MemoryBroker
+from postroad.adapters.memory.kubernetes import MemoryKubernetes
+from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.bootstrap import memory
 from postroad.cli import main
+from postroad.controller.api import CONFIG_MAP
+from postroad.controller.leftovers import NAME as LEFTOVERS
+from postroad.controller.leftovers import Leftover, Leftovers
 from postroad.domain.names import QueueName
 from postroad.errors import BlobsUnavailable
+from support.api_over_http import HttpKubernetes, api_over_http
+from support.leader_rounds import kubeconfig_of
 
 MAIL = Mail(sender="a@example.org", recipients=("b@example.net",), content=b"x")
 
@@ -109,3 +122,61 @@ def test_a_queue_without_servers_cannot_be_erased() -> None:
 
     assert result.exit_code == 2
     assert "no servers" in result.output
+
+
+REASONS = {"messages": "gone", "bytes": "gone", "history": "gone"}
+
+
+@pytest.fixture
+async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[HttpKubernetes]:
+    """An API server, which the kubeconfig names."""
+    async with api_over_http(KubernetesWorld(MachineClock())) as (url, served):
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(kubeconfig_of(url)))
+        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(kubeconfig))
+        yield served
+
+
+def listed(served: HttpKubernetes) -> dict[str, list[str]]:
+    """Return the parts that the list has, by queue."""
+    found = served.world.objects[ObjectPlace(CONFIG_MAP.plural, "postroad-system", LEFTOVERS)]
+    return {queue: list(json.loads(text)["left"]) for queue, text in found["data"].items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left"),
+    [
+        ((), None),
+        (("--part", "rows", "--part", "bytes"), ["messages", "history"]),
+        (("--part", "messages"), ["bytes", "history"]),
+    ],
+)
+async def test_what_is_erased_is_taken_off_the_list(
+    arguments: tuple[str, ...], left: list[str] | None, served: HttpKubernetes, name: str
+) -> None:
+    queue, leftovers = (
+        f"memory.{name}",
+        Leftovers(MemoryKubernetes(served.world), "postroad-system"),
+    )
+    for each in (queue, "mail.another"):
+        await leftovers.add(Leftover(each, "mail/main", "bucket", REASONS, "an instant"))
+
+    listed_in = ("--listed-in", "postroad-system")
+    first = await asyncio.to_thread(erase, name, *arguments, *listed_in)
+    again = await asyncio.to_thread(erase, name, *arguments, *listed_in)
+
+    assert (first.exit_code, again.exit_code) == (0, 0), first.output
+    assert listed(served) == {"mail.another": list(REASONS)} | ({queue: left} if left else {})
+    assert (left is None) == ("still listed" not in first.output)
+
+
+async def test_a_list_that_may_not_be_changed_is_an_error_behind_the_erasure(
+    name: str, served: HttpKubernetes
+) -> None:
+    refusal = {"message": "configmaps is forbidden"}
+    served.answers.append(web.json_response(refusal, status=403))
+    result = await asyncio.to_thread(erase, name, "--listed-in", "postroad-system")
+
+    assert result.exit_code == 1
+    assert "configmaps is forbidden" in result.output
+    assert not is_there(name)

@@ -340,17 +340,23 @@ def test_a_deletion_that_is_forced_lists_what_it_leaves() -> None:
             await operator.delete(MAIL_QUEUE, "outgoing")
             await annotate(operator, CONFIRM_DELETION)
             await move(60)
-            assert f"{FORCE_DELETION}=outgoing" in operator.condition("Ready")["message"]
+            message, place = operator.condition("Ready")["message"], f"postroad-system/{LEFTOVERS}"
+            assert f"{FORCE_DELETION}=outgoing" in message
+            assert message.endswith(f"lists what is left in ConfigMap {place}")
 
             await annotate(operator, FORCE_DELETION)
             await move(3)
             assert is_gone(operator)
+            assert f"listed in ConfigMap {place}" in operator.events("LeftBehind")[0]["note"]
             assert not operator.world.tables(str(QUEUE)).rows
             (left,) = leftovers(operator).values()
             assert set(left["left"]) == {"bytes"}
             assert (left["queue"], left["cluster"]) == ("mail.outgoing", "mail/main")
             assert left["bucket"] == BUCKET
-            assert left["command"].startswith("postroad erase --queue distributed://mail.outgoing")
+            assert left["command"] == (
+                "postroad erase --queue distributed://mail.outgoing --confirm mail.outgoing "
+                "--listed-in postroad-system"
+            )
             (event,) = operator.events("LeftBehind")
             assert "ConfigMap postroad-system/postroad-leftovers" in event["note"]
 

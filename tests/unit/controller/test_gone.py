@@ -13,7 +13,6 @@ from support.manual_loop import move, run
 from support.resources import mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
-
 MINUTES = 20 * 60
 
 
