@@ -96,9 +96,9 @@ def test_the_operator_makes_a_user_of_the_queues_own_and_switches_it(sandbox: Sa
             within_seconds=KUBELET_SECONDS,
             every_seconds=2,
         )
-    remove_broker_user(first)  # as the operator does after the overlap
     eventually(lambda: second in connected_broker_users(), within_seconds=60)
     eventually(lambda: first not in connected_broker_users(), within_seconds=60)
+    remove_broker_user(first)  # as the operator does after the overlap
     send(sandbox, "second@dest.example")
 
     recipients = [f"{name}@dest.example" for name in ("first", "second")]
@@ -130,9 +130,9 @@ def test_another_user_takes_over_without_a_restart(sandbox: Sandbox, logins: Log
             every_seconds=2,
         )
     send(sandbox, "second@dest.example")
+    eventually(lambda: second in connected_broker_users(), within_seconds=60)
     remove_broker_user(first)
     make_broker_user(first, secrets.token_hex(8))  # for the end of the test; not its password
-    eventually(lambda: second in connected_broker_users(), within_seconds=60)
     eventually(lambda: first not in connected_broker_users(), within_seconds=60)
     send(sandbox, "third@dest.example")
 

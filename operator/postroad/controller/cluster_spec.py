@@ -40,9 +40,9 @@ class UserPolicy(Model):
     """How long a former user of a MailQueue is valid beside the one that follows it. At least 10m,
     because pods get the new one within minutes."""
 
-    period: Annotated[Duration, at_least(timedelta(hours=1))] | None = None
-    """After how long a MailQueue gets another user. At least 1h. Absent: only when its annotation
-    postroad.dev/rotate changes."""
+    period: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(days=30)
+    """After how long a MailQueue gets another user, or before, when its annotation
+    postroad.dev/rotate changes. At least 1h."""
 
 
 class RabbitMQ(Model):

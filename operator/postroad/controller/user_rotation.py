@@ -47,11 +47,10 @@ class UserFacts:
 
 @dataclass(frozen=True, slots=True)
 class RotationPace:
-    """`overlap`: for how long both users are valid. `period`: between two switches; None: these are
-    only asked for."""
+    """`overlap`: for how long both users are valid. `period`: between two switches."""
 
     overlap: timedelta
-    period: timedelta | None = None
+    period: timedelta
 
 
 def next_user_step(
@@ -66,6 +65,5 @@ def next_user_step(
     other, age = current.user.other, now - current.since
     if other in facts.rights:
         return (UserStep.RETIRE, other) if age >= pace.overlap else None
-    is_old = pace.period is not None and age >= pace.period
     is_asked = facts.asked not in ("", current.rotated)
-    return (UserStep.SWITCH, other) if is_old or is_asked else None
+    return (UserStep.SWITCH, other) if age >= pace.period or is_asked else None

@@ -16,7 +16,7 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
-from postroad.adapters.rabbitmq.connection import CoalescingConnection
+from postroad.adapters.rabbitmq.driver_connection import CoalescingConnection
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.s3 import buckets
 from postroad.adapters.s3.access import Access as S3Access

@@ -126,7 +126,9 @@ class Driver:
 
 def confirming() -> tuple[_Confirming, Driver]:
     driver = Driver()
-    channel = SimpleNamespace(driver=driver, when_lost=[], lost=None)
+    channel = SimpleNamespace(
+        driver=driver, when_lost=[], when_outdated=[], is_outdated=False, lost=None
+    )
     return _Confirming(cast("Channel", channel)), driver
 
 

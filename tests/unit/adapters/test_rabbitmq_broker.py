@@ -164,6 +164,7 @@ class Played:
         self._left = list(deliveries)
         self.broken = broken
         self.lost = broken
+        self.is_outdated = False
         self.holds = 0
         self.stopped = self.closed = 0
 
@@ -231,6 +232,17 @@ async def test_a_consumer_goes_on_after_losses_and_waits_longer_after_failures(
     assert STARTED == [("postroad.mail.outgoing.work", 5)] * 5
     assert WAITED == [1, 2, 1, 1]
     assert (first.stopped, second.stopped) == (1, 1)
+
+
+async def test_an_outdated_subscription_is_followed_without_a_wait(
+    broker: RabbitMQBroker, played: list[Any]
+) -> None:
+    first, second = Played("a"), Played("b")
+    first.is_outdated = True
+    played += [first, second]
+
+    assert await taken(broker.consume(5), 2) == ["a", "b"]
+    assert WAITED == []
 
 
 async def test_a_closed_broker_consumes_no_more(broker: RabbitMQBroker, played: list[Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from pika import exceptions
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from postroad.adapters.rabbitmq import connection
+from postroad.adapters.rabbitmq import connection, driver_connection
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.errors import BrokerUnavailable, Unroutable
@@ -215,8 +215,8 @@ OPENED: list[OfConnection] = []
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> RabbitMQConnection:
     OPENED.clear()
-    monkeypatch.setattr(connection, "CoalescingConnection", OfConnection)
-    monkeypatch.setattr(connection, "CLOSE_TIMEOUT", timedelta(milliseconds=20))
+    monkeypatch.setattr(driver_connection, "CoalescingConnection", OfConnection)
+    monkeypatch.setattr(driver_connection, "CLOSE_TIMEOUT", timedelta(milliseconds=20))
     return RabbitMQConnection(Access.from_uri("amqp://broker"), "publisher")
 
 
@@ -225,13 +225,13 @@ async def opened(shared: RabbitMQConnection) -> OfConnection:
     while not OPENED or OPENED[-1].is_closed:
         await asyncio.sleep(0)
     OPENED[-1].open()
-    assert cast("OfConnection", await opening) is OPENED[-1]
+    assert cast("OfConnection", (await opening).driver) is OPENED[-1]
     return OPENED[-1]
 
 
 async def test_a_connection_is_shared_until_it_is_lost(shared: RabbitMQConnection) -> None:
     first = await opened(shared)
-    assert await shared._opened() is first
+    assert (await shared._opened()).driver is first
 
     first.lose()
 
@@ -301,6 +301,9 @@ async def test_the_version_is_the_servers_after_it_answered(
     answered: list[str] = []
 
     class Answering:
+        def __init__(self) -> None:
+            self.when_lost: list[object] = []
+
         async def open(self, _: object) -> None:
             answered.append("open")
 

@@ -45,6 +45,8 @@ class Played:
     def __init__(self) -> None:
         self.driver = Driver()
         self.when_lost: list[Any] = []
+        self.when_outdated: list[Any] = []
+        self.is_outdated = False
         self.lost: BrokerUnavailable | None = None
         self.abandoned = False
         self.called: list[object] = []
@@ -53,6 +55,11 @@ class Played:
         self.lost, self.driver.is_open = BrokerUnavailable("gone"), False
         for each in self.when_lost:
             each(self.lost)
+
+    def outdate(self) -> None:
+        self.is_outdated = True
+        for each in self.when_outdated:
+            each()
 
     async def call(self, request: Any, *_: object) -> None:
         self.called.append(request.__name__)
@@ -254,6 +261,42 @@ async def test_a_waiting_reader_ends_with_the_channel(
 
     with pytest.raises(StopAsyncIteration):
         await asyncio.wait_for(waiting, 5)
+
+
+async def test_an_outdated_subscription_hands_out_what_has_come_and_ends(
+    channel: Played, subscription: Subscription
+) -> None:
+    waiting = asyncio.ensure_future(anext(subscription))
+    await asyncio.sleep(0)
+
+    async def answered(request: Any, *_: object) -> None:
+        channel.called.append(request.__name__)
+        arrive(subscription, 1, 2)  # before the server handled the cancel
+
+    channel.call = answered  # type: ignore[method-assign]
+    channel.outdate()
+
+    one, two = await waiting, await anext(subscription)
+    with pytest.raises(StopAsyncIteration):
+        await anext(subscription)
+    await subscription.stop()
+    assert (one.tag, two.tag, channel.called) == (1, 2, ["basic_cancel"])
+    assert channel.driver.sent == []
+    assert not channel.abandoned
+
+    await acked(one, two)
+    assert channel.abandoned
+
+
+async def test_an_outdated_subscription_of_a_lost_channel_ends(
+    channel: Played, subscription: Subscription
+) -> None:
+    channel.outdate()
+    channel.lose()
+
+    with pytest.raises(StopAsyncIteration):
+        await anext(subscription)
+    assert channel.called == []
 
 
 async def test_closing_sends_acks_that_wait_and_ends_readers(

@@ -51,6 +51,8 @@ class OneChannel:
         self.driver = Driver()
         self.lost: BrokerUnavailable | None = None
         self.when_lost: list[Any] = []
+        self.is_outdated = False
+        self.when_outdated: list[Any] = []
         self.called: list[object] = []
         self.closed = self.abandoned = 0
 
@@ -71,6 +73,14 @@ class OneChannel:
 
     async def close(self) -> None:
         self.closed += 1
+
+    def outdate(self) -> None:
+        self.is_outdated = True
+        for each in self.when_outdated:
+            each()
+
+    def abandon(self) -> None:
+        self.abandoned += 1
 
     def lose(self) -> None:
         self.lost = BrokerUnavailable("gone")
@@ -234,6 +244,41 @@ async def test_publishes_share_a_channel_until_it_is_lost() -> None:
     await three
     await publisher.close()
     assert (first.closed, second.closed) == (0, 1)
+
+
+async def test_a_channel_that_is_outdated_ends_with_its_last_confirm() -> None:
+    first, second = OneChannel(), OneChannel()
+    publisher = await publisher_over(first, second)
+    one, two = await published(publisher, 1), await published(publisher, 2)
+    first.ack(1)
+    await one
+
+    first.outdate()
+    repeated, three = await published(publisher, 2), await published(publisher, 3)
+    second.ack(1)
+    await three
+    assert (len(first.driver.published), len(second.driver.published)) == (2, 1)
+    assert (first.abandoned, two.done(), repeated.done()) == (0, False, False)
+
+    first.ack(2)
+    await two
+    await repeated
+    assert first.abandoned == 1
+    again = await published(publisher, 2)
+    second.ack(2)
+    await again
+
+
+async def test_an_outdated_channel_without_messages_ends_at_once() -> None:
+    first = OneChannel()
+    publisher = await publisher_over(first)
+    one = await published(publisher, 1)
+    first.ack(1)
+    await one
+
+    first.outdate()
+
+    assert first.abandoned == 1
 
 
 async def test_a_publisher_that_is_closed_while_it_opens_leaves_no_channel() -> None:

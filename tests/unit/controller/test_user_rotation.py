@@ -63,12 +63,6 @@ def test_each_line_of_the_table(
     assert next_user_step(UserFacts(A, found, rights, asked), PACE, NOW) == expected
 
 
-def test_without_a_period_time_alone_switches_nothing() -> None:
-    facts = UserFacts(A, current(age=timedelta(days=999)), {A: True})
-
-    assert next_user_step(facts, RotationPace(OVERLAP), NOW) is None
-
-
 @dataclass
 class Rotated:
     """A queue's users and its Secret. A step is carried out in parts, behind each of which the
@@ -130,9 +124,12 @@ DEEDS = st.one_of(
 )
 
 
-@given(st.lists(DEEDS, max_size=60), st.sampled_from([PERIOD, timedelta(minutes=5), None]))
+@given(
+    st.lists(DEEDS, max_size=60),
+    st.sampled_from([PERIOD, timedelta(minutes=5), timedelta(days=99)]),
+)
 def test_programs_get_in_after_a_kill_behind_any_part(
-    deeds: list[tuple[str, int]], period: timedelta | None
+    deeds: list[tuple[str, int]], period: timedelta
 ) -> None:
     """With the login of the Secret always, with that of before while the overlap lasts."""
     world = Rotated(RotationPace(OVERLAP, period))
@@ -173,7 +170,7 @@ def test_whatever_others_do_ends_with_one_user_that_gets_in(
         elif deed == "forget":
             world.secret = None
 
-    world.pace = RotationPace(OVERLAP)
+    world.pace = RotationPace(OVERLAP, timedelta(days=999))
     for _ in range(3):
         steps = [world.step(2) for _ in range(4)]
         assert steps[-1] is None

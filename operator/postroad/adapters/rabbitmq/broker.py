@@ -72,7 +72,8 @@ class RabbitMQBroker:
                     yield delivery
             finally:
                 await subscription.stop()
-            await self._wait(1)
+            if not subscription.is_outdated:
+                await self._wait(1)
 
     async def consume_dead(self, prefetch: int) -> AsyncIterator[RabbitMQDelivery]:
         subscription = await self._subscribe(self._queue.dead_queue, prefetch)

@@ -13,141 +13,123 @@ from pika import exceptions
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel as DriverChannel
 
-from postroad.adapters.rabbitmq.access import Access, parameters_of
+from postroad.adapters.rabbitmq.access import Access
+from postroad.adapters.rabbitmq.driver_connection import DriverConnection, resolve
 from postroad.adapters.rabbitmq.translation import translated
 from postroad.batching import Shared
 from postroad.errors import BrokerUnavailable, PostroadError, ServerError
+from postroad.logins import Login
 from postroad.ports.servers import Guard
 from postroad.telemetry.logs import logger
 
 ANSWER_TIMEOUT = timedelta(seconds=10)
 """How long the server may take to answer a request on a channel."""
 
-CLOSE_TIMEOUT = timedelta(seconds=3)
-"""How long `close` waits for the server."""
+LOGIN_INTERVAL = timedelta(seconds=5)
+"""How often the files of a user are looked at."""
 
 _LOG = logger("rabbitmq")
 
 
-class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
-    """Sends what one pass of the event loop wrote with one system call. A publish alone is three
-    frames, and the driver sends each by itself. `guard` is asked before anything leaves; the
-    connection ends when it refuses."""
-
-    guard: Guard | None = None
-
-    def __init__(self, *values: Any, **named: Any) -> None:
-        self._frames: list[bytes] = []
-        self._loop = asyncio.get_running_loop()
-        super().__init__(*values, **named)
-
-    def _adapter_emit_data(self, data: bytes) -> None:
-        """Overrides how the driver's adapters hand bytes to their transport."""
-        if not self._frames:
-            self._loop.call_soon(self._send_frames)
-        self._frames.append(data)
-
-    def _send_frames(self) -> None:
-        data = b"".join(self._frames)
-        self._frames.clear()
-        if self._transport is None:  # the connection was lost in this pass
-            return
-        try:
-            if self.guard is not None:
-                self.guard()
-        except PostroadError:
-            self._transport.abort()
-        else:
-            super()._adapter_emit_data(data)
-
-
 class RabbitMQConnection:
     """One connection to RabbitMQ, shared by channels of one purpose. `guard` is asked before
-    anything is sent."""
+    anything is sent.
+
+    Where an administrator renews the files of its user, a connection of the new one follows:
+    channels are opened there, those that are open are outdated, and the former connection ends with
+    the last of them.
+    """
 
     def __init__(self, access: Access, purpose: str, guard: Guard | None = None) -> None:
         self._guard = guard
         self._access = access
         self._purpose = purpose
-        self._opening: Shared[AsyncioConnection] = Shared()
-        self._driver: AsyncioConnection | None = None
-        self._gone: asyncio.Future[None] | None = None
+        self._opening: Shared[DriverConnection] = Shared()
+        self._current: DriverConnection | None = None
+        self._all: set[DriverConnection] = set()
+        self._following: asyncio.Task[None] | None = None
         self._closed = False
 
     async def version(self) -> str:
         """Return the server's version, once the server has answered a request: the version itself
         is known since the connection was opened. Raises: ServerError."""
         await (await self.channel()).close()
-        driver = await self._opened()
+        driver = (await self._opened()).driver
         return str((driver.server_properties or {}).get("version", "unknown"))
 
     async def channel(self) -> Channel:
         """Open a channel, and the connection if need be. Raises: ServerError."""
-        driver = await self._opened()
+        opened = await self._opened()
         channel = Channel()
-        await channel.open(driver)
+        opened.join(channel)
+        channel.when_lost.append(lambda _: opened.leave(channel))
+        try:
+            await channel.open(opened.driver)
+        except BaseException:
+            opened.leave(channel)
+            raise
         return channel
 
     async def close(self) -> None:
         """Close it with all its channels. Idempotent."""
         self._closed = True
-        driver, gone = self._driver, self._gone
-        if driver is None or gone is None or gone.done():
-            return
-        if not (driver.is_closing or driver.is_closed):
-            driver.close()  # also ends an attempt to connect
-        await asyncio.wait([gone], timeout=CLOSE_TIMEOUT.total_seconds())
-        if not driver.is_closed:
-            # A hanging server never answers the close; the driver has no public method to end the
-            # connection without its answer.
-            driver._terminate_stream(None)
-            await asyncio.wait([gone], timeout=CLOSE_TIMEOUT.total_seconds())
+        if self._following is not None:
+            self._following.cancel()
+        for each in self._all:
+            each.end()
+        await asyncio.gather(*(each.close() for each in self._all))
 
-    async def _opened(self) -> AsyncioConnection:
-        if self._driver is not None and self._driver.is_open:
-            return self._driver
+    async def _opened(self) -> DriverConnection:
+        if self._current is not None and self._current.driver.is_open:
+            return self._current
         return await self._opening.get(self._open)
 
-    async def _open(self) -> AsyncioConnection:
+    async def _open(self) -> DriverConnection:
         if self._closed:
             raise BrokerUnavailable("the connection with RabbitMQ was closed")
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
-        gone: asyncio.Future[None] = loop.create_future()
-
-        def on_open(_: object) -> None:
-            _resolve(answer)
-
-        def on_error(_: object, error: BaseException) -> None:
-            _resolve(answer, translated(error))
-            _resolve(gone)
-
-        def on_close(_: object, reason: BaseException) -> None:
-            _resolve(gone)
-            if not self._closed:
-                _LOG.warning(
-                    "lost the connection to RabbitMQ",
-                    purpose=self._purpose,
-                    error=str(translated(reason)),
-                )
-
-        self._driver = CoalescingConnection(
-            parameters_of(self._access, self._purpose), on_open, on_error, on_close, loop
-        )
-        self._driver.guard = self._guard
-        self._gone = gone
-        await answer
+        opened = DriverConnection(self._access, self._purpose, self._guard)
+        self._all.add(opened)
+        opened.gone.add_done_callback(lambda _: self._all.discard(opened))
+        await opened.opening
+        former, self._current = self._current, opened
+        if former is not None:
+            former.outdate()
+        if self._access.login_folder is not None and self._following is None:
+            self._following = asyncio.create_task(self._follow_login())
         _LOG.debug("connected to RabbitMQ", purpose=self._purpose)
-        return self._driver
+        return opened
+
+    async def _follow_login(self) -> None:
+        """Connect as a renewed user, so that the former one can be deleted. While RabbitMQ refuses
+        the renewed one, the former connection goes on."""
+        refused: Login | None = None
+        while True:
+            await asyncio.sleep(LOGIN_INTERVAL.total_seconds())
+            if self._current is None or not self._current.driver.is_open:
+                continue  # the next channel opens a connection
+            wanted: Login | None = None
+            try:
+                wanted = self._access.login
+                if wanted != self._current.login:
+                    await self._opening.get(self._open)
+                    _LOG.info("connected as a renewed user", purpose=self._purpose)
+            except PostroadError as error:
+                say = _LOG.debug if refused == wanted else _LOG.warning
+                say("no connection as a renewed user", purpose=self._purpose, error=str(error))
+                refused = wanted
 
 
 class Channel:
-    """A channel whose requests can be awaited. `lost` is the reason once it is closed."""
+    """A channel whose requests can be awaited. `lost` is the reason once it is closed.
+    `is_outdated`: another connection follows the channel's, so that it is used for nothing new.
+    """
 
     def __init__(self) -> None:
         self.driver: DriverChannel
         self.lost: ServerError | None = None
         self.when_lost: list[Callable[[ServerError], None]] = []
+        self.is_outdated = False
+        self.when_outdated: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
         self._answers: set[asyncio.Future[Any]] = set()
 
@@ -155,7 +137,7 @@ class Channel:
         """Open it. Raises: ServerError."""
         answer = self._expect()
         try:
-            self.driver = connection.channel(on_open_callback=lambda _: _resolve(answer))
+            self.driver = connection.channel(on_open_callback=lambda _: resolve(answer))
         except exceptions.AMQPError as error:
             self._answers.discard(answer)
             raise translated(error) from error
@@ -191,6 +173,12 @@ class Channel:
             self.abandon()
             raise
 
+    def outdate(self) -> None:
+        """Let what uses the channel end by and by."""
+        self.is_outdated = True
+        for callback in self.when_outdated:
+            callback()
+
     def abandon(self) -> None:
         """Request the close without waiting: the driver sends it once the server has answered
         earlier requests. Idempotent."""
@@ -204,7 +192,7 @@ class Channel:
         """Close it; RabbitMQ requeues its unacknowledged messages. Idempotent."""
         if self.lost is None and self.driver.is_open:
             answer = self._expect()
-            self.when_lost.append(lambda _: _resolve(answer))
+            self.when_lost.append(lambda _: resolve(answer))
             self.driver.close()
             try:
                 await self._answer(answer, "closing a channel")
@@ -230,13 +218,4 @@ class Channel:
         for callback in self.when_lost:
             callback(self.lost)
         for answer in self._answers:
-            _resolve(answer, self.lost)
-
-
-def _resolve(answer: asyncio.Future[Any], error: ServerError | None = None) -> None:
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(None)
-    else:
-        answer.set_exception(error)
+            resolve(answer, self.lost)

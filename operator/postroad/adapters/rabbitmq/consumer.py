@@ -64,7 +64,8 @@ class RabbitMQDelivery:
 
 
 class Subscription:
-    """An async iterator of deliveries that ends when it is stopped or its channel is lost."""
+    """An async iterator of deliveries that ends when it is stopped or its channel is lost; when its
+    channel is outdated, after those that have come."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -76,8 +77,9 @@ class Subscription:
         self._loop = asyncio.get_running_loop()
         self._consumer_tag = ""
         self._stopped = False
-        self._cancelled = False
+        self._cancelled = self._consumes_no_more = False
         channel.when_lost.append(lambda _: self._arrived.set())
+        channel.when_outdated.append(self._arrived.set)
 
     @classmethod
     async def start(cls, connection: RabbitMQConnection, queue: str, prefetch: int) -> Subscription:
@@ -112,6 +114,11 @@ class Subscription:
         return self.lost
 
     @property
+    def is_outdated(self) -> bool:
+        """Whether another subscription is to follow, on a channel of the connection of now."""
+        return self._channel.is_outdated
+
+    @property
     def holds(self) -> int:
         """How many deliveries were handed out and have not ended."""
         return len(self._leased) - self._acks_waiting - len(self._buffer)
@@ -121,7 +128,10 @@ class Subscription:
 
     async def __anext__(self) -> RabbitMQDelivery:
         while not self._buffer:
-            if self._stopped or self._channel.lost is not None:
+            if self._channel.is_outdated and not self._consumes_no_more:
+                await self._end_consuming()
+                continue  # what has come before the answer
+            if self._stopped or self._consumes_no_more or self._channel.lost is not None:
                 raise StopAsyncIteration
             self._arrived.clear()
             await self._arrived.wait()
@@ -135,14 +145,22 @@ class Subscription:
         self._stopped = True
         self._arrived.set()
         try:
-            if self._channel.lost is None and not self._cancelled:
-                await self._channel.call(self._driver.basic_cancel, self._consumer_tag)
-        except ServerError:
-            pass  # the driver rejects what arrives before the server handles the cancel
+            await self._end_consuming()
         finally:
             while self._buffer and self._driver.is_open:
                 self.nack(self._buffer.popleft().tag, requeue=True)
             self._close_when_empty()
+
+    async def _end_consuming(self) -> None:
+        if self._consumes_no_more:
+            return
+        self._consumes_no_more = True
+        if self._channel.lost is not None or self._cancelled:
+            return
+        try:
+            await self._channel.call(self._driver.basic_cancel, self._consumer_tag)
+        except ServerError:
+            pass  # the driver rejects what arrives before the server handles the cancel
 
     async def close(self) -> None:
         """Close the channel: RabbitMQ requeues every delivery that has not ended."""

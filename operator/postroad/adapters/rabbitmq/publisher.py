@@ -28,12 +28,14 @@ PERSISTENT = 2
 
 class Publisher:
     """Publishes one mail queue's messages over a channel of its own, because a missing exchange
-    closes the channel. Opens a lost channel again."""
+    closes the channel. Opens another one when it is lost or outdated; an outdated one ends with its
+    last confirm."""
 
     def __init__(self, connection: RabbitMQConnection) -> None:
         self._connection = connection
         self._opening: Shared[_Confirming] = Shared()
         self._current: _Confirming | None = None
+        self._former: list[_Confirming] = []
         self._closed = False
 
     async def publish(self, exchange: str, routing_key: str, message_id: UUID, body: bytes) -> None:
@@ -41,12 +43,12 @@ class Publisher:
         not sent again; a routing key belongs to one exchange. Raises: ServerError."""
         try:
             async with asyncio.timeout(CONFIRM_DEADLINE.total_seconds()):
-                current = self._current
-                if current is None or current.channel.lost is not None:
-                    current = await self._opening.get(self._open)
                 message = PublishedMessage(routing_key, message_id, body)
+                confirm = self._confirm_in_former(message)
+                if confirm is None:
+                    confirm = (await self._usable()).send(exchange, message)
                 # Shielded: after a timeout here, a repetition waits for the same confirm.
-                await asyncio.shield(current.send(exchange, message))
+                await asyncio.shield(confirm)
         except TimeoutError as error:
             raise BrokerUnavailable("RabbitMQ did not confirm in time") from error
 
@@ -54,7 +56,21 @@ class Publisher:
         """Close the channel. Idempotent."""
         self._closed = True
         if self._current is not None:
-            await self._current.channel.close()
+            await asyncio.gather(*(each.channel.close() for each in (self._current, *self._former)))
+
+    async def _usable(self) -> _Confirming:
+        current = self._current
+        if current is None or current.channel.lost is not None or current.channel.is_outdated:
+            current = await self._opening.get(self._open)
+        return current
+
+    def _confirm_in_former(self, message: PublishedMessage) -> asyncio.Future[None] | None:
+        """Return the pending confirm of a message that was sent on an outdated channel."""
+        former = self._former
+        if self._current is not None and self._current.channel.is_outdated:
+            former = [*former, self._current]
+        found = (each.confirm_of(message) for each in former)
+        return next((each for each in found if each is not None), None)
 
     async def _open(self) -> _Confirming:
         channel = await self._connection.channel()
@@ -63,6 +79,8 @@ class Publisher:
             await channel.call(channel.driver.confirm_delivery, confirming.on_confirm)
             if self._closed:
                 raise BrokerUnavailable("the publisher was closed")
+        known = self._former if self._current is None else [*self._former, self._current]
+        self._former = [each for each in known if each.channel.lost is None]
         self._current = confirming
         return confirming
 
@@ -77,12 +95,21 @@ class _Confirming:
         self._last_tag = 0
         channel.when_lost.append(self._unconfirmed.lose)
         channel.driver.add_on_return_callback(self._on_return)
+        channel.when_outdated.append(self._end_when_confirmed)
+
+    def confirm_of(self, message: PublishedMessage) -> asyncio.Future[None] | None:
+        """Return the pending confirm of a message; None: it does not wait for one."""
+        return self._unconfirmed.confirm_of(message)
+
+    def _end_when_confirmed(self) -> None:
+        if not self._unconfirmed:
+            self.channel.abandon()
 
     def send(self, exchange: str, message: PublishedMessage) -> asyncio.Future[None]:
         """Send the message, unless it waits for a confirm; return the pending confirm. There is no
         await between the count and the send, because the tag is the server's own count.
         Raises: ServerError."""
-        under_way = self._unconfirmed.confirm_of(message)
+        under_way = self.confirm_of(message)
         if under_way is not None:
             return under_way
         self._unconfirmed.check_room(message.routing_key)
@@ -115,6 +142,8 @@ class _Confirming:
         for each in returned:
             self._unconfirmed.resolve(each, Unroutable(), multiple=False)
         self._unconfirmed.resolve(tag, error, multiple=method.multiple)
+        if self.channel.is_outdated:
+            self._end_when_confirmed()
 
     def _on_return(
         self, _: object, __: object, properties: pika.BasicProperties, ___: object

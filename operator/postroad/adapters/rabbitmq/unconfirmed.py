@@ -41,6 +41,9 @@ class Unconfirmed:
         self._count: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
 
+    def __len__(self) -> int:
+        return len(self._messages)
+
     def confirm_of(self, message: PublishedMessage) -> asyncio.Future[None] | None:
         """Return the pending confirm of a message; None: it is not among them."""
         return self._confirms.get(message)
