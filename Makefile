@@ -8,10 +8,11 @@ unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
 # What the tests use; a second store can be added: SERVERS="rabbitmq cassandra s3 minio kubernetes"
 SERVERS := rabbitmq cassandra s3 kubernetes
+TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup lock check test test-cluster test-matrix test-peers unit demo demo-small bench chaos mutants clean
+.PHONY: help setup lock manifests check test test-cluster test-matrix test-peers unit demo demo-small bench chaos mutants clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
@@ -29,6 +30,9 @@ lock: setup ## resolve the dependencies anew
 	echo 'matplotlib>=3.10' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/plots.txt -
 	echo hatchling | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
 
+manifests: setup ## render manifests/ from the chart, copy the CRDs into it
+	cd tests && ../$(PY) -m support.chart
+
 check: setup ## format, lint, types, import contracts, dead code
 	@test ! -e operator/__init__.py || { echo "operator/__init__.py would shadow the standard library's operator: remove it"; exit 1; }
 	$(PY) -m ruff format --check operator tests
@@ -45,9 +49,9 @@ unit: setup ## the tests that need no server
 	$(PY) -m pytest -n 2 --basetemp="$$files" tests/unit tests/contract operator
 
 test: setup ## every test, on real servers (TESTS=path to choose)
-	cd tests && $(PYTHON) -m stack up $(SERVERS)
+	cd tests && $(PYTHON) -m stack up $(SERVERS) $(TOOLS)
 	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
-	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-$(subst $(empty) $(empty),$(comma),$(SERVERS) strace)}"; \
+	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-$(subst $(empty) $(empty),$(comma),$(SERVERS) $(TOOLS) strace)}"; \
 	$(if $(TESTS),$(PY) -m pytest $(TESTS),sh tests/run-all.sh $(PY))
 
 test-cluster: setup ## tests on a cluster of their own: faults, nodes that come and go (minutes)

@@ -12,7 +12,7 @@ import shutil
 import pytest
 from hypothesis import settings
 
-from stack import packages
+from stack import packages, tools
 from stack.errors import StackError
 from stack.progress import Progress
 
@@ -47,9 +47,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     required = set(os.environ.get("POSTROAD_REQUIRE", "").split(","))
     for marker in item.iter_markers("needs"):
         for server in marker.args:
-            if os.environ.get(SIGNS[server]) if server in SIGNS else _has_program(server):
+            if _is_there(server):
                 continue
             (pytest.fail if server in required else pytest.skip)(_how_to_get(server))
+
+
+def _is_there(server: str) -> bool:
+    if server in SIGNS:
+        return bool(os.environ.get(SIGNS[server]))
+    return tools.is_prepared(server) if server in tools.TOOLS else _has_program(server)
 
 
 def _how_to_get(server: str) -> str:
@@ -62,6 +68,8 @@ def _how_to_get(server: str) -> str:
             f"{server} is not running: start it with `python -m stack up {server}` "
             "and export what `python -m stack env` prints"
         )
+    if server in tools.TOOLS:
+        return f"{server} is not built: build it with `python -m stack prepare {server}`"
     return f"{server} is not installed: it is in the package {PACKAGES.get(server, server)}"
 
 

@@ -29,7 +29,7 @@ MAILS = [
 
 def mailqueue(sandbox: Sandbox, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run the plugin with the cluster's kubectl."""
-    kubectl, _, kubeconfig = sandbox.stack.kubernetes.kubectl.command()
+    kubectl, _, kubeconfig = sandbox.kubectl_command()
     program = Path(sys.executable).with_name("kubectl-mailqueue")
     return subprocess.run(
         [str(program), command, "outgoing", "--namespace", sandbox.namespace, *arguments],

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stack import clusters, exports
+from stack import clusters, exports, tools
 from stack.errors import StackError, tail
 from stack.local import DEFAULT, NATIVE, Stack
 from stack.progress import Progress
@@ -54,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m stack",
         description="Real servers for postroad's tests on this machine.",
-        epilog=f"Servers: {', '.join(NATIVE)}. Without names: {', '.join(DEFAULT)}.",
+        epilog=f"Servers: {', '.join(NATIVE)}. Without names: {', '.join(DEFAULT)}."
+        f" `prepare` and `up` also build tools: {', '.join(tools.TOOLS)}.",
     )
     parser.set_defaults(target=lambda progress, _: Stack(progress=progress))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -65,15 +66,16 @@ def _parser() -> argparse.ArgumentParser:
         run: Callable[[Stack, argparse.Namespace], None],
         *,
         servers: bool = True,
+        kind: Callable[[str], str] = _server,
     ) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(run=run)
         if servers:
-            command.add_argument("servers", nargs="*", metavar="SERVER", type=_server)
+            command.add_argument("servers", nargs="*", metavar="SERVER", type=kind)
         return command
 
-    prepare = add("prepare", "build, download and install what servers need", _prepare)
-    up = add("up", "start servers unless they run", _up)
+    prepare = add("prepare", "build, download and install servers and tools", _prepare, kind=_part)
+    up = add("up", "start servers unless they run, build tools", _up, kind=_part)
     for command in (prepare, up):
         command.add_argument("--quiet", action="store_true", help="no progress")
     add("down", "end servers and remove their data", _down)
@@ -106,6 +108,10 @@ def _server(name: str) -> str:
     if name not in NATIVE:
         raise argparse.ArgumentTypeError(f"no server is called {name}")
     return name
+
+
+def _part(name: str) -> str:
+    return name if name in tools.TOOLS else _server(name)
 
 
 def _prepare(stack: Stack, options: argparse.Namespace) -> None:

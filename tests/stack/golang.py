@@ -13,7 +13,7 @@ import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stack import cache, folders, packages
@@ -21,10 +21,10 @@ from stack.cache import Entry
 from stack.errors import MissingRequirement
 from stack.progress import Progress
 
-OLDEST = (1, 25)
-"""The oldest Go that builds all programs: versitygw's go.mod requires it."""
+OLDEST = (1, 26)
+"""The oldest Go that builds all programs: Helm's go.mod requires it."""
 
-TOOLCHAIN = "go1.25.5"
+TOOLCHAIN = "go1.26.8"
 """The toolchain that is fetched where no such Go is installed."""
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -146,8 +146,7 @@ def installed_from_inside(
     built in the module's own folder, because `go install` refuses replacements from outside."""
 
     def make(folder: Path, log: Path) -> None:
-        _go(name, ["mod", "download", f"{module}@{version}"], folder, log, folder)
-        directory = _modules(name) / f"{module}@{version}"
+        directory = _downloaded(name, f"{module}@{version}", folder, log)
         build(name, ["build", "-trimpath", "-o", str(folder), package], folder, log, directory)
 
     return Entry(
@@ -156,3 +155,22 @@ def installed_from_inside(
         f"{name}: build ({expectation})",
         make,
     )
+
+
+def made_from(
+    name: str, module: str, version: str, recipe: str, convert: Callable[[Path, Path], None]
+) -> Entry:
+    """Return the cache entry of what a function makes of a module's files: it gets the module's
+    folder and the entry's. `recipe` counts the function's changes."""
+
+    def make(folder: Path, log: Path) -> None:
+        convert(_downloaded(name, f"{module}@{version}", folder, log), folder)
+        cache.remove_tree(_own(name))
+
+    return Entry(name, cache.key_of(module, version, recipe), f"{name}: download", make)
+
+
+def _downloaded(name: str, module: str, folder: Path, log: Path) -> Path:
+    """Download a module, without those that it requires; return its folder."""
+    _go(name, ["mod", "download", module], folder, log, folder)
+    return _modules(name) / module

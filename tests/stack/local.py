@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from stack import cache, docker, exports, folders, images, locks, records
+from stack import cache, docker, exports, folders, images, locks, records, tools
 from stack.cassandra import Cassandra
 from stack.cluster import Cluster
 from stack.control_plane import ControlPlane
@@ -135,18 +135,27 @@ class Stack:
             cluster.load_image(archive)
 
     def prepare(self, names: Iterable[str] = ()) -> None:
-        """Build, download and install what the servers need, several at once."""
-        servers = [self.server(name) for name in tuple(names) or DEFAULT]
-        _side_by_side([functools.partial(server.prepare, self.progress) for server in servers])
+        """Build, download and install servers and tools, several at once."""
+        servers, preparations = self._parts(names)
+        preparations += [functools.partial(server.prepare, self.progress) for server in servers]
+        _side_by_side(preparations)
 
     def up(self, names: Iterable[str] = ()) -> None:
-        """Have the servers running, started at once; quick and harmless when they run.
+        """Have the servers running and the tools built, at once; quick and harmless when all is
+        there.
 
         Raises:
             StackError: one did not start; the others were still waited for.
         """
-        servers = [self.server(name) for name in tuple(names) or DEFAULT]
-        _side_by_side([functools.partial(self._up, server) for server in servers])
+        servers, preparations = self._parts(names)
+        _side_by_side([functools.partial(self._up, server) for server in servers] + preparations)
+
+    def _parts(self, names: Iterable[str]) -> tuple[list[Server], list[Callable[[], None]]]:
+        """Return the servers of these names, and the preparations of the tools among them."""
+        names = tuple(names) or DEFAULT
+        servers = [self.server(name) for name in names if name not in tools.TOOLS]
+        chosen = [name for name in names if name in tools.TOOLS]
+        return servers, [functools.partial(tools.prepare, name, self.progress) for name in chosen]
 
     def _up(self, server: Server) -> None:
         if server.state() is State.RUNNING:

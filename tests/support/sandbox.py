@@ -34,6 +34,10 @@ class Sandbox:
     def kubectl(self) -> Kubectl:
         return self.installation.kubectl
 
+    def kubectl_command(self) -> list[str]:
+        """Return kubectl's path, `--kubeconfig` and its path."""
+        return self.stack.kubernetes.kubectl.command()
+
     def mail_queue(self, name: str = "outgoing", **spec: object) -> Manifest:
         """Return a MailQueue that delivers to the sink, with short retries."""
         return {

@@ -10,6 +10,7 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
+from support.chart import copied_crds, installed_by_kubectl
 from support.repository import ROOT, needs_a_clone, tracked_files
 
 
@@ -84,6 +85,18 @@ def test_no_file_names_a_package_registry() -> None:
     ]
 
     assert found == []
+
+
+@pytest.mark.needs("helm")
+def test_manifests_are_rendered_from_the_chart() -> None:
+    for path, text in installed_by_kubectl().items():
+        assert path.read_text() == text, "make manifests"
+
+
+def test_the_chart_has_the_crds_of_this_source() -> None:
+    for path, text in copied_crds().items():
+        assert path.read_text() == text, "make manifests"
+    assert len(copied_crds()) == len([*(ROOT / "charts/postroad/files/crds").iterdir()])
 
 
 LAST_LONG_SUBJECT = "3527b62"

@@ -25,7 +25,7 @@ def put_go(folder: Path, version: str) -> None:
     program.chmod(0o755)
 
 
-@pytest.mark.parametrize("version", ["go1.25.0", "go1.26.8", "go2.0", "devel +1a2b3c"])
+@pytest.mark.parametrize("version", ["go1.26.0", "go1.26.8", "go2.0", "devel +1a2b3c"])
 def test_a_go_that_is_new_enough_is_used_as_it_is(folder: Path, version: str) -> None:
     put_go(folder, version)
 
@@ -33,7 +33,7 @@ def test_a_go_that_is_new_enough_is_used_as_it_is(folder: Path, version: str) ->
     assert golang.toolchain() == ()
 
 
-@pytest.mark.parametrize("version", ["go1.19.8", "go1.24.11"])
+@pytest.mark.parametrize("version", ["go1.19.8", "go1.25.11"])
 def test_an_older_go_only_fetches_a_newer_one(folder: Path, version: str) -> None:
     put_go(folder, version)
 
@@ -53,7 +53,7 @@ def test_where_packages_may_be_installed_no_go_is_needed(
 def test_elsewhere_its_absence_is_an_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packages, "may_install", lambda: False)
 
-    with pytest.raises(MissingRequirement, match=r"Go 1\.25"):
+    with pytest.raises(MissingRequirement, match=r"Go 1\.26"):
         golang.go_version()
 
 

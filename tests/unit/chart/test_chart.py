@@ -1,0 +1,262 @@
+"""What the values of the chart do, and which are refused."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click import Context
+
+from postroad.cli.operator_command import operator
+from support.chart import (
+    CHART,
+    CRDS,
+    NAMESPACE,
+    VALUES,
+    HelmFailed,
+    helm,
+    rendered,
+    template,
+)
+from support.kubectl import Manifest, manifests
+from support.repository import ROOT
+
+pytestmark = pytest.mark.needs("helm")
+
+WITH_CRDS = ("--set", "image.repository=postroad")
+IMAGE = (*WITH_CRDS, "--set", "crds.install=false")
+KEEP = "helm.sh/resource-policy"
+OPERATOR = "postroad-operator"
+
+
+def identity(each: Manifest) -> tuple[str, str, str]:
+    metadata = each["metadata"]
+    return each["kind"], metadata.get("namespace", ""), metadata["name"]
+
+
+def chosen(kind: str, *options: str | Path) -> list[Manifest]:
+    return [each for each in rendered(*options) if each["kind"] == kind]
+
+
+def test_crds_are_installed_as_they_are_and_kept() -> None:
+    found = {identity(each): each for each in chosen("CustomResourceDefinition", *WITH_CRDS)}
+    wanted = {identity(each): each for each in manifests(CRDS)}
+
+    kept = {name: each["metadata"].pop("annotations") for name, each in found.items()}
+
+    assert set(map(str, kept.values())) == {str({KEEP: "keep"})}
+    assert found == wanted
+    assert chosen("CustomResourceDefinition", *IMAGE) == []
+
+
+def test_chart_and_operator_have_one_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert chart["version"] == chart["appVersion"] == project["version"]
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_helm_finds_nothing_wrong(values: Path) -> None:
+    helm("lint", "--strict", CHART, "--values", values)
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ("replicaCount=3", "additional properties 'replicaCount' not allowed"),
+        ("image.repo=x", "at '/image': additional properties 'repo' not allowed"),
+        ("crds.keep=false", "at '/crds': additional properties 'keep' not allowed"),
+        ("resources.memory=1Gi", "at '/resources': additional properties 'memory' not allowed"),
+        ("replicas=0", "at '/replicas': minimum: got 0, want 1"),
+        ("replicas=two", "at '/replicas': got string, want integer"),
+        ("class=Canary", "at '/class': 'Canary' does not match pattern"),
+        ("class=", "at '/class': '' does not match pattern"),
+        (f"class={'a' * 46}", "at '/class': maxLength: got 46, want 45"),
+        ("watchNamespaces={mail,mail}", "at '/watchNamespaces': items at 0 and 1 are equal"),
+        ("watchNamespaces={Mail}", "at '/watchNamespaces/0': 'Mail' does not match pattern"),
+        ("watchNamespaces=mail", "at '/watchNamespaces': got string, want array"),
+        ("image.repository=postroad:0.1.0", "at '/image/repository': 'postroad:0.1.0' does not"),
+        ("image.digest=e3b0c442", "at '/image/digest': 'e3b0c442' does not match pattern"),
+        ("image.pullPolicy=Sometimes", "at '/image/pullPolicy': value must be one of"),
+        ("tasks=0", "at '/tasks': minimum: got 0, want 1"),
+        ("logLevel=verbose", "at '/logLevel': value must be one of"),
+        ("imagePullSecrets={registry}", "at '/imagePullSecrets/0': got string, want object"),
+        ("podLabels.app\\.kubernetes\\.io/name=x", "invalid propertyName 'app.kubernetes.io/name'"),
+    ],
+)
+def test_a_value_without_a_meaning_is_refused(value: str, complaint: str) -> None:
+    with pytest.raises(HelmFailed) as refusal:
+        template(*IMAGE, "--set", value)
+
+    assert complaint in str(refusal.value)
+
+
+def test_an_image_has_to_be_named() -> None:
+    with pytest.raises(HelmFailed, match="name the repository to which you pushed"):
+        template()
+
+
+def test_every_value_has_a_default_and_a_description() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    assert set(schema["properties"]) - {"global"} == set(values)
+    for name, each in described(schema):
+        assert each.get("description"), name
+
+
+def described(schema: dict[str, Any], within: str = "") -> list[tuple[str, dict[str, Any]]]:
+    """Return the values of a schema that the chart defines, but for parts of Kubernetes' objects,
+    each by its path."""
+    kubernetes = {"affinity", "resources"}
+    found = []
+    for name, each in schema.get("properties", {}).items():
+        found.append((f"{within}{name}", each))
+        if name not in kubernetes:
+            found += described(each, f"{within}{name}.")
+    return found
+
+
+# What values do
+
+
+def test_in_named_namespaces_the_operator_has_its_rights_there_alone() -> None:
+    everywhere, namespaced = IMAGE, (*IMAGE, "--set", "watchNamespaces={mail,lists}")
+    (whole,), (rest,) = (
+        [each for each in chosen("ClusterRole", *options) if identity(each)[2] == OPERATOR]
+        for options in (everywhere, namespaced)
+    )
+    roles = {identity(each)[1:]: each["rules"] for each in chosen("Role", *namespaced)}
+    bindings = {identity(each)[1:]: each for each in chosen("RoleBinding", *namespaced)}
+
+    assert rest["rules"] == [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}]
+    in_mail = roles["mail", f"{OPERATOR}-queues"]
+    assert in_mail == roles["lists", f"{OPERATOR}-queues"]
+    assert [*in_mail, *rest["rules"]] == whole["rules"]
+    assert {
+        "apiGroups": [""],
+        "resources": ["configmaps"],
+        "verbs": ["get", "create", "patch"],
+    } in (roles[NAMESPACE, OPERATOR])
+    assert set(bindings) == set(roles)
+    for place, each in bindings.items():
+        assert (each["roleRef"]["kind"], each["roleRef"]["name"]) == ("Role", place[1])
+        assert each["subjects"] == [
+            {"kind": "ServiceAccount", "name": OPERATOR, "namespace": NAMESPACE}
+        ]
+
+
+def test_of_two_releases_with_one_class_helm_refuses_the_second() -> None:
+    first, second = (chosen("ClusterRole", *IMAGE, "--namespace", each) for each in ("a", "b"))
+
+    assert [identity(each) for each in first] == [identity(each) for each in second]
+
+
+def test_another_class_shares_no_object_and_no_pod() -> None:
+    own = ("--set", "aggregatedRoles.create=false,class=canary")
+    both = [rendered(*WITH_CRDS), rendered(*IMAGE, *own)]
+    first, second = ({identity(each): each for each in release} for release in both)
+    selectors = [
+        each["spec"]["selector"]["matchLabels"]
+        for release in both
+        for each in release
+        if each["kind"] in ("Deployment", "PodDisruptionBudget")
+    ]
+
+    assert first.keys() & second.keys() == set()
+    assert len({str(each) for each in selectors}) == 2
+
+
+def environment_of(*options: str | Path) -> dict[str, str]:
+    (deployment,) = chosen("Deployment", *options)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["args"] == ["operator"]
+    return {each["name"]: each["value"] for each in container["env"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (
+            "cluster",
+            {
+                "image": "registry.example.org/mail/postroad:0.1.0",
+                "namespaces": (),
+                "operator_class": "default",
+                "lease_namespace": NAMESPACE,
+                "tasks": 32,
+                "ambient_credentials": False,
+                "health_host": "*",
+                "log_level": "INFO",
+            },
+        ),
+        (
+            "namespaces",
+            {
+                "image": "registry.example.org:5000/postroad@sha256:"
+                "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+                "namespaces": ("mail", "lists"),
+            },
+        ),
+        (
+            "canary",
+            {
+                "image": "registry.example.org/postroad-queues:next",
+                "operator_class": "canary",
+                "tasks": 64,
+                "ambient_credentials": True,
+                "log_level": "DEBUG",
+            },
+        ),
+    ],
+)
+def test_the_operator_reads_what_the_values_are(
+    values: str, wanted: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environment = environment_of("--values", CHART / "ci" / f"{values}-values.yaml")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+
+    read: Context = operator.make_context("operator", [])
+
+    assert {name: read.params[name] for name in wanted} == wanted
+    assert environment.keys() <= {each.envvar for each in operator.params}
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_pods_pass_the_restricted_standard(values: Path) -> None:
+    objects = {each["kind"]: each for each in rendered("--values", values)}
+    pods = [objects["Deployment"]["spec"]["template"]["spec"], objects["Pod"]["spec"]]
+
+    for pod in pods:
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert container["securityContext"]["allowPrivilegeEscalation"] is False
+        assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        assert not any(pod.get(each) for each in ("hostNetwork", "hostPID", "hostIPC"))
+        assert all("emptyDir" in each for each in pod.get("volumes", ()))
+
+
+def test_the_test_asks_whether_an_operator_is_ready() -> None:
+    (pod,) = chosen("Pod", *IMAGE)
+    (service,) = chosen("Service", *IMAGE)
+    (deployment,) = chosen("Deployment", *IMAGE)
+    (program,) = pod["spec"]["containers"][0]["args"]
+    (port,) = service["spec"]["ports"]
+    selected = deployment["spec"]["selector"]["matchLabels"]
+
+    compile(program, "test", "exec")
+    name = service["metadata"]["name"]
+    assert f"http://{name}.{NAMESPACE}.svc:{port['port']}/readyz" in program
+    assert service["spec"]["selector"] == selected
+    assert not selected.items() <= pod["metadata"]["labels"].items()
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
