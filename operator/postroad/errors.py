@@ -46,6 +46,7 @@
     ├── NotInstalled            a library that only some installations have is missing
     ├── LakeNotFound            nothing was archived yet
     ├── LakeTooNew              a later release wrote the lake
+    ├── JobFailed               Spark did not carry out a job (transient)
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
     ├── StoreFailed             the disk refused a write or a sync; the engine stopped (transient)
@@ -346,6 +347,12 @@ class LakeTooNew(PostroadError):
     """A later release wrote the lake."""
 
     hint = "use the release that wrote it, or a later one"
+
+
+class JobFailed(PostroadError):
+    """Spark did not carry out a job."""
+
+    transient = True
 
 
 class StoreDamaged(PostroadError):

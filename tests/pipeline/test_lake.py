@@ -7,17 +7,14 @@ import random
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from operator import attrgetter
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.entries import Entry, Mark, PurgeWatermark
 from postroad.domain.identifiers import id_at
-from postroad.domain.instants import optional_instant
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import Partition, place
 from postroad.errors import LakeNotFound, LakeTooNew
@@ -30,6 +27,7 @@ from postroad.ports.marks import PartitionStamp
 from support.archive_story import NO_STOP, Entries, Stopped, Story, happen
 from support.entry_lines import EntryLine, entry_line
 from support.in_memory_cluster import InMemoryCluster
+from support.lake_frames import in_order, lines_in
 
 pytestmark = [
     pytest.mark.needs("java", "mvn"),
@@ -84,21 +82,7 @@ def frame(spark: SparkSession, lines: Iterable[EntryLine]) -> DataFrame:
 
 
 def stored(lake: LakeTables) -> list[EntryLine]:
-    """All entries, in order."""
-    lines = lake.entries()
-    moments = {name for name, kind in lines.dtypes if kind == "timestamp"}
-    columns = [
-        F.unix_micros(name).alias(name) if name in moments else name for name in lines.columns
-    ]
-    found = [row.asDict() for row in lines.select(*columns).collect()]
-    for line in found:
-        line.update({name: optional_instant(line[name]) for name in moments})
-        line.update({name: tuple(line[name]) for name in ("recipients", "domains")})
-    return in_order(EntryLine(**line) for line in found)
-
-
-def in_order(lines: Iterable[EntryLine]) -> list[EntryLine]:
-    return sorted(lines, key=attrgetter("enqueue_id"))
+    return lines_in(lake.entries())
 
 
 def test_the_entries_of_the_named_partitions_are_replaced_and_no_others(

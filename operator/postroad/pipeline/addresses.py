@@ -1,0 +1,32 @@
+"""How addresses are kept in the lake: as keyed hashes, plain, or not at all. Pure.
+
+A keyed hash joins what an address sent and got, and names it to those only who have the key.
+Source: RFC 2104; ADR 0047.
+"""
+
+from __future__ import annotations
+
+import hmac
+from hashlib import sha256
+
+DIGITS = 32
+"""Hexadecimal digits that are kept of a hash: as many as two addresses of one queue never share."""
+
+BLOCK = 64
+"""Bytes of a block of SHA-256."""
+
+
+def pads(key: bytes) -> tuple[bytes, bytes]:
+    """Return what HMAC puts before the inner and before the outer hash. Source: RFC 2104 2."""
+    block = (key if len(key) <= BLOCK else sha256(key).digest()).ljust(BLOCK, b"\0")
+    return bytes(byte ^ 0x36 for byte in block), bytes(byte ^ 0x5C for byte in block)
+
+
+def hashed_address(address: str, key: bytes) -> str:
+    """Return the keyed hash of an address. The case of its domain makes no difference; the null
+    reverse-path names no one, and stays."""
+    if not address:
+        return ""
+    local, at, domain = address.rpartition("@")
+    spelt = f"{local}@{domain.lower()}" if at else address
+    return hmac.digest(key, spelt.encode(), "sha256").hex()[:DIGITS]

@@ -1,0 +1,41 @@
+"""What Spark raises, as the errors of postroad."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from postroad.errors import CredentialsRefused, JobFailed
+
+_REFUSED = (
+    *("AuthenticationException", "UnauthorizedException", "AccessDenied"),
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch"),
+)
+"""What the names and texts of refusals have in them."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise what Spark raises as one line. Raises: JobFailed, CredentialsRefused."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        causes = _causes(error.java_exception)
+        line = causes[-1].strip().splitlines()[0][:300]
+        if any(word in cause for cause in causes for word in _REFUSED):
+            raise CredentialsRefused(line) from error
+        raise JobFailed(line) from error
+    except PySparkException as error:
+        raise JobFailed(str(error).strip().splitlines()[0][:300]) from error
+
+
+def _causes(exception: object) -> list[str]:
+    """Return an exception of Java and its causes as text, the first cause last."""
+    found: list[str] = []
+    while exception is not None and len(found) < 20:
+        found.append(exception.toString())  # type: ignore[attr-defined]
+        exception = exception.getCause()  # type: ignore[attr-defined]
+    return found

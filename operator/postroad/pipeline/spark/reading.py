@@ -1,0 +1,207 @@
+"""Reads rows and their marks by the connector to Cassandra: the only module of Spark that names
+columns of the view.
+
+The connector turns a condition on the whole partition key into one query a partition, if the
+values of its columns are a product: so partitions are grouped by buckets that have the same slices.
+Its extensions of SQL, and with them direct joins, stay off: these lose rows in outer joins.
+Source: ADR 0047.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
+from pyspark.sql.types import ArrayType
+
+from postroad.domain.entries import EndingKind
+from postroad.domain.instants import instant
+from postroad.domain.slices import Partition
+from postroad.pipeline.archive import PartitionsRead, Stamps
+from postroad.pipeline.planning import ReadCounts
+from postroad.pipeline.spark.address_columns import AddressColumn
+from postroad.pipeline.spark.columns import domain_of, domains_of, state_of
+from postroad.pipeline.spark.failures import translated
+from postroad.pipeline.spark.lake_schema import ENTRIES
+
+_FORMAT = "org.apache.spark.sql.cassandra"
+
+_PLACE = ["slice_start", "bucket_id"]
+_KEY = [*_PLACE, "enqueue_id"]
+_ROW = (
+    *("mail_id", "sender", "recipients", "blob_key", "size_bytes"),
+    *("accepted_at", "enqueued_at", "due_at", "held", "attempt"),
+)
+_NEVER_NULL = (
+    *("mail_id", "recipients", "blob_key", "size_bytes", "accepted_at", "enqueued_at", "attempt"),
+)
+"""Columns without which a row is undecodable."""
+
+_MARK = (
+    *("delivered_at", "ending", "ended_at", "published", "replaced_by"),
+    *("replaced_by_slice", "remaining", "new_attempt", "outcomes", "seconds"),
+)
+"""Of these, tables of an earlier release lack the last two."""
+
+
+class PartitionReader:
+    """`EntrySource` over the tables of one queue. `kept`: what the lake has of an address."""
+
+    def __init__(
+        self, session: SparkSession, keyspace: str, queue: str, kept: AddressColumn
+    ) -> None:
+        self._session = session
+        self._keyspace = keyspace
+        self._queue = queue
+        self._kept = kept
+
+    async def read(self, stamps: Stamps) -> PartitionsRead[DataFrame]:
+        """See `EntrySource`. What was read stays as it was read, until Spark ends."""
+        return await asyncio.to_thread(self._read, stamps)
+
+    def _read(self, stamps: Stamps) -> PartitionsRead[DataFrame]:
+        with translated():
+            rows, marks = self._table("enqueued_mails"), self._table("deleted_mails")
+            groups = products(stamps)
+            lines = entry_lines(
+                *(_of(rows, _ROW, groups), _of(marks, _MARK, groups)),
+                *(self._watermarks(stamps), self._kept),
+            )
+            # Not read twice: between two readings, cleanup may delete what the first one counted.
+            lines = lines.localCheckpoint()
+            counts = dict.fromkeys(stamps, ReadCounts(0, 0, 0)) | counts_of(lines)
+            entries = lines.where(~F.col("undecodable")).select(*ENTRIES.columns)
+            return PartitionsRead(entries, counts)
+
+    def _table(self, name: str) -> DataFrame:
+        options = {"keyspace": self._keyspace, "table": name}
+        table = self._session.read.format(_FORMAT).options(**options).load()
+        return table.where(F.col("queue") == self._queue)
+
+    def _watermarks(self, stamps: Stamps) -> DataFrame:
+        found = [
+            (*partition, str(stamp.watermark.through), stamp.watermark.at)
+            for partition, stamp in stamps.items()
+            if stamp.watermark is not None
+        ]
+        schema = "slice_start timestamp, bucket_id int, purged_through string, purged_at timestamp"
+        return self._session.createDataFrame(found, schema)
+
+
+Product = tuple[list[datetime], list[int]]
+"""Slice starts and buckets: all partitions of these."""
+
+
+def products(partitions: Iterable[Partition]) -> list[Product]:
+    """Return the partitions as products: those buckets together that have the same slices."""
+    slices: defaultdict[int, set[datetime]] = defaultdict(set)
+    for partition in partitions:
+        slices[partition.bucket_id].add(partition.slice_start)
+    buckets: defaultdict[frozenset[datetime], list[int]] = defaultdict(list)
+    for bucket, starts in sorted(slices.items()):
+        buckets[frozenset(starts)].append(bucket)
+    return [(sorted(starts), some) for starts, some in buckets.items()]
+
+
+def _of(table: DataFrame, columns: Iterable[str], groups: Iterable[Product]) -> DataFrame:
+    """Return these partitions of a table; columns that it lacks are null."""
+    wanted = [
+        F.col(name) if name in table.columns else F.lit(None).alias(name)
+        for name in (*_KEY, *columns)
+    ]
+    parts = [
+        table.where(F.col("slice_start").isin(*starts) & F.col("bucket_id").isin(*buckets))
+        for starts, buckets in groups
+    ]
+    return reduce(DataFrame.unionByName, (part.select(*wanted) for part in parts))
+
+
+def entry_lines(
+    rows: DataFrame, marks: DataFrame, watermarks: DataFrame, kept: AddressColumn
+) -> DataFrame:
+    """Return the lines of `lake_schema.ENTRIES`, as the domain decides about rows and marks, with
+    `unfinished` (a replacement is under way) and `undecodable`."""
+    joined = (
+        rows.join(marks, _KEY, "left")
+        .join(F.broadcast(watermarks), _PLACE, "left")
+        .withColumn("ending", readable_ending())
+        .withColumn(
+            "purged", F.coalesce(F.col("enqueue_id") <= F.col("purged_through"), F.lit(False))
+        )
+        .withColumn(
+            "state", state_of(*map(F.col, ("ending", "delivered_at", "published", "purged")))
+        )
+    )
+    by_purge = F.col("delivered_at").isNull() & F.col("ending").isNull() & F.col("purged")
+    sender, recipients = F.coalesce("sender", F.lit("")), F.col("recipients")
+    is_missing = (F.col(name).isNull() for name in _NEVER_NULL)
+    columns = {
+        "sender": kept(sender),
+        "sender_domain": domain_of(sender),
+        "recipients": F.transform(recipients, kept),
+        "recipient_count": F.size(recipients),
+        "domains": domains_of(recipients),
+        "held": F.coalesce("held", F.lit(False)),
+        "state": F.col("state.name"),
+        "is_final": F.col("state.is_final"),
+        "ending": F.when(by_purge, EndingKind.REMOVED.value).otherwise(F.col("ending")),
+        "ended_at": F.when(by_purge, F.col("purged_at")).when(
+            F.col("ending").isNotNull(), F.col("ended_at")
+        ),
+        "successor": F.when(F.col("ending") == EndingKind.REPLACED.value, F.col("replaced_by")),
+        "outcomes": _outcomes(joined),
+        "unfinished": F.col("ending").isNotNull() & ~F.col("state.is_final"),
+        "undecodable": reduce(Column.__or__, is_missing),
+    }
+    names = [*ENTRIES.columns, "unfinished", "undecodable"]
+    types = {name: kind for name, (kind, _) in ENTRIES.columns.items()}
+    return joined.select(
+        *(
+            columns.get(name, F.col(name)).cast(types.get(name, "boolean")).alias(name)
+            for name in names
+        )
+    )
+
+
+def readable_ending() -> Column:
+    """The ending of a mark, as far as this release can decode it; else UNKNOWN."""
+    ending = F.col("ending")
+    known = [kind.value for kind in EndingKind]
+    change = ("replaced_by_slice", "remaining", "new_attempt")
+    has_change = reduce(Column.__and__, (F.col(name).isNotNull() for name in change))
+    is_whole = F.col("ended_at").isNotNull() & ((ending != EndingKind.REPLACED.value) | has_change)
+    is_readable = ending.isin(*known) & is_whole
+    return F.when(
+        ending.isNotNull(), F.when(is_readable, ending).otherwise(EndingKind.UNKNOWN.value)
+    )
+
+
+def _outcomes(joined: DataFrame) -> Column:
+    """The outcomes with the names of their parts: the connector gives those of a tuple numbers."""
+    kind = joined.schema["outcomes"].dataType
+    if not isinstance(kind, ArrayType):
+        return F.lit(None)
+    places = kind.elementType.names
+    names = ("domain", "site", "kind", "code", "reason", "words", "count")
+    return F.transform(
+        "outcomes",
+        lambda each: F.struct(
+            *(each[place].alias(name) for place, name in zip(places, names, strict=True))
+        ),
+    )
+
+
+def counts_of(lines: DataFrame) -> dict[Partition, ReadCounts]:
+    """Return what was counted in each partition of `entry_lines`."""
+    flags = (~F.col("is_final"), F.col("unfinished"), F.col("undecodable"))
+    sums = (F.sum(flag.cast("long")) for flag in flags)
+    counted = lines.groupBy(*_PLACE).agg(F.count(F.lit(1)), *sums)
+    found = counted.select(F.unix_micros("slice_start"), *counted.columns[1:]).collect()
+    return {
+        Partition(instant(start), bucket): ReadCounts(*counts) for start, bucket, *counts in found
+    }
