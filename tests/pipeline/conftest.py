@@ -30,6 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.extensions": EXTENSIONS,
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     }
     session = open_session("local[2]", settings, jars.jars_in(folder))
     session.sparkContext.setLogLevel("ERROR")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -98,7 +99,7 @@ addresses = st.just("Postmaster") | st.builds(
 
 
 @few_jobs
-@given(of=many(st.lists(addresses, min_size=1, max_size=5)))
+@given(of=many(st.lists(addresses, min_size=1, max_size=7)))
 def test_the_domain_of_an_address_and_the_domains_of_an_envelope(
     spark: SparkSession, of: list[list[str]]
 ) -> None:
@@ -108,10 +109,14 @@ def test_the_domain_of_an_address_and_the_domains_of_an_envelope(
         [(each,) for each in of],
         columns.domain_of(F.col("recipients")[0]),
         columns.domains_of(F.col("recipients")),
+        columns.domain_counts_of(F.col("recipients")),
     )
 
-    assert [(domain, tuple(domains)) for domain, domains in found] == [
+    assert [(domain, tuple(domains)) for domain, domains, _ in found] == [
         (domain_of(each[0]), Envelope(None, tuple(each)).domains) for each in of
+    ]
+    assert [dict(zip(domains, counts, strict=True)) for _, domains, counts in found] == [
+        Counter(map(domain_of, each)) for each in of
     ]
 
 

@@ -25,6 +25,7 @@ class EntryLine(NamedTuple):
     recipients: tuple[str, ...]
     recipient_count: int
     domains: tuple[str, ...]
+    domain_counts: tuple[int, ...]
     size_bytes: int
     attempt: int
     held: bool
@@ -47,6 +48,7 @@ def entry_line(
     envelope, state = entry.envelope, EntryState.of(mark)
     ending = None if mark is None else mark.ending
     successor = None if mark is None else mark.successor
+    domains = [domain_of(each) for each in envelope.recipients]
     return EntryLine(
         slice_start=entry.key.slice_start,
         bucket_id=entry.key.bucket_id,
@@ -57,6 +59,7 @@ def entry_line(
         recipients=envelope.recipients,
         recipient_count=len(envelope.recipients),
         domains=envelope.domains,
+        domain_counts=tuple(domains.count(each) for each in envelope.domains),
         size_bytes=entry.size_bytes,
         attempt=entry.attempt,
         held=entry.held,

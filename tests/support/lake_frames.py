@@ -11,6 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from postroad.domain.instants import optional_instant
 from support.entry_lines import EntryLine
 
+ARRAYS = ("recipients", "domains", "domain_counts")
+
 
 def lines_in(entries: DataFrame) -> list[EntryLine]:
     """All entries of a frame, in order."""
@@ -21,7 +23,7 @@ def lines_in(entries: DataFrame) -> list[EntryLine]:
     found = [row.asDict() for row in entries.select(*columns).collect()]
     for line in found:
         line.update({name: optional_instant(line[name]) for name in moments})
-        line.update({name: tuple(line[name] or ()) for name in ("recipients", "domains")})
+        line.update({name: tuple(line[name] or ()) for name in ARRAYS})
         if line["outcomes"] is not None:
             line["outcomes"] = tuple(tuple(each) for each in line["outcomes"])
     return in_order(EntryLine(**line) for line in found)

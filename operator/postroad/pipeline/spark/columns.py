@@ -51,6 +51,16 @@ def domains_of(recipients: Column) -> Column:
     return F.array_sort(F.array_distinct(F.transform(recipients, domain_of)))
 
 
+def domain_counts_of(recipients: Column) -> Column:
+    """How many of the recipients each of `domains_of` has."""
+    domains = F.transform(recipients, domain_of)
+
+    def count(domain: Column) -> Column:
+        return F.size(F.filter(domains, lambda each: each == domain))
+
+    return F.transform(domains_of(recipients), count)
+
+
 def age_limit_of(accepted_at: Column, now: Column) -> Column:
     """The first limit of AGES that an age is below, in minutes; null for what is older than all."""
     age = F.unix_micros(now) - F.unix_micros(accepted_at)

@@ -47,6 +47,7 @@ ENTRIES = LakeTable(
         "recipients": ("array<string>", "those left, by the setting for addresses"),
         "recipient_count": ("int", "their number"),
         "domains": ("array<string>", "their domains, each once, sorted"),
+        "domain_counts": ("array<int>", "how many recipients each of the domains has"),
         "size_bytes": ("bigint", "size of the content"),
         "attempt": ("int", "attempts that were made before this entry"),
         "held": ("boolean", "whether the entry was held"),

@@ -25,7 +25,7 @@ from postroad.domain.slices import Partition
 from postroad.pipeline.archive import PartitionsRead, Stamps
 from postroad.pipeline.planning import ReadCounts
 from postroad.pipeline.spark.address_columns import AddressColumn
-from postroad.pipeline.spark.columns import domain_of, domains_of, state_of
+from postroad.pipeline.spark.columns import domain_counts_of, domain_of, domains_of, state_of
 from postroad.pipeline.spark.failures import translated
 from postroad.pipeline.spark.lake_schema import ENTRIES
 
@@ -146,6 +146,7 @@ def entry_lines(
         "recipients": F.transform(recipients, kept),
         "recipient_count": F.size(recipients),
         "domains": domains_of(recipients),
+        "domain_counts": domain_counts_of(recipients),
         "held": F.coalesce("held", F.lit(False)),
         "state": F.col("state.name"),
         "is_final": F.col("state.is_final"),

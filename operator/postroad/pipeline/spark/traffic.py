@@ -1,0 +1,67 @@
+"""The job `traffic`: who sent how much where, by the hour."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
+
+from postroad.domain.instants import optional_instant
+from postroad.domain.mail import OutcomeKind
+from postroad.pipeline.coverage import Stretch
+from postroad.pipeline.lines import TrafficLine
+from postroad.pipeline.spark.movements import ACCEPTED, REJECTED, REMOVED, movements
+
+PARTS = ("hour", "sender_domain", "domain", "site")
+"""What traffic can be asked by."""
+
+_SHARES = (0.5, 0.95, 0.99)
+
+
+def traffic(
+    entries: DataFrame, stretch: Stretch, by: Collection[str] = PARTS
+) -> tuple[TrafficLine, ...]:
+    """Return what happened in a stretch of time, by these parts, in their order; without parts, one
+    line."""
+    hour = F.unix_micros(F.date_trunc("hour", "at"))  # no local time of Python's
+    found = movements(entries, stretch).withColumn("hour", hour)
+    parts = [each for each in PARTS if each in by]
+    lines = found.groupBy(*parts).agg(*_measures())
+    ordered = lines.orderBy(*parts) if parts else lines
+    return tuple(map(_line, ordered.collect()))
+
+
+def _measures() -> list[Column]:
+    kind = F.col("kind")
+    is_rejection = kind.isin(OutcomeKind.FAILED.value, REJECTED) | F.col("gives_up")
+    is_delivery = kind == OutcomeKind.DELIVERED.value
+    milliseconds = F.unix_millis("at") - F.unix_millis("accepted_at")
+    shares = F.array(*map(F.lit, _SHARES))
+    return [
+        _recipients(kind == ACCEPTED, "accepted"),
+        _recipients(is_delivery, "delivered"),
+        _recipients(kind == OutcomeKind.DEFERRED.value, "deferred"),
+        _recipients(is_rejection, "rejected"),
+        _recipients(kind == REMOVED, "removed"),
+        F.count_if("begins_attempt").alias("attempts"),
+        _sum(F.col("begins_delivery"), F.col("size_bytes"), "bytes"),
+        F.percentile(F.when(is_delivery, milliseconds), shares, F.col("recipients")).alias(
+            "waited"
+        ),
+    ]
+
+
+def _recipients(condition: Column, name: str) -> Column:
+    return _sum(condition, F.col("recipients"), name)
+
+
+def _sum(condition: Column, number: Column, name: str) -> Column:
+    return F.coalesce(F.sum(F.when(condition, number)), F.lit(0)).alias(name)
+
+
+def _line(row: Row) -> TrafficLine:
+    values = dict.fromkeys(PARTS) | row.asDict()
+    hour, waited = optional_instant(values.pop("hour")), values.pop("waited")
+    p50, p95, p99 = (each / 1000 for each in waited) if waited else (None, None, None)
+    return TrafficLine(hour=hour, **values, p50=p50, p95=p95, p99=p99)

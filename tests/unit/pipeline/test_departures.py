@@ -1,0 +1,54 @@
+"""What is out of line: shares that grew by more than chance, and by enough to matter."""
+
+from __future__ import annotations
+
+import pytest
+
+from postroad.pipeline.departures import Departure, Tally, departures
+
+
+def out_of_line(now: Tally, before: Tally, **classes: tuple[int, int]) -> tuple[Departure, ...]:
+    return departures(
+        now,
+        {name: count for name, (count, _) in classes.items()},
+        before,
+        {name: count for name, (_, count) in classes.items()},
+    )
+
+
+def test_refusals_that_doubled_are_out_of_line() -> None:
+    found = out_of_line(Tally(800, 150, 50), Tally(9000, 500, 500))
+
+    assert found == (Departure("refused", 0.2, 0.1),)
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        (Tally(810, 190), Tally(9000, 1000)),  # much more, and not twice as much
+        (Tally(900, 100), Tally(7000, 3000)),  # less
+        (Tally(17, 3), Tally(95, 5)),  # chance
+        (Tally(9, 10), Tally(10_000)),  # too few
+        (Tally(10_000, 10_000), Tally(19)),  # too few before
+        (Tally(1000), Tally(1000)),
+        (Tally(0, 1000), Tally(0, 1000)),
+    ],
+)
+def test_what_is_in_line(now: Tally, before: Tally) -> None:
+    assert out_of_line(now, before) == ()
+
+
+def test_a_destination_that_refuses_all_where_it_took_half_is_out_of_line() -> None:
+    assert out_of_line(Tally(1, 99), Tally(450, 550)) == (Departure("refused", 0.99, 0.55),)
+
+
+def test_a_class_can_grow_where_the_refusals_do_not() -> None:
+    found = out_of_line(
+        Tally(500, 0, 500), Tally(5000, 0, 5000), blocked=(400, 0), content=(100, 5000)
+    )
+
+    assert found == (Departure("blocked", 0.4, 0.0),)
+
+
+def test_a_departure_as_people_read_it() -> None:
+    assert str(Departure("blocked", 0.4, 0.012)) == "blocked 40.0% (before: 1.2%)"
