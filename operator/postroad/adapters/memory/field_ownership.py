@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from typing import Any, NamedTuple
 
+from postroad.adapters.memory.kubernetes_world import copied
 from postroad.errors import KubernetesConflict
 
 Path = tuple[str, ...]
@@ -67,7 +67,7 @@ def applied(
     for other, taken in contested.items():
         owners[other] -= taken
     owners[manager] = fields
-    result = _merged(deepcopy(dict(found)), _owned(wanted), ())
+    result = _merged(copied(dict(found)), _owned(wanted), ())
     kept = frozenset[Path]().union(*owners.values())
     for field in sorted(dropped - kept, key=len):
         _remove(result, field)
@@ -185,7 +185,7 @@ def _merged(found: Any, wanted: Any, path: Path) -> Any:
         return list(theirs.values())
     if isinstance(wanted, list) and isinstance(found, list) and _is_set(path):
         return [*found, *(each for each in wanted if each not in found)]
-    return deepcopy(wanted)
+    return copied(wanted)
 
 
 def _remove(value: Any, path: Path) -> None:

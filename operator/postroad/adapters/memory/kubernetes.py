@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import deepcopy
 from typing import Any
 
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.field_ownership import SERVER_FIELDS, Manager, applied, updated
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace, has_labels
+from postroad.adapters.memory.kubernetes_world import (
+    KubernetesWorld,
+    ObjectPlace,
+    copied,
+    has_labels,
+)
 from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
 
@@ -159,7 +163,7 @@ class MemoryKubernetes:
 
         def permitted() -> Object | None:
             self._require(verb, place)
-            return deepcopy(effect())
+            return copied(effect())
 
         where = "/".join(each for each in place[1:] if each)
         return await self.faults("kubernetes", f"{verb} {place.plural} {where}".strip(), permitted)
@@ -168,7 +172,7 @@ class MemoryKubernetes:
 def merged_patch(found: Any, change: Any) -> Any:
     """Return what a merge patch makes of a value. Source: RFC 7386."""
     if not isinstance(change, Mapping):
-        return deepcopy(change)
+        return copied(change)
     merged = dict(found) if isinstance(found, Mapping) else {}
     for key, value in change.items():
         if value is None:
@@ -191,7 +195,7 @@ def _new(wanted: Object) -> Object:
 
 
 def _without_status(place: ObjectPlace, wanted: Mapping[str, Any]) -> Object:
-    kept = deepcopy(dict(wanted))
+    kept = copied(dict(wanted))
     if place.plural in STATUS_OF_ITS_OWN:
         kept.pop("status", None)
     return kept

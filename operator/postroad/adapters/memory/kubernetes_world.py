@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Mapping
-from copy import deepcopy
 from itertools import count
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Object
+
+Json = TypeVar("Json")
 
 WITHOUT_GENERATION = frozenset({"services", "pods", "namespaces", "secrets", "configmaps"})
 
@@ -131,7 +132,7 @@ class KubernetesWorld:
                 self.delete(other)
 
     def _record(self, place: ObjectPlace, before: Object | None, after: Object | None) -> None:
-        change = _ObjectChange(self.version, place, deepcopy(before), deepcopy(after))
+        change = _ObjectChange(self.version, place, copied(before), copied(after))
         self._changes.append(change)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -152,7 +153,7 @@ class KubernetesWorld:
         if since is None:
             for place, each in list(self.objects.items()):
                 if selects(place, each):
-                    yield WatchEvent("ADDED", deepcopy(each))
+                    yield WatchEvent("ADDED", copied(each))
         while True:
             if seen < self._oldest:
                 yield WatchEvent("ERROR", dict(EXPIRED))
@@ -163,10 +164,20 @@ class KubernetesWorld:
                 seen = change.version
                 was, is_now = (selects(change.place, each) for each in change[2:])
                 if is_now:
-                    yield WatchEvent("MODIFIED" if was else "ADDED", deepcopy(change.after or {}))
+                    yield WatchEvent("MODIFIED" if was else "ADDED", copied(change.after or {}))
                 elif was:
                     yield WatchEvent("DELETED", _last_of(change))
             await changed.wait()
+
+
+def copied(value: Json) -> Json:
+    """Return a copy of a JSON value, as a server that has parsed it would hold one."""
+    # `copy.deepcopy` takes five times as long, because it looks for objects that are met twice.
+    if isinstance(value, dict):
+        return cast("Json", {key: copied(each) for key, each in value.items()})
+    if isinstance(value, list | tuple):
+        return cast("Json", [copied(each) for each in value])
+    return value
 
 
 def has_labels(found: Mapping[str, Any], labels: str) -> bool:
@@ -181,7 +192,7 @@ def _last_of(change: _ObjectChange) -> Object:
     version of the change."""
     assert change.before is not None
     metadata = {**change.before["metadata"], "resourceVersion": str(change.version)}
-    return deepcopy({**change.before, "metadata": metadata})
+    return copied({**change.before, "metadata": metadata})
 
 
 def _declared(found: Mapping[str, Any]) -> Object:
