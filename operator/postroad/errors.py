@@ -47,6 +47,7 @@
     ├── LakeNotFound            nothing was archived yet
     ├── LakeTooNew              a later release wrote the lake
     ├── JobFailed               Spark did not carry out a job (transient)
+    ├── ArchiveUnderWay         another run of the archive is under way (transient)
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
     ├── StoreFailed             the disk refused a write or a sync; the engine stopped (transient)
@@ -353,6 +354,13 @@ class JobFailed(PostroadError):
     """Spark did not carry out a job."""
 
     transient = True
+
+
+class ArchiveUnderWay(PostroadError):
+    """Another run of the archive is under way."""
+
+    transient = True
+    hint = "wait for its end; the claim of a run that died lapses within ten minutes"
 
 
 class StoreDamaged(PostroadError):

@@ -276,12 +276,26 @@ class Intake(_Section):
     tls_key: Path | None = None
 
 
+class AddressKind(Enum):
+    """What the lake has of an address."""
+
+    HASHED = "hashed"
+    PLAIN = "plain"
+    NONE = "none"
+
+
 class Pipeline(_Section):
     """The data pipeline."""
 
     jars: Path | None = None
     """Folder of the jars that `postroad pipeline fetch` fetches. None: `postroad/jars` in the
     user's cache."""
+
+    addresses: AddressKind = AddressKind.HASHED
+    """What the lake has of addresses; their domains are plain."""
+
+    address_key: Annotated[SecretStr, Field(min_length=16)] | None = None
+    """The key of hashed addresses: the same for all runs, or the same address has two hashes."""
 
 
 class Settings(_Section):

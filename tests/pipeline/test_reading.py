@@ -68,7 +68,10 @@ def cells(values: dict[str, Any], schema: str) -> tuple[Any, ...]:
     read["enqueue_id"] = str(read["enqueue_id"])
     for name in ("mail_id", "replaced_by"):
         read[name] = None if read.get(name) is None else str(read[name])
-    return tuple(read.get(name) for name in names_of(schema))
+    lists = {"recipients", "remaining", "outcomes"}  # read as empty where they are null
+    return tuple(
+        read.get(name) or ([] if name in lists else read.get(name)) for name in names_of(schema)
+    )
 
 
 def row_cells(entry: Entry) -> tuple[Any, ...]:

@@ -30,4 +30,4 @@ def lines_in(entries: DataFrame) -> list[EntryLine]:
 
 
 def in_order(lines: Iterable[EntryLine]) -> list[EntryLine]:
-    return sorted(lines, key=attrgetter("enqueue_id"))
+    return sorted(lines, key=attrgetter("slice_start", "bucket_id", "enqueue_id"))

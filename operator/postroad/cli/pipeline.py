@@ -2,10 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
 import click
 
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap.archiving import open_archived
+from postroad.cli.queue_options import json_option, queue_option, say
+from postroad.distributed.timing import Timing
+from postroad.domain.instants import rfc3339
+from postroad.errors import InvalidSettings, NotInstalled
 from postroad.pipeline import jars
-from postroad.settings import from_environment
+from postroad.pipeline.archive import Wanted
+from postroad.pipeline.java import java_home
+from postroad.pipeline.planning import finest_window
+from postroad.pipeline.runs import Run
+from postroad.settings import AddressKind, Settings, from_environment
+
+
+class Instant(click.ParamType[datetime]):
+    """A moment with a zone, such as `2026-01-01T10:00:00Z`."""
+
+    name = "instant"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail("write a moment as 2026-01-01T10:00:00Z", param, ctx)
+        if moment.tzinfo is None:
+            self.fail("a moment needs a zone, as in 2026-01-01T10:00:00Z", param, ctx)
+        return moment.astimezone(UTC)
 
 
 @click.group()
@@ -17,6 +53,88 @@ def pipeline() -> None:
 @pipeline.command()
 def fetch() -> None:
     """Fetch the jars of Spark into POSTROAD_PIPELINE_JARS, by Maven; their checksums are known."""
-    folder = from_environment().pipeline.jars or jars.default_folder()
+    folder = _jars_folder(from_environment())
     count = jars.fetch(folder)
     click.echo(f"fetched {count} jar{'' if count == 1 else 's'} into {folder}")
+
+
+@pipeline.command()
+@queue_option
+@click.option("--from", "first", type=Instant(), help="Only slices that start from then on.")
+@click.option("--to", "before", type=Instant(), help="Only slices that start before then.")
+@click.option("--master", default="local[*]", help="Spark's master; default: this process.")
+@json_option
+def archive(
+    url: str, first: datetime | None, before: datetime | None, master: str, as_json: bool
+) -> None:
+    """Copy what ended to the lake in the queue's bucket, slice by slice.
+
+    The first run switches the archive on: from then on cleanup waits for it, for a quarter of the
+    lifetime of rows. A run may be stopped and repeated at any time.
+    """
+    settings = from_environment()
+
+    def wanted(start: datetime) -> bool:
+        return (first is None or first <= start) and (before is None or start < before)
+
+    run = asyncio.run(_archive(url, settings, master, wanted))
+    values = {
+        "run_id": str(run.run_id),
+        "began_at": rfc3339(run.began),
+        "ended_at": rfc3339(run.ended),
+        **run.counts,
+    }
+    text = ", ".join(f"{count} {name}" for name, count in run.counts.items())
+    say(values, as_json=as_json, text=f"archived: {text or 'nothing is closed yet'}")
+
+
+async def _archive(url: str, settings: Settings, master: str, wanted: Wanted) -> Run:
+    files = _installed(settings)
+    key = _address_key(settings)
+    async with open_archived(url, settings) as queue:
+        from postroad.pipeline.spark import archiving, servers
+        from postroad.pipeline.spark.address_columns import column_of
+        from postroad.pipeline.spark.session import open_session
+
+        source = archiving.ArchivedTables(
+            view=queue.view,
+            keyspace=queue.cassandra.keyspace,
+            queue=str(queue.name),
+            step=finest_window(queue.events),
+            row_lifetime=queue.row_lifetime,
+            timing=Timing(),
+            settings=servers.cassandra_settings(queue.cassandra),
+        )
+        place = archiving.LakePlace(
+            servers.lake_folder(queue.bucket, queue.name), servers.s3_settings(queue.s3)
+        )
+        session = await asyncio.to_thread(open_session, master, archiving.SESSION, files)
+        try:
+            session.sparkContext.setLogLevel("FATAL")  # what fails is raised, in one line
+            kept = column_of(settings.pipeline.addresses, key)
+            return await archiving.archive(session, source, place, kept, MachineClock(), wanted)
+        finally:
+            session.stop()
+
+
+def _installed(settings: Settings) -> list[Path]:
+    """Return the jars. Raises: NotInstalled without them, PySpark or Java."""
+    if find_spec("pyspark") is None:
+        raise NotInstalled("PySpark is missing", hint="install postroad with the extra `pipeline`")
+    java_home(os.environ.get("JAVA_HOME"))
+    return jars.jars_in(_jars_folder(settings))
+
+
+def _jars_folder(settings: Settings) -> Path:
+    return settings.pipeline.jars or jars.default_folder()
+
+
+def _address_key(settings: Settings) -> bytes:
+    """Raises: InvalidSettings where addresses are to be hashed without a key."""
+    key = settings.pipeline.address_key
+    if key is None and settings.pipeline.addresses is AddressKind.HASHED:
+        raise InvalidSettings(
+            "POSTROAD_PIPELINE_ADDRESS_KEY: hashes of addresses need a key",
+            hint="set one and keep it, or set POSTROAD_PIPELINE_ADDRESSES to plain or none",
+        )
+    return b"" if key is None else key.get_secret_value().encode()

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from math import gcd
 from typing import NamedTuple
 
+from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
 from postroad.domain.slices import Partition
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice, Limits
+
+_SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,17 @@ def new_gaps(
         first = start + step
     gaps.append(Gap(first, before))
     return tuple(gap for gap in gaps if gap.first < gap.before)
+
+
+def finest_window(events: Iterable[ConfigurationEvent]) -> timedelta:
+    """Return the longest window that divides each slice window that a queue ever had. The history
+    has an event."""
+    seconds = (
+        each.configuration.slice_window // _SECOND
+        for each in events
+        if not isinstance(each, ConfigurationRefused)
+    )
+    return gcd(*seconds) * _SECOND
 
 
 def merged(gaps: Iterable[Gap]) -> tuple[Gap, ...]:

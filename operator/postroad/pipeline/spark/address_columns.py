@@ -8,6 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.pipeline.addresses import DIGITS, pads
+from postroad.settings import AddressKind
 
 AddressColumn = Callable[[Column], Column]
 """Makes an address what is kept of it."""
@@ -36,6 +37,12 @@ def hashed(key: bytes) -> AddressColumn:
         return F.when(address == "", address).otherwise(digest)
 
     return column
+
+
+def column_of(kind: AddressKind, key: bytes) -> AddressColumn:
+    """Return what makes an address what the lake has of it."""
+    columns = {AddressKind.HASHED: hashed(key), AddressKind.PLAIN: plain, AddressKind.NONE: nothing}
+    return columns[kind]
 
 
 def _hash(pad: bytes, message: Column) -> Column:

@@ -37,10 +37,8 @@ _ROW = (
     *("mail_id", "sender", "recipients", "blob_key", "size_bytes"),
     *("accepted_at", "enqueued_at", "due_at", "held", "attempt"),
 )
-_NEVER_NULL = (
-    *("mail_id", "recipients", "blob_key", "size_bytes", "accepted_at", "enqueued_at", "attempt"),
-)
-"""Columns without which a row is undecodable."""
+_NEVER_NULL = ("mail_id", "blob_key", "size_bytes", "accepted_at", "enqueued_at", "attempt")
+"""Columns without which a row is undecodable, beside the recipients."""
 
 _MARK = (
     *("delivered_at", "ending", "ended_at", "published", "replaced_by"),
@@ -139,7 +137,7 @@ def entry_lines(
     )
     by_purge = F.col("delivered_at").isNull() & F.col("ending").isNull() & F.col("purged")
     sender, recipients = F.coalesce("sender", F.lit("")), F.col("recipients")
-    is_missing = (F.col(name).isNull() for name in _NEVER_NULL)
+    lacks = (F.col(name).isNull() for name in _NEVER_NULL)
     columns = {
         "sender": kept(sender),
         "sender_domain": domain_of(sender),
@@ -155,9 +153,9 @@ def entry_lines(
             F.col("ending").isNotNull(), F.col("ended_at")
         ),
         "successor": F.when(F.col("ending") == EndingKind.REPLACED.value, F.col("replaced_by")),
-        "outcomes": _outcomes(joined),
+        "outcomes": F.when(F.col("seconds").isNotNull(), _outcomes(joined)),
         "unfinished": F.col("ending").isNotNull() & ~F.col("state.is_final"),
-        "undecodable": reduce(Column.__or__, is_missing),
+        "undecodable": reduce(Column.__or__, lacks, F.size(recipients) < 1),
     }
     names = [*ENTRIES.columns, "unfinished", "undecodable"]
     types = {name: kind for name, (kind, _) in ENTRIES.columns.items()}
@@ -170,11 +168,12 @@ def entry_lines(
 
 
 def readable_ending() -> Column:
-    """The ending of a mark, as far as this release can decode it; else UNKNOWN."""
+    """The ending of a mark, as far as this release can decode it; else UNKNOWN. A list that is
+    null is empty where the connector reads it; none of these is ever written empty."""
     ending = F.col("ending")
     known = [kind.value for kind in EndingKind]
-    change = ("replaced_by_slice", "remaining", "new_attempt")
-    has_change = reduce(Column.__and__, (F.col(name).isNotNull() for name in change))
+    change = (F.col(name).isNotNull() for name in ("replaced_by_slice", "new_attempt"))
+    has_change = reduce(Column.__and__, change, F.size("remaining") > 0)
     is_whole = F.col("ended_at").isNotNull() & ((ending != EndingKind.REPLACED.value) | has_change)
     is_readable = ending.isin(*known) & is_whole
     return F.when(

@@ -1,0 +1,56 @@
+"""One run of the archive at a time: two would each replace what the other wrote."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Self
+from uuid import UUID
+
+from postroad.errors import ArchiveUnderWay, ServerError
+from postroad.ports.clock import Clock
+from postroad.ports.view import View
+
+CLAIM_ID = UUID(int=3)
+"""What runs of the archive claim; no entry has this id."""
+
+CLAIM = timedelta(minutes=10)
+"""How long a run that died keeps others away."""
+
+
+class ArchiveClaim:
+    """The claim of one run, renewed until the run ends."""
+
+    def __init__(self, view: View, clock: Clock, run_id: UUID) -> None:
+        self._view = view
+        self._clock = clock
+        self._run_id = run_id
+        self._renewing: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.renew()
+        self._renewing = asyncio.create_task(self._renew_on())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        try:
+            await self._view.release_claim(CLAIM_ID, self._run_id)
+        except ServerError:
+            pass  # it lapses by itself
+
+    async def renew(self) -> None:
+        """Have the claim for another ten minutes: called before each commit, because the process
+        may have been suspended. Raises: ArchiveUnderWay, ViewError."""
+        if not await self._view.claim(CLAIM_ID, self._run_id, CLAIM):
+            raise ArchiveUnderWay("another run of the archive is under way")
+
+    async def _renew_on(self) -> None:
+        while True:
+            await self._clock.sleep(CLAIM / 5)
+            try:
+                await self.renew()
+            except (ArchiveUnderWay, ServerError):
+                pass  # the next commit raises it

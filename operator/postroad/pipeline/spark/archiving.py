@@ -1,0 +1,77 @@
+"""One run of the archive over Cassandra, Spark and Iceberg."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from postroad.distributed.limits_cache import LimitsCache
+from postroad.distributed.timing import Timing
+from postroad.pipeline.archive import Archive, Wanted
+from postroad.pipeline.archive_claim import ArchiveClaim
+from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.address_columns import AddressColumn
+from postroad.pipeline.spark.claimed_lake import ClaimedLake, in_thread
+from postroad.pipeline.spark.lake import EXTENSIONS, open_lake
+from postroad.pipeline.spark.reading import PartitionReader
+from postroad.ports.clock import Clock
+from postroad.ports.view import View
+
+SESSION: Mapping[str, str] = {"spark.sql.extensions": EXTENSIONS}
+"""What a session of the archive starts with. No secret: PySpark starts Java with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedTables:
+    """What is archived: the tables of one queue. `step`: the smallest slice window that it ever
+    had. `settings`: the connector's."""
+
+    view: View
+    keyspace: str
+    queue: str
+    step: timedelta
+    row_lifetime: timedelta
+    timing: Timing
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LakePlace:
+    """Where a lake is: a folder of Hadoop's, with the settings for it."""
+
+    folder: str
+    settings: Mapping[str, str]
+
+
+async def archive(
+    session: SparkSession,
+    source: ArchivedTables,
+    place: LakePlace,
+    kept: AddressColumn,
+    clock: Clock,
+    wanted: Wanted,
+) -> Run:
+    """Archive what can be. Raises: ArchiveUnderWay, ClockSkew, LakeTooNew, JobFailed,
+    ServerError."""
+    run_id = uuid4()
+    await LimitsCache(source.view, clock, source.timing).check_clock()
+    async with ArchiveClaim(source.view, clock, run_id) as claim:
+        for name, value in source.settings.items():
+            session.conf.set(name, value)
+        tables = await in_thread(
+            lambda: open_lake(session, place.folder, place.settings, create=True)
+        )
+        run = Archive(
+            source.view,
+            PartitionReader(session, source.keyspace, source.queue, kept),
+            ClaimedLake(tables, claim),
+            step=source.step,
+            row_lifetime=source.row_lifetime,
+            skew=source.timing.skew,
+            now=clock.now,
+        )
+        return await run.run(run_id, wanted)

@@ -1,0 +1,197 @@
+"""`postroad pipeline archive` over real servers: the lake in the queue's bucket has what the view
+had, as the domain decides about it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
+from itertools import count
+from uuid import UUID
+
+import pytest
+from pyspark.sql import SparkSession
+
+from postroad import AttemptOutcomes, Mail, Outcome, Selector, open_queue
+from postroad.bootstrap.cluster import connect, s3_access
+from postroad.distributed.merge_join import with_marks
+from postroad.domain.entries import Entry, UndecodableRow
+from postroad.domain.mail import OutcomeKind
+from postroad.domain.names import QueueName
+from postroad.domain.slices import Partition, slice_of
+from postroad.pipeline.spark.lake import LakeTables, open_lake
+from postroad.pipeline.spark.servers import lake_folder, s3_settings
+from postroad.ports.mail_queue import MailQueue
+from postroad.ports.servers import Servers
+from postroad.ports.view import ClosedSlice, View
+from postroad.settings import from_environment
+from support.entry_lines import EntryLine, entry_line
+from support.lake_frames import in_order, lines_in
+from support.servers import cql
+
+pytestmark = [
+    pytest.mark.needs("java", "mvn", "rabbitmq", "cassandra", "s3"),
+    pytest.mark.timeout(600),
+    # PySpark leaves the socket of a result to the garbage collection.
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+HOUR = timedelta(hours=1)
+CATALOGS = count()
+OUTCOME = Outcome(OutcomeKind.DELIVERED, "250 2.0.0 queued", "mx.example.net")
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a queue of this test alone, in a keyspace of its own."""
+    word = secrets.token_hex(4)
+    monkeypatch.setenv("POSTROAD_CASSANDRA_KEYSPACE", f"archive_{word}")
+    yield f"distributed://archive-{word}.outgoing"
+    cql(f"DROP KEYSPACE IF EXISTS archive_{word}")
+
+
+@pytest.fixture
+def name(url: str) -> QueueName:
+    return QueueName.parse(url.removeprefix("distributed://"))
+
+
+@pytest.fixture
+async def real(name: QueueName) -> AsyncIterator[Servers]:
+    found = connect(from_environment())
+    yield found
+    await found.broker(name).delete()
+    await found.blobs(name.bucket("postroad-")).drop()
+    await found.close()
+
+
+async def archive(url: str, **variables: str) -> tuple[int, str, str]:
+    """Run the command; return its exit code, output and errors."""
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "postroad", "pipeline", "archive", "--queue", url, "--json"],
+        env={**os.environ, "POSTROAD_PIPELINE_ADDRESSES": "plain", **variables},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+async def fill(queue: MailQueue) -> dict[UUID, AttemptOutcomes]:
+    """Let mails meet every fate; return the outcomes that their entries ended with."""
+    for number in range(14):
+        mail = Mail(
+            sender=f"a{number % 2}@example.org",
+            recipients=("b@example.net", "c@Example.COM")[: number % 2 + 1],
+            content=b"x" * number,
+            name="held" if number >= 12 else None,
+        )
+        await queue.enqueue(mail, delay=HOUR if number >= 8 else timedelta(0))
+    kept = {}
+    items = queue.dequeue(prefetch=1)
+    for number in range(8):
+        item = await anext(items)
+        outcomes = AttemptOutcomes.of(dict.fromkeys(item.mail.recipients, OUTCOME), 0.5)
+        kept[item.enqueue_id] = outcomes
+        if number < 4:
+            await item.done(outcomes)
+        elif number < 6:
+            await item.retry(HOUR, outcomes=outcomes)
+        else:
+            await item.reject("550 no", outcomes)
+    await queue.remove(Selector(sender="a0@example.org"))
+    return kept
+
+
+def id_of(row: Entry | UndecodableRow) -> UUID:
+    return row.enqueue_id
+
+
+async def lines_of(
+    view: View, start: datetime, kept: dict[UUID, AttemptOutcomes]
+) -> list[EntryLine]:
+    """What the domain makes of the rows and marks of a slice."""
+    lines = []
+    for bucket in range(3):
+        partition = Partition(start, bucket)
+        async for row, mark in with_marks(view, partition, view.rows(partition), id_of):
+            assert isinstance(row, Entry)
+            lines.append(entry_line(row, mark, kept.get(row.enqueue_id)))
+    return lines
+
+
+def lake_of(spark: SparkSession, name: QueueName) -> LakeTables:
+    folder = lake_folder(name.bucket("postroad-"), name)
+    settings = s3_settings(s3_access(from_environment()))
+    return open_lake(spark, folder, settings, catalog=f"stored{next(CATALOGS)}")
+
+
+async def test_the_lake_has_what_the_view_had(
+    spark: SparkSession, url: str, name: QueueName, real: Servers
+) -> None:
+    async with open_queue(url, create=True) as queue:
+        kept = await fill(queue)
+        view = real.views().view(str(name))
+        now = (await view.server_times()).times[0].time
+        starts = [slice_of(now - HOUR, HOUR), slice_of(now, HOUR)]  # the hour may have ended since
+        lines = {start: await lines_of(view, start, kept) for start in starts}
+        starts = [start for start in starts if lines[start]]
+        for start in starts:
+            rows = Counter(line.bucket_id for line in lines[start])
+            await view.close_slice(ClosedSlice(start, HOUR, rows))
+        await view.advance(content_start=starts[0], browse_start=starts[0])
+        expected = [line for start in starts for line in lines[start]]
+        assert {line.state for line in expected} == {
+            *("delivered", "removed", "rejected", "replaced", "waiting"),
+        }
+
+        code, output, errors = await archive(url)
+
+        assert code == 0, errors
+        assert json.loads(output)["rows"] == len(expected)
+        lake = lake_of(spark, name)
+        assert lines_in(lake.entries()) == in_order(expected)
+        assert (await view.limits()).archived_through == starts[0]
+
+        await queue.remove(Selector.all())
+        for start in starts:
+            await view.mark_drained(start)
+        after = starts[-1] + HOUR
+        await view.advance(browse_start=after)
+        expected = [line for start in starts for line in await lines_of(view, start, kept)]
+
+    code, output, errors = await archive(url)
+
+    assert code == 0, errors
+    assert all(line.is_final for line in expected)
+    assert lines_in(lake.entries()) == in_order(expected)
+    assert all(each.is_final for each in lake.slices(starts[0]).values())
+    assert lake.gaps() == ()
+    assert lake.run_lines().count() == 2
+    assert (await view.limits()).archived_through == after
+
+
+async def test_a_queue_that_was_never_created_is_named(url: str) -> None:
+    assert_one_line(await archive(url), 1, "was never created")
+
+
+async def test_while_the_store_is_away_the_command_is_to_be_repeated(
+    url: str, real: Servers
+) -> None:
+    async with open_queue(url, create=True):
+        pass
+
+    found = await archive(url, POSTROAD_S3_ENDPOINT="http://127.0.0.1:1")
+
+    assert_one_line(found, 75, "object store")
+
+
+def assert_one_line(found: tuple[int, str, str], code: int, text: str) -> None:
+    assert found[:2] == (code, ""), found
+    (line,) = found[2].splitlines()
+    assert text in line

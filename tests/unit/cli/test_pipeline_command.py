@@ -1,0 +1,94 @@
+"""`postroad pipeline`: what is missing is one line that names what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from postroad.cli import main
+from postroad.cli import pipeline as command
+from postroad.pipeline import jars
+
+URL = "distributed://mail.outgoing"
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installation with Java and all jars; returns the folder of the jars."""
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin/java").touch()
+    (home / "release").write_text('JAVA_VERSION="17.0.15"\n')
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    monkeypatch.setenv("POSTROAD_PIPELINE_JARS", str(tmp_path / "jars"))
+    monkeypatch.setenv("POSTROAD_PIPELINE_ADDRESSES", "none")
+    monkeypatch.setattr(jars, "pinned", lambda: ())
+    return tmp_path / "jars"
+
+
+def archive(*arguments: str, url: str = URL) -> Result:
+    return CliRunner().invoke(main, ["pipeline", "archive", "--queue", url, *arguments])
+
+
+def assert_refused(result: Result, text: str, code: int = 1) -> None:
+    assert result.exit_code == code, result.output
+    (line,) = result.stderr.splitlines()
+    assert text in line
+
+
+def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda _: None)
+
+    assert_refused(archive(), "install postroad with the extra `pipeline`")
+
+
+def test_without_java_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+
+    assert_refused(archive(), "openjdk-17-jre-headless")
+
+
+def test_without_the_jars_the_command_that_fetches_them_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(jars, "pinned", lambda: (jars.Jar("org.example", "one", "1", "0"),))
+
+    assert_refused(archive(), "one-1.jar (fetch them once with `postroad pipeline fetch`)")
+
+
+def test_hashed_addresses_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSTROAD_PIPELINE_ADDRESSES")
+    assert_refused(archive(), "POSTROAD_PIPELINE_ADDRESS_KEY")
+
+    monkeypatch.setenv("POSTROAD_PIPELINE_ADDRESS_KEY", "too short")
+    result = archive()
+    assert_refused(result, "POSTROAD_PIPELINE_ADDRESS_KEY")
+    assert "too short" not in result.output
+
+
+def test_a_queue_without_tables_is_not_archived(tmp_path: Path) -> None:
+    assert_refused(archive(url=f"embedded://{tmp_path}/store"), "has no tables", code=2)
+
+
+def test_a_moment_needs_a_zone() -> None:
+    result = archive("--from", "2026-01-01T10:00:00")
+
+    assert result.exit_code == 2
+    assert "zone" in result.stderr
+
+
+def test_while_cassandra_is_away_the_command_is_to_be_repeated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("POSTROAD_CASSANDRA_CONTACT_POINTS", "127.0.0.1")
+    monkeypatch.setenv("POSTROAD_CASSANDRA_PORT", "1")
+
+    assert_refused(archive(), "Cassandra", code=75)
+
+
+def test_jars_that_are_there_are_not_fetched_again(installed: Path) -> None:
+    result = CliRunner().invoke(main, ["pipeline", "fetch"])
+
+    assert (result.exit_code, result.output) == (0, f"fetched 0 jars into {installed}\n")

@@ -1,0 +1,61 @@
+"""One run of the archive at a time: it keeps its claim while it runs, and commits only with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import UUID
+
+import pytest
+
+from postroad.adapters.memory.view import MemoryView
+from postroad.errors import ArchiveUnderWay
+from postroad.pipeline.archive_claim import CLAIM, CLAIM_ID, ArchiveClaim
+from support.in_memory_cluster import InMemoryCluster
+
+FIRST, SECOND = UUID(int=1), UUID(int=2)
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[InMemoryCluster]:
+    cluster = InMemoryCluster()
+    yield cluster
+    await cluster.close()
+
+
+@pytest.fixture
+async def view(cluster: InMemoryCluster) -> MemoryView:
+    process = await cluster.start()
+    found = process.queue._engine.view
+    assert isinstance(found, MemoryView)
+    return found
+
+
+async def test_a_second_run_is_refused_until_the_first_ended(
+    cluster: InMemoryCluster, view: MemoryView
+) -> None:
+    async with ArchiveClaim(view, cluster.clock, FIRST):
+        await cluster.pass_time(3 * CLAIM)
+        with pytest.raises(ArchiveUnderWay) as error:
+            async with ArchiveClaim(view, cluster.clock, SECOND):
+                pytest.fail("two runs at once")
+        assert error.value.transient
+
+    async with ArchiveClaim(view, cluster.clock, SECOND) as claim:
+        await claim.renew()
+
+
+async def test_a_run_whose_claim_lapsed_and_went_to_another_commits_nothing(
+    cluster: InMemoryCluster, view: MemoryView
+) -> None:
+    """As of a process that was suspended for longer than its claim."""
+    async with ArchiveClaim(view, cluster.clock, FIRST) as claim:
+        await view.release_claim(CLAIM_ID, FIRST)
+        assert await view.claim(CLAIM_ID, SECOND, 10 * CLAIM)
+        await cluster.pass_time(CLAIM)
+        await asyncio.sleep(0)
+
+        with pytest.raises(ArchiveUnderWay):
+            await claim.renew()
+
+    assert not await view.claim(CLAIM_ID, FIRST, CLAIM)
