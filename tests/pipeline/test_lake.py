@@ -153,6 +153,28 @@ def test_gaps_are_replaced_and_runs_added(lake: LakeTables) -> None:
     }
 
 
+def test_files_of_former_states_go_and_the_present_one_stays(
+    spark: SparkSession, lake: LakeTables, tmp_path: Path
+) -> None:
+    lines = lines_of(range(2))
+    for _ in range(3):
+        lake.put_entries(frame(spark, lines), partitions_of(lines))
+    lake.put_gaps((Gap(START, START + HOUR),))
+
+    def files() -> int:
+        return len(list(tmp_path.rglob("entries/data/**/*.parquet")))
+
+    now, one = datetime.now(UTC), files() // 3
+    lake.expire(now)
+    assert files() == 3 * one > 0
+
+    lake.expire(now + timedelta(days=2))
+
+    assert files() == one
+    assert stored(lake) == in_order(lines)
+    assert lake.gaps() == (Gap(START, START + HOUR),)
+
+
 def test_a_lake_of_a_newer_schema_is_refused(
     spark: SparkSession, lake: LakeTables, folder: str
 ) -> None:

@@ -25,6 +25,10 @@ SESSION: Mapping[str, str] = {"spark.sql.extensions": EXTENSIONS}
 """What a session of the archive starts with. No secret: PySpark starts Java with it."""
 
 
+KEPT_STATES = timedelta(days=1)
+"""How long a former state of the lake can be read: as a job may take that began before."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArchivedTables:
     """What is archived: the tables of one queue. `step`: the smallest slice window that it ever
@@ -65,7 +69,7 @@ async def archive(
         tables = await in_thread(
             lambda: open_lake(session, place.folder, place.settings, create=True)
         )
-        run = Archive(
+        job = Archive(
             source.view,
             PartitionReader(session, source.keyspace, source.queue, kept),
             ClaimedLake(tables, claim),
@@ -74,4 +78,7 @@ async def archive(
             skew=source.timing.skew,
             now=clock.now,
         )
-        return await run.run(run_id, wanted)
+        run = await job.run(run_id, wanted)
+        await claim.renew()
+        await in_thread(tables.expire, clock.now() - KEPT_STATES)
+        return run

@@ -122,6 +122,19 @@ class LakeTables:
         given = self._session.createDataFrame([line], LAKE_TABLES["runs"].schema)
         given.coalesce(1).writeTo(self._name("runs")).append()
 
+    def expire(self, before: datetime) -> None:
+        """Forget the states of the tables that are older than this, but the present one, and delete
+        the files that only they have: once there are some that are a day older still, because it
+        reads all metadata."""
+        for name in LAKE_TABLES:
+            states = self._session.table(f"{self._name(name)}.snapshots")
+            oldest = F.col("committed_at") < F.lit(before - _DAY)
+            if states.where(oldest).count() > 1:
+                self._session.sql(
+                    f"CALL {self._catalog}.system.expire_snapshots(table => '{NAMESPACE}.{name}',"
+                    f" older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}')"
+                )
+
     # The tables themselves
 
     def create(self) -> None:
