@@ -17,9 +17,10 @@ from postroad.domain.entries import Entry, Mark, PurgeWatermark
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.slices import Partition, place
-from postroad.errors import LakeNotFound, LakeTooNew
+from postroad.errors import JobFailed, LakeNotFound, LakeTooNew
 from postroad.pipeline.planning import ArchivedPartition, Gap
 from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.failures import translated
 from postroad.pipeline.spark.lake import LakeTables, open_lake
 from postroad.pipeline.spark.lake_schema import ENTRIES
 from postroad.pipeline.spark.ranges import ranges_of
@@ -151,6 +152,37 @@ def test_gaps_are_replaced_and_runs_added(lake: LakeTables) -> None:
     assert {(row[0], row[1], row[2]["rows"]) for row in found} == {
         (str(run.run_id), "archive", run.counts["rows"]) for run in runs
     }
+
+
+def test_a_commit_that_would_replace_what_another_writer_wrote_since_fails(
+    spark: SparkSession, lake: LakeTables, folder: str
+) -> None:
+    """As that of a run that was suspended, and came too late."""
+    before, after = lines_of(range(3)), lines_of(range(3), Mark(delivered_at=START + HOUR))
+    first, second = before[:8], before[8:]
+    late = open_lake(spark, folder, create=True, catalog=f"lake{next(CATALOGS)}")
+    lake.put_entries(frame(spark, after[:8]), partitions_of(first))
+
+    with pytest.raises(JobFailed, match="conflicting"), translated():
+        late.put_entries(frame(spark, first), partitions_of(first))
+    late.put_entries(frame(spark, second), partitions_of(second))
+    late.put_entries(frame(spark, after[8:]), partitions_of(second))
+
+    assert stored(lake) == in_order(after)
+
+
+def test_a_lake_of_an_earlier_release_gets_the_columns_that_it_lacks(
+    spark: SparkSession, lake: LakeTables, folder: str
+) -> None:
+    name = f"lake{next(CATALOGS)}"
+    open_lake(spark, folder, catalog=name)
+    spark.sql(f"ALTER TABLE {name}.lake.entries DROP COLUMN seconds")
+    lines = lines_of(range(1))
+
+    later = open_lake(spark, folder, create=True, catalog=name)
+    later.put_entries(frame(spark, lines), partitions_of(lines))
+
+    assert lines_in(later.entries().select(*ENTRIES.columns)) == in_order(lines)
 
 
 def test_files_of_former_states_go_and_the_present_one_stays(

@@ -26,6 +26,7 @@ class ArchiveClaim:
         self._clock = clock
         self._run_id = run_id
         self._renewing: asyncio.Task[None] | None = None
+        self._lapses: timedelta | None = None
 
     async def __aenter__(self) -> Self:
         await self.renew()
@@ -42,10 +43,15 @@ class ArchiveClaim:
             pass  # it lapses by itself
 
     async def renew(self) -> None:
-        """Have the claim for another ten minutes: called before each commit, because the process
-        may have been suspended. Raises: ArchiveUnderWay, ViewError."""
+        """Have the claim for another ten minutes: called before each commit. One that lapsed while
+        the process was suspended is lost, because another run may have begun, and ended, since.
+        Raises: ArchiveUnderWay, ViewError."""
+        now = self._clock.elapsed()
+        if self._lapses is not None and now >= self._lapses:
+            raise ArchiveUnderWay("this run was suspended for longer than its claim lasts")
         if not await self._view.claim(CLAIM_ID, self._run_id, CLAIM):
             raise ArchiveUnderWay("another run of the archive is under way")
+        self._lapses = now + CLAIM
 
     async def _renew_on(self) -> None:
         while True:

@@ -45,6 +45,18 @@ async def test_a_second_run_is_refused_until_the_first_ended(
         await claim.renew()
 
 
+async def test_a_claim_that_lapsed_is_lost_even_where_no_other_run_has_it(
+    cluster: InMemoryCluster, view: MemoryView
+) -> None:
+    """Another run may have begun and ended since."""
+    claim = ArchiveClaim(view, cluster.clock, FIRST)
+    await claim.renew()
+    cluster.clock.jump(CLAIM)
+
+    with pytest.raises(ArchiveUnderWay, match="suspended"):
+        await claim.renew()
+
+
 async def test_a_run_whose_claim_lapsed_and_went_to_another_commits_nothing(
     cluster: InMemoryCluster, view: MemoryView
 ) -> None:

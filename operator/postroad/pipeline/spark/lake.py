@@ -23,6 +23,7 @@ from postroad.pipeline.spark.lake_schema import (
     LAKE_TABLES,
     SCHEMA_VERSION,
     VERSION_PROPERTY,
+    Columns,
     LakeTable,
 )
 from postroad.pipeline.spark.ranges import ranges_of, within
@@ -54,6 +55,7 @@ class LakeTables:
     def __init__(self, session: SparkSession, catalog: str) -> None:
         self._session = session
         self._catalog = catalog
+        self._states: dict[str, int | None] = {}
 
     # What jobs read
 
@@ -138,10 +140,19 @@ class LakeTables:
     # The tables themselves
 
     def create(self) -> None:
-        """Create what is missing. Idempotent. Raises: LakeTooNew."""
+        """Create what is missing, columns too. Idempotent. From now on, a commit fails that would
+        replace what another writer has written since. Raises: LakeTooNew."""
         for name, table in LAKE_TABLES.items():
             self._session.sql(_creation(self._name(name), table))
         self.check()
+        for name, table in LAKE_TABLES.items():
+            has = set(self._table(name).columns)
+            missing = {each: what for each, what in table.columns.items() if each not in has}
+            if missing:
+                self._session.sql(
+                    f"ALTER TABLE {self._name(name)} ADD COLUMNS ({_listed(missing)})"
+                )
+            self._states[name] = self._state(name)
 
     def check(self) -> None:
         """Raises: LakeNotFound where nothing was ever archived; LakeTooNew."""
@@ -159,6 +170,11 @@ class LakeTables:
         rows = self._session.sql(f"SHOW TBLPROPERTIES {self._name(name)}").collect()
         return int({row["key"]: row["value"] for row in rows}[VERSION_PROPERTY])
 
+    def _state(self, name: str) -> int | None:
+        """Return the id of the table's present state; None: nothing was written yet."""
+        refs = self._session.table(f"{self._name(name)}.refs").where("name = 'main'")
+        return next((row["snapshot_id"] for row in refs.collect()), None)
+
     def _table(self, name: str) -> DataFrame:
         return self._session.table(self._name(name))
 
@@ -167,8 +183,12 @@ class LakeTables:
 
     def _overwrite(self, name: str, lines: DataFrame, where: Column) -> None:
         """Replace the lines of whole files: `where` is in step with how the table is cut."""
-        columns = LAKE_TABLES[name].columns
-        lines.select(*columns).writeTo(self._name(name)).overwrite(where)
+        writer = lines.select(*LAKE_TABLES[name].columns).writeTo(self._name(name))
+        writer = writer.option("isolation-level", "serializable")
+        if (state := self._states.get(name)) is not None:
+            writer = writer.option("validate-from-snapshot-id", str(state))
+        writer.overwrite(where)
+        self._states[name] = self._state(name)
 
 
 def open_lake(
@@ -196,14 +216,17 @@ def open_lake(
 
 
 def _creation(name: str, table: LakeTable) -> str:
-    columns = ", ".join(
-        f"{column} {kind} COMMENT '{meaning}'" for column, (kind, meaning) in table.columns.items()
-    )
     cut = f" PARTITIONED BY ({table.cut_by})" if table.cut_by else ""
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
     return (
-        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg{cut}"
+        f"CREATE TABLE IF NOT EXISTS {name} ({_listed(table.columns)}) USING iceberg{cut}"
         f" TBLPROPERTIES ({properties})"
+    )
+
+
+def _listed(columns: Columns) -> str:
+    return ", ".join(
+        f"{column} {kind} COMMENT '{meaning}'" for column, (kind, meaning) in columns.items()
     )
 
 
