@@ -115,14 +115,27 @@ class Deliverer:
             outcomes.update(results)
             left = tuple(each for each in left if each not in results)
             if left:
-                await self._record(item, results)
-        seconds = (self.clock.elapsed() - begun).total_seconds()
+                await self.record(item, results)
+        await self.end(item, outcomes, untried, results, self.clock.elapsed() - begun)
+
+    async def end(
+        self,
+        item: Item,
+        outcomes: Mapping[str, Outcome],
+        untried: Mapping[str, str],
+        unrecorded: Mapping[str, Outcome],
+        duration: timedelta,
+    ) -> None:
+        """End an item by the outcomes of an attempt; `unrecorded` are those of them that `record`
+        has not had, `untried` the reasons why other recipients were not attempted. Repeated until
+        it succeeds. Raises: QueueClosed, EntryLost."""
+        seconds = duration.total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
         ending = self._ending(item, outcomes, untried)
         if _must_be_recorded(outcomes, ending):
-            await self._record(item, results)
+            await self.record(item, unrecorded)
         await self._insist("end", _carrying_out(item, ending, heard))
-        self._report(item, outcomes, heard, ending, self.clock.elapsed() - begun)
+        self._report(item, outcomes, heard, ending, duration)
 
     def _ending(
         self, item: Item, outcomes: Mapping[str, Outcome], untried: Mapping[str, str]
@@ -188,8 +201,9 @@ class Deliverer:
             _attempts_of(self.queue, outcome.kind).inc()
         return results
 
-    async def _record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
-        """Record finished recipients. Deferred ones need no record: they stay in the envelope."""
+    async def record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
+        """Record finished recipients. Deferred ones need no record: they stay in the envelope.
+        Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
         finished = {
             recipient: outcome
             for recipient, outcome in outcomes.items()
@@ -223,7 +237,7 @@ class Deliverer:
     def _report(
         self,
         item: Item,
-        outcomes: dict[str, Outcome],
+        outcomes: Mapping[str, Outcome],
         heard: AttemptOutcomes | None,
         ending: ItemEnding,
         duration: timedelta,
@@ -253,7 +267,7 @@ _seconds_of = lru_cache(DELIVERY_SECONDS.labels)
 _attempts_of = lru_cache(ATTEMPTS.labels)
 
 
-def _must_be_recorded(outcomes: dict[str, Outcome], ending: ItemEnding) -> bool:
+def _must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> bool:
     """Whether the ending alone would leave the outcome of a recipient open."""
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
@@ -274,7 +288,7 @@ def _carrying_out(
             return partial(item.reject, reason, heard)
 
 
-def _counts(outcomes: dict[str, Outcome]) -> dict[str, int]:
+def _counts(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
     return Counter(outcome.kind.value for outcome in outcomes.values())
 
 
