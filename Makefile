@@ -12,12 +12,15 @@ TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup lock manifests check test test-cluster test-matrix test-peers unit demo demo-small bench chaos mutants clean
+.PHONY: help setup machine lock manifests check test test-cluster test-matrix test-peers unit demo demo-small bench chaos mutants clean
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z-]*\):.*## /\1  /p' $(MAKEFILE_LIST) | column -t -l 2
+	@awk -F ':.*## ' '/^[a-z-]*:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: .venv/ready ## prepare .venv from the lock
+setup: machine .venv/ready ## prepare .venv from the lock
+
+machine:
+	@sh tests/check-machine.sh $(MAKECMDGOALS)
 
 .venv/ready: locks/dev.txt pyproject.toml
 	@sh tests/prepare-python.sh $(PYTHON)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from bench.results import Result, show, write
+from postroad.errors import PostroadError
+from stack.errors import StackError
 
 ROOMS = {
     "broker": "bench.broker_room",
@@ -18,6 +20,11 @@ ROOMS = {
 """Room → module with `measure() -> list of results`."""
 
 
+SERVERS = """\
+If no variable names the servers: cd tests; python3 -m stack up rabbitmq cassandra s3
+                                  eval "$(python3 -m stack env)"; cd .."""
+
+
 def main(arguments: list[str]) -> int:
     """Measure one room."""
     if len(arguments) != 1 or arguments[0] not in ROOMS:
@@ -25,7 +32,14 @@ def main(arguments: list[str]) -> int:
         return 2
     room = arguments[0]
     measure: Callable[[], Sequence[Result]] = import_module(ROOMS[room]).measure
-    results = measure()
+    try:
+        results = measure()
+    except StackError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    except PostroadError as error:
+        print(f"bench: {error.explain()}\n{SERVERS}", file=sys.stderr)
+        return 1
     print(show(results))
     print(f"written to {write(room, results)}")
     return 0

@@ -20,6 +20,7 @@ from chaos.history import Event
 from chaos.nemesis import Fault
 from chaos.pace import PRODUCTION, QUICK
 from chaos.report import Summary
+from stack.errors import StackError
 
 BUILD = Path(__file__).resolve().parents[2] / "build" / "chaos"
 BITE_SECONDS = 3600.0
@@ -201,8 +202,12 @@ def main(arguments: Sequence[str]) -> int:
     checking.set_defaults(act=again, undo=None)
     options = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)  # the engine logs each of these faults
-    with undone(options.undo):
-        return 1 if options.act(options) else 0
+    try:
+        with undone(options.undo):
+            return 1 if options.act(options) else 0
+    except StackError as error:
+        print(f"chaos: {error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

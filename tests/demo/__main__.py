@@ -9,16 +9,20 @@ look; `make clean` removes them. Ctrl-C removes what the demo started.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import stack
-from demo.report import print_mails, step
+from demo.forecast import Bar, Machine, forecast
+from demo.report import print_mails
 from demo.sample_mails import SAMPLES, Summary, note_received, read_mails, send
-from support.installation import OPERATOR_NAMESPACE, ROOT, Installation, build_image
+from stack.progress import Progress
+from support.installation import OPERATOR_NAMESPACE, ROOT, Installation, build_image, image_name
 from support.kubectl import Kubectl, KubectlFailed, TooLate, eventually, manifests
 from support.sink_process import SinkProcess
 
@@ -37,34 +41,53 @@ class Demo:
         self.mails = read_mails(mail)
         if not self.mails:
             raise DemoFailed(f"{mail} holds no .eml files: give a folder of mails by MAIL=dir")
-        self.stack = stack.Stack()
+        self.progress = Progress(title=lambda: f"demo: {self.bar.text(time.monotonic())} ")
+        self.stack = stack.Stack(progress=self.progress)
         self.was_running = bool(self.stack.running())
+        expected = forecast(self.machine())
+        self.bar = Bar(expected)
+        print(f"demo: {expected}", flush=True)
+
+    def machine(self) -> Machine:
+        """Look at what this machine has, and what has to be made first."""
+        servers = [self.stack.server(name) for name in stack.DEFAULT]
+        missing = {name for server in servers for name in server.missing()}
+        missing.update(self.stack.missing_of_image(ROOT, image_name()))
+        return Machine(
+            cores=os.cpu_count() or 1,
+            load=os.getloadavg()[0],
+            missing=sorted(missing),
+            servers_run=len(self.stack.running(stack.DEFAULT)) == len(servers),
+        )
 
     def run(self) -> Summary:
         """Do it all."""
-        with self.step("servers: RabbitMQ, Cassandra, S3 and Kubernetes"):
+        with self.step("servers", "RabbitMQ, Cassandra, S3 and Kubernetes"):
             self.stack.up()
             self.kubectl = Kubectl(self.stack.kubernetes.kubectl.command())
-        with self.step("image of this source"):
+        with self.step("image", "image of this source"):
             image = build_image(self.stack)
         self.installation = Installation(self.kubectl, self.stack.environment(), image)
-        with self.step("operator"):
+        with self.step("operator", "operator"):
             self.installation.install()
-        with self.step("QueueCluster and MailQueue"):
+        with self.step("resources", "QueueCluster and MailQueue"):
             self.apply()
         with SinkProcess(LOGS / "sink") as sink:
             self.stack.kubernetes.publish(NAMESPACE, "sink", sink.port, 2525)
-            with self.step(f"{len(self.mails)} mails by SMTP to the Service {QUEUE}-intake"):
+            with self.step(
+                "mail", f"{len(self.mails)} mails by SMTP to the Service {QUEUE}-intake"
+            ):
                 self.send()
             self.show_waiting()
-            with self.step("two workers deliver them"):
+            with self.step("delivery", "two workers deliver them"):
                 self.deliver(sink)
         return Summary.of(self.mails)
 
     @contextmanager
-    def step(self, title: str) -> Iterator[None]:
+    def step(self, name: str, title: str) -> Iterator[None]:
+        self.bar.begin(name, time.monotonic())
         try:
-            with step(title):
+            with self.progress.step(title):
                 yield
         except (stack.StackError, KubectlFailed, TooLate, OSError) as error:
             raise DemoFailed(f"{title}: {error}\n{self.save_logs()}") from error
@@ -178,13 +201,16 @@ def main() -> int:
         summary = demo.run()
         demo.show(summary)
         return 0 if summary.is_good else 1
-    except DemoFailed as error:
+    except (DemoFailed, stack.MissingRequirement) as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         if demo:
             demo.clean_up()
         return 130
+    finally:
+        if demo:
+            demo.progress.close()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from matrix.variants import (
     RabbitMQ4,
     authorities,
 )
+from stack.errors import StackError
 from stack.local import open_stack
 from stack.native import NativeServer
 from stack.progress import Progress
@@ -120,7 +121,11 @@ def main(names: Sequence[str]) -> int:
     for leg in LEGS:
         if not names or leg.name in names:
             with tempfile.TemporaryDirectory(prefix="postroad-matrix-") as folder:
-                lines.append(run(leg, Path(folder)))
+                try:
+                    lines.append(run(leg, Path(folder)))
+                except StackError as error:
+                    print(f"matrix: {leg.name}: {error}", file=sys.stderr)
+                    return 1
     print("\n".join(["| leg | servers | contract |", "|---|---|---|", *lines]))
     return 0 if all(" 0 failed" in line for line in lines) else 1
 

@@ -5,11 +5,12 @@ The package uses only the standard library, because it runs before anything is i
 """
 
 from stack.errors import MissingRequirement, NotPossible, StackError, StepFailed
-from stack.local import Stack
+from stack.local import DEFAULT, Stack
 from stack.local import open_stack as open  # noqa: A004  # reads as `stack.open()`
 from stack.server import Server, State
 
 __all__ = [
+    "DEFAULT",
     "MissingRequirement",
     "NotPossible",
     "Server",

@@ -90,6 +90,10 @@ class Container(ManagedServer):
         command = ["docker", "image", "inspect", self.image]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
+    def missing(self) -> list[str]:
+        """Look for the image."""
+        return [] if self.is_prepared() else ["pull"]
+
     def prepare(self, progress: Progress) -> None:
         """Pull the image."""
         if not self.is_prepared():

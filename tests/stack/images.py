@@ -42,6 +42,22 @@ def build(context: Path, name: str, progress: Progress, dockerfile: Path | None 
         StepFailed: the build failed; its log has the reason.
         MissingRequirement: this machine cannot build images.
     """
+    packages.ensure(DEBIAN, progress)
+    entry = _entry(context, name, progress, dockerfile)
+    archive = entry.ensure(progress) / "image.tar"
+    os.utime(entry.path)
+    _forget_old(folders.cache_directory() / "images")
+    return archive
+
+
+def missing(context: Path, name: str) -> list[str]:
+    """Return what a build would make first: `image`, and `base image` before the first of all."""
+    if _entry(context, name, Progress(quiet=True)).path.is_dir():
+        return []
+    return ["image"] if _base_mark().exists() else ["base image", "image"]
+
+
+def _entry(context: Path, name: str, progress: Progress, dockerfile: Path | None = None) -> Entry:
     dockerfile = dockerfile or context / "Dockerfile"
     if not dockerfile.is_file():
         raise StackError(f"there is no {dockerfile}")
@@ -63,14 +79,9 @@ def build(context: Path, name: str, progress: Progress, dockerfile: Path | None 
             target = f"docker-archive:{folder}/image.tar:{name}"
             cache.run(_buildah("push", "-q", name, target), log)
 
-    packages.ensure(DEBIAN, progress)
     key = cache.key_of(name, RECIPE, dockerfile.read_bytes(), contexts.digest(context))
     safe = name.replace("/", "_").replace(":", "_")
-    entry = Entry(f"images/{safe}", key, f"image {name}: build", make)
-    archive = entry.ensure(progress) / "image.tar"
-    os.utime(entry.path)
-    _forget_old(folders.cache_directory() / "images")
-    return archive
+    return Entry(f"images/{safe}", key, f"image {name}: build", make)
 
 
 def full_name(name: str) -> str:
@@ -101,8 +112,12 @@ def _buildah(*arguments: str | Path) -> list[str | Path]:
     ]
 
 
+def _base_mark() -> Path:
+    return _store() / f"base-{RECIPE}"
+
+
 def _ensure_base(log: Path) -> None:
-    mark = _store() / f"base-{RECIPE}"
+    mark = _base_mark()
     if mark.exists():
         return
     with tempfile.TemporaryDirectory(dir=_store()) as temporary:

@@ -25,7 +25,6 @@ from stack.cluster import Cluster, script
 from stack.cluster_files import API_PORT, Network
 from stack.errors import MissingRequirement, StackError, StepFailed
 from stack.native import NativeServer
-from stack.progress import Progress
 from stack.records import Record
 from stack.server import POLL_SECONDS, write
 
@@ -85,17 +84,13 @@ class Kubernetes(Cluster, NativeServer):
         host, node = _free_pair(self.mark)
         return {"host": host, "node": node}
 
-    def prepare(self, progress: Progress) -> None:
-        """Check our rights, then install packages and build.
-
-        Raises:
-            MissingRequirement: not root, or a machine with cgroup v2 only.
-        """
+    def check_machine(self) -> None:
+        """Refuse a user who is not root, and a machine with cgroup v2 only."""
         if os.geteuid() != 0:
             raise MissingRequirement("a native Kubernetes needs root (or use a Docker engine)")
         if (CGROUPS / "cgroup.controllers").exists():
             raise MissingRequirement("a native Kubernetes needs cgroup v1 (or a Docker engine)")
-        super().prepare(progress)
+        super().check_machine()
 
     def launch(self, record: Record) -> None:
         """Make the namespaces, join them to the machine, and let the node follow its plan."""

@@ -134,9 +134,15 @@ class Stack:
         with self.progress.step(f"image {name}: load"):
             cluster.load_image(archive)
 
+    def missing_of_image(self, context: Path, name: str) -> list[str]:
+        """Return what has to be made before the cluster can be given an image."""
+        return images.missing(context, name)
+
     def prepare(self, names: Iterable[str] = ()) -> None:
         """Build, download and install servers and tools, several at once."""
         servers, preparations = self._parts(names)
+        for server in servers:
+            server.check_machine()
         preparations += [functools.partial(server.prepare, self.progress) for server in servers]
         _side_by_side(preparations)
 
@@ -148,6 +154,8 @@ class Stack:
             StackError: one did not start; the others were still waited for.
         """
         servers, preparations = self._parts(names)
+        for server in servers:
+            server.check_machine()
         _side_by_side([functools.partial(self._up, server) for server in servers] + preparations)
 
     def _parts(self, names: Iterable[str]) -> tuple[list[Server], list[Callable[[], None]]]:

@@ -34,10 +34,18 @@ class NativeServer(ManagedServer):
     def is_prepared(self) -> bool:
         """Return whether a start would neither install, build nor download."""
         try:
-            entries = self.entries()
+            return not self.missing()
         except MissingRequirement:
             return False
-        return not packages.missing(self.debian) and all(entry.path.is_dir() for entry in entries)
+
+    def missing(self) -> list[str]:
+        """Look for its packages and for its entries in the cache."""
+        absent = ["packages"] if packages.missing(self.debian) else []
+        return absent + [entry.name for entry in self.entries() if not entry.path.is_dir()]
+
+    def check_machine(self) -> None:
+        """Refuse when packages are missing that cannot be installed."""
+        packages.check(self.debian)
 
     def prepare(self, progress: Progress) -> None:
         """Install packages, build and download."""

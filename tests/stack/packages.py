@@ -9,7 +9,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from stack import cache, folders, locks
@@ -44,29 +44,39 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 POLICY_TEXT = "#!/bin/sh\n# of the postroad stack, while it installs packages\nexit 101\n"
 
 
-def ensure(names: Iterable[str], progress: Progress) -> None:
-    """Install those of the packages whose files are missing.
+def check(names: Iterable[str]) -> Sequence[str]:
+    """Return those of the packages whose files are missing.
 
     Raises:
-        MissingRequirement: this is no Debian, or not our right; the message has the command.
-        StepFailed: the installation failed.
+        MissingRequirement: some are, and this is no Debian, or not our right; the message has the
+            command.
     """
-    names = sorted(set(names))
-    absent = missing(names)
-    if not absent:
-        return
-    if not shutil.which("apt-get"):
-        raise MissingRequirement(
-            f"not found: {', '.join(PROOFS[name] for name in absent)} (Debian 12 has them in the"
-            f" packages {', '.join(absent)}; elsewhere a Docker engine runs the servers)"
-        )
-    if os.geteuid() != 0:
+    absent = missing(sorted(set(names)))
+    if not absent or may_install():
+        return absent
+    if shutil.which("apt-get"):
         raise MissingRequirement(
             "packages are missing; as root: apt-get install --no-install-recommends "
             + " ".join(absent)
         )
+    raise MissingRequirement(
+        f"not found: {', '.join(PROOFS[name] for name in absent)} (this is no Debian, which has"
+        f" them in the packages {' '.join(absent)}: install what has them here)"
+    )
+
+
+def ensure(names: Iterable[str], progress: Progress) -> None:
+    """Install those of the packages whose files are missing.
+
+    Raises:
+        MissingRequirement: as `check`.
+        StepFailed: the installation failed.
+    """
+    absent = check(names)
+    if not absent:
+        return
     with locks.held(folders.cache_directory() / "locks" / "packages"):
-        if absent := missing(names):
+        if absent := missing(absent):
             with progress.step(f"Debian packages {' '.join(absent)}"):
                 _install(absent)
 
@@ -88,7 +98,7 @@ def _is_found(proof: str) -> bool:
     return shutil.which(proof) is not None
 
 
-def _install(names: list[str]) -> None:
+def _install(names: Sequence[str]) -> None:
     log = folders.cache_directory() / "logs" / "packages.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(b"")

@@ -5,7 +5,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 HEARTBEAT_SECONDS = 10.0
@@ -14,8 +14,16 @@ HEARTBEAT_SECONDS = 10.0
 class Progress:
     """Reports steps that may run side by side; safe to use from several threads."""
 
-    def __init__(self, output: TextIO | None = None, *, quiet: bool = False) -> None:
-        """Write to `output` (standard error when None), or write nothing when quiet."""
+    def __init__(
+        self,
+        output: TextIO | None = None,
+        *,
+        quiet: bool = False,
+        title: Callable[[], str] = lambda: "stack:",
+    ) -> None:
+        """Write to `output` (standard error when None), or write nothing when quiet. Each line
+        begins with what `title` returns."""
+        self._title = title
         self._output = output
         self._quiet = quiet
         self._lock = threading.Lock()
@@ -51,7 +59,7 @@ class Progress:
         output = self._output or sys.stderr
         with self._lock:
             erase = "\r\033[K" if output.isatty() else ""
-            print(f"{erase}stack: {line}", file=output, flush=True)
+            print(f"{erase}{self._title()} {line}", file=output, flush=True)
 
     def _beat(self) -> None:
         output = self._output or sys.stderr
@@ -66,7 +74,7 @@ class Progress:
                 ]
                 if not running:
                     continue
-                line = "stack: ... " + ", ".join(running)
+                line = f"{self._title()} ... " + ", ".join(running)
                 if output.isatty():
                     print(f"\r\033[K{line[:118]}", end="", file=output, flush=True)
                 else:

@@ -50,6 +50,13 @@ class Server(abc.ABC):
     def state(self) -> State:
         """Return its state now."""
 
+    def check_machine(self) -> None:  # noqa: B027  # most servers need nothing more
+        """Look for what no preparation can give: rights, the kernel's features.
+
+        Raises:
+            MissingRequirement: the server cannot run here, whatever is installed.
+        """
+
     @abc.abstractmethod
     def prepare(self, progress: Progress) -> None:
         """Build, download or install what it needs and this machine lacks."""
@@ -90,6 +97,15 @@ class Server(abc.ABC):
     @abc.abstractmethod
     def environment(self) -> dict[str, str]:
         """Return the variables by which postroad finds it and may use it."""
+
+    def missing(self) -> list[str]:
+        """Return what a start would first build, download or install, by the names of the cache's
+        entries; all Debian packages together are `packages`, and an image to be pulled is `pull`.
+
+        Raises:
+            MissingRequirement: it cannot be had.
+        """
+        return []
 
     def service_ports(self) -> dict[int, int]:
         """Return its ports for pods: the usual number, and the one on this machine's loopback."""

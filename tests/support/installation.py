@@ -29,9 +29,14 @@ def build_image(running: stack.Stack) -> str:
 
     Its tag is made of what is in it, so that a changed source is a changed Deployment.
     """
-    name = f"postroad:source-{contexts.digest(ROOT)[:12]}"
+    name = image_name()
     running.image(ROOT, name)
     return name
+
+
+def image_name() -> str:
+    """Return the name that the image of this source has."""
+    return f"postroad:source-{contexts.digest(ROOT)[:12]}"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,13 @@ from postroad.embedded.rebuild import Rebuilt, rebuild
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.embedded.verification import StoreReport, dump, verify
-from postroad.errors import InvalidInput, InvalidQueueURL, QueueNotFound, StoreInUse
+from postroad.errors import (
+    InvalidInput,
+    InvalidQueueURL,
+    NotInstalled,
+    QueueNotFound,
+    StoreInUse,
+)
 from postroad.ports.mail_queue import MailQueue
 
 LOG_THREADS = 4
@@ -112,6 +118,8 @@ async def open_directory(
 ) -> EmbeddedQueue:
     """Open the store in `root`, with `create` also a missing one. `lock`: the descriptor of its
     lock, inherited from the process that owns it."""
+    if not hasattr(os, "posix_fallocate"):  # macOS has neither this nor fdatasync
+        raise NotInstalled("the embedded engine needs Linux", hint="use a virtual machine or WSL 2")
     files = DiskFiles()
     if create:
         await asyncio.to_thread(files.make_directory, root)

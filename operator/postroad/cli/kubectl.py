@@ -12,7 +12,12 @@ from typing import Any
 import click
 
 from postroad.controller.api import GROUP, MAIL_QUEUE
-from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable
+from postroad.errors import (
+    InvalidInput,
+    KubernetesRefused,
+    KubernetesUnavailable,
+    NotInstalled,
+)
 
 Resource = dict[str, Any]
 
@@ -81,7 +86,7 @@ class Kubectl:
                 assert running.stderr is not None
                 errors = running.stderr.read().splitlines()
         except OSError as error:
-            raise KubernetesUnavailable("kubectl cannot be run") from error
+            raise _unable(error) from error
         ended = [each for each in errors if each.startswith(ENDED_WITH)]
         if running.returncode > 0 and not ended:
             raise _failure(errors)
@@ -119,13 +124,22 @@ def _failure(errors: Sequence[str]) -> Exception:
     return kind(errors[-1] if errors else "kubectl failed")
 
 
+def _unable(error: OSError) -> Exception:
+    if isinstance(error, FileNotFoundError):
+        return NotInstalled(
+            "kubectl is not in PATH",
+            hint="install it (https://kubernetes.io/docs/tasks/tools), or run postroad in a pod",
+        )
+    return KubernetesUnavailable(f"kubectl cannot be run: {error}")
+
+
 def _run(command: Sequence[str], stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(  # noqa: S603
             command, input=stdin, capture_output=True, text=True, check=False
         )
     except OSError as error:
-        raise KubernetesUnavailable("kubectl cannot be run") from error
+        raise _unable(error) from error
 
 
 def with_kubectl(command: Any) -> Any:

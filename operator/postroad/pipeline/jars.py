@@ -88,7 +88,9 @@ def fetch(folder: Path, jars: Sequence[Jar] | None = None) -> int:
 def _copy(jars: Iterable[Jar], folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
-        raise NotInstalled("Maven fetches the jars, and is missing", hint="install maven")
+        raise NotInstalled(
+            "Maven fetches the jars, and is missing", hint="install it (Debian: maven)"
+        )
     project = folder / "pom.xml"
     project.write_text(_project(jars))
     command = [maven, "-B", "-q", "-ntp", f"{_PLUGIN}:copy-dependencies", "-f", str(project)]

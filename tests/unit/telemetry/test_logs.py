@@ -1,3 +1,4 @@
+import io
 import json
 import logging
 from collections.abc import Iterator
@@ -74,3 +75,21 @@ def test_a_line_says_its_moment_to_the_microsecond(created: float, written: str)
     record = logging.makeLogRecord({"msg": "it happened", "created": created})
 
     assert json.loads(logs.JsonLines().format(record))["timestamp"] == written
+
+
+@pytest.mark.usefixtures("untouched_root")
+@pytest.mark.parametrize(("is_terminal", "begins"), [(True, "\x1b"), (False, "{")])
+def test_people_read_text_on_a_terminal_and_programs_read_json(
+    is_terminal: bool, begins: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = io.StringIO()
+    monkeypatch.setattr(output, "isatty", lambda: is_terminal, raising=False)
+    monkeypatch.setattr("sys.stderr", output)
+
+    logs.configure("INFO")
+    logs.logger("intake").info("listening", address="127.0.0.1:25")
+
+    line = output.getvalue()
+    assert line.startswith(begins)
+    assert "listening" in line
+    assert "127.0.0.1:25" in line
