@@ -29,6 +29,7 @@ from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import HOSTNAME_PATTERN, Protocol, TlsMode
 from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
+from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.tls import Encryption
 
@@ -199,6 +200,17 @@ class Worker(_Section):
     relay_ca_file: Path | None = None
     """Certificate authorities of the next hop where TLS is required or implicit, instead of those
     for every server."""
+
+    relay_login_folder: Path | None = None
+    """Folder with the files `username` and `password`, read again for each connection: the login at
+    the next hop. None: no login."""
+
+    relay_login_mechanism: Mechanism | None = None
+    """None: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers. XOAUTH2: the
+    password is an access token."""
+
+    relay_login_unverified: bool = False
+    """Log in also in clear, and where the next hop's certificate is not verified."""
 
     delivery_file: Path | None = None
     """YAML file of what an administrator decides about delivery (`delivery_settings`)."""

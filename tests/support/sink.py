@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import base64
 import json
 import re
 import signal
@@ -17,6 +18,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from support.sasl_server import SaslServer
 
 HANG_UP = "hang up"
 """What a rule returns to end the connection without a word."""
@@ -65,6 +68,7 @@ class Sink:
         tls: ssl.SSLContext | None = None,
         implicit: bool = False,
         lmtp: bool = False,
+        users: SaslServer | None = None,
     ) -> None:
         self.mails: list[Delivery] = []
         self.commands: list[str] = []
@@ -81,6 +85,8 @@ class Sink:
         self._implicit = implicit
         """Whether TLS begins with the connection, not with STARTTLS."""
         self._lmtp = lmtp
+        self._users = users
+        """Who may send, and must log in before."""
         self._server: asyncio.Server | None = None
         self._dialogues: set[asyncio.Task[None]] = set()
 
@@ -147,6 +153,7 @@ class _Dialogue:
         self._number = number
         self._mail: Delivery | None = None
         self._tls = sink._implicit
+        self._is_known = sink._users is None
 
     async def run(self) -> None:
         if await self._answer("CONNECT", "", "220 sink ESMTP"):
@@ -188,6 +195,10 @@ class _Dialogue:
                 return await self._answer(verb, argument, usual)
             case "STARTTLS":
                 return await self._start_tls(argument)
+            case "AUTH" if self._sink._users is not None:
+                return await self._log_in(self._sink._users, argument)
+            case "MAIL" if not self._is_known:
+                return await self._say(None, "530 5.7.0 log in first")
             case "MAIL":
                 return await self._mail_from(argument)
             case "RCPT":
@@ -201,6 +212,31 @@ class _Dialogue:
                 await self._answer(verb, argument, "221 2.0.0 bye")
                 return True
         return await self._answer(verb, argument, "250 2.0.0 ok")
+
+    async def _log_in(self, users: SaslServer, argument: str) -> bool:
+        if (reply := self._sink.rule("AUTH", argument)) is not None:
+            return await self._say(reply, "")
+        mechanism, _, initial = argument.partition(" ")
+        steps = users.steps(mechanism.upper())
+        challenge = next(steps)
+        if not initial:
+            initial = await self._response(challenge)
+        while initial != "*":
+            try:
+                challenge = steps.send(base64.b64decode("" if initial == "=" else initial))
+            except StopIteration as end:
+                self._is_known = end.value
+                usual = "235 2.7.0 welcome" if end.value else "535 5.7.8 not welcome"
+                return await self._say(None, usual)
+            initial = await self._response(challenge)
+        return await self._say(None, "501 5.7.0 given up")
+
+    async def _response(self, challenge: bytes) -> str:
+        self._writer.write(b"334 " + base64.b64encode(challenge) + b"\r\n")
+        await self._writer.drain()
+        text = (await self._reader.readuntil(b"\r\n"))[:-2].decode()
+        self._sink.commands.append(text)
+        return text
 
     async def _start_tls(self, argument: str) -> bool:
         reply = self._sink.rule("STARTTLS", argument)

@@ -7,6 +7,7 @@ from typing import cast
 
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.connections import SmtpConnection
+from postroad.adapters.network.opening import SessionTerms
 from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
@@ -25,10 +26,10 @@ def connect(
     protocol: Protocol = Protocol.SMTP,
 ) -> SmtpConnection:
     next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol)
+    terms = SessionTerms(next_hop, "relay.example", None, timeouts)
 
     async def open_session() -> ClientSession:
-        addresses = cast("Addresses", hop)
-        return await ClientSession.open(addresses, next_hop, "relay.example", None, timeouts)
+        return await ClientSession.open(cast("Addresses", hop), terms)
 
     return SmtpConnection(open_session, Preparation(), events)
 

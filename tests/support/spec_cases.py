@@ -28,6 +28,9 @@ class Case:
         return str(self.spec)
 
 
+LOGIN = {"secretRef": {"name": "relay-login"}}
+
+
 def _relay(**relay: Any) -> Spec:
     return {"workers": {"handler": {"relay": {"host": "h"} | relay}}}
 
@@ -75,6 +78,13 @@ MAIL_QUEUES = (
     Case(_relay(caRef={"name": "ours"}), "caRef goes with tls required or implicit"),
     Case(_relay(tls="none", caRef={"name": "ours"}), "caRef goes with tls required or implicit"),
     Case(_relay(tls="required", caRef={"name": "ours", "kind": "File"}), "kind"),
+    Case(_relay(login=LOGIN), "login goes with tls required or implicit"),
+    Case(_relay(login=LOGIN, tls="none"), "login goes with tls required or implicit"),
+    Case(_relay(login=LOGIN, tls="required")),
+    Case(_relay(login=LOGIN | {"mechanism": "XOAUTH2"}, tls="implicit")),
+    Case(_relay(login=LOGIN | {"unverified": True})),
+    Case(_relay(login=LOGIN | {"mechanism": "CRAM-MD5"}, tls="required"), "mechanism"),
+    Case(_relay(login={}, tls="required"), "secretRef"),
     Case(_relay(port=0), "port"),
     Case(_relay(port=65536), "port"),
     Case(_relay(host=""), "host"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,6 +24,7 @@ from postroad.cli.worker import (
     concurrency_option,
     deliver,
     delivery_option,
+    login_options,
     next_hop,
     relay_option,
     tls_option,
@@ -43,6 +45,7 @@ from postroad.settings import Settings, from_environment
 @tls_option
 @concurrency_option
 @delivery_option
+@login_options
 @click.option(
     "--receivers",
     type=click.IntRange(0),
@@ -59,6 +62,7 @@ def mta(
     concurrency: int | None,
     delivery: Path | None,
     receivers: int,
+    **login: Any,
 ) -> None:
     """Accept mail over SMTP into a queue, and deliver it to a next hop, until SIGTERM.
 
@@ -72,7 +76,7 @@ def mta(
             "receivers cannot reach a queue in the memory of this process",
             hint="leave out --receivers, or use embedded:///DIR",
         )
-    settings = with_relay(from_environment(), relay, tls, concurrency, delivery)
+    settings = with_relay(from_environment(), relay, tls, concurrency, delivery, login)
     settings = with_clients(settings, listen, relay_from)
     certificate = certificate_of(settings.intake)
     hop, signer = next_hop(settings), open_signer(settings)

@@ -93,11 +93,13 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
         "HOSTNAME": spec.hostname,
     }
     if spec.workers:
-        hop = spec.workers.handler.relay.next_hop
+        hop, login = spec.workers.handler.relay.next_hop, spec.workers.handler.relay.login
         values |= {
             "WORKER_RELAY_HOST": hop.host,
             "WORKER_RELAY_PORT": hop.port,
             "WORKER_RELAY_TLS": hop.tls,
+            "WORKER_RELAY_LOGIN_MECHANISM": login and login.mechanism,
+            "WORKER_RELAY_LOGIN_UNVERIFIED": "true" if login and login.unverified else None,
             "WORKER_CONCURRENCY": spec.workers.concurrency,
         }
     if spec.intake:

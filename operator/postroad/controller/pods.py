@@ -167,7 +167,9 @@ def _server_files(queue: Queue, context: PodContext, component: str) -> list[Ser
         ServerFiles("S3", s3.tls or StoreTls(), s3.secret_ref, S3_LOGIN),
     ]
     if component == "worker" and workers:
-        found.append(ServerFiles("WORKER_RELAY", StoreTls(ca_ref=workers.handler.relay.ca_ref)))
+        relay = workers.handler.relay
+        secret = None if relay.login is None else relay.login.secret_ref
+        found.append(ServerFiles("WORKER_RELAY", StoreTls(ca_ref=relay.ca_ref), secret, LOGIN))
     return [each for each in found if not each.is_empty]
 
 

@@ -33,6 +33,7 @@ from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
+from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidInput
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
@@ -123,6 +124,22 @@ class Retry(Model):
         return self
 
 
+class RelayLogin(Model):
+    """The login at the next hop (AUTH)."""
+
+    secret_ref: LocalReference
+    """Secret with `username` and `password`, in the same namespace. Connections that open later use
+    a renewed one once the kubelet has written it into the pod, within about a minute; no pod
+    restarts."""
+
+    mechanism: Mechanism | None = None
+    """How to log in. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers.
+    XOAUTH2: the password is an access token."""
+
+    unverified: bool = False
+    """Log in also in clear, and where the next hop's certificate is not verified."""
+
+
 class Relay(Model):
     """Hands every mail to one SMTP server."""
 
@@ -143,8 +160,15 @@ class Relay(Model):
     """The authorities that vouch for the next hop with `tls: required` or `implicit`, in the same
     namespace. Absent: the system's."""
 
+    login: RelayLogin | None = None
+    """The login at the next hop (AUTH). It goes with tls required or implicit. Absent: none."""
+
     @model_validator(mode="after")
     def _fit_together(self) -> Relay:
+        if self.login and not (self.login.unverified or self.tls in ("required", "implicit")):
+            raise ValueError(
+                "login goes with tls required or implicit: else it could be read on its way"
+            )
         if self.tls == "implicit" and self.port == 25:
             raise ValueError("port 25 has no implicit TLS: name a port that has, such as 465")
         if self.ca_ref and self.tls not in ("required", "implicit"):

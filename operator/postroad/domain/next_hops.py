@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
+from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidInput
 
 HOSTNAME_PATTERN = (
@@ -48,6 +50,24 @@ class Protocol(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class HopLogin:
+    """The login at a next hop."""
+
+    folder: Path
+    """Has the files `username` and `password`, which are read for each connection."""
+
+    mechanism: Mechanism | None = None
+    """None: the best one that the next hop offers, except XOAUTH2."""
+
+    is_sent_unverified: bool = False
+    """Whether it is also sent in clear, or to a server whose certificate was not verified."""
+
+    def fits(self, tls: TlsMode) -> bool:
+        """Whether it can be sent over connections of this mode at all."""
+        return tls.is_verified or self.is_sent_unverified
+
+
+@dataclass(frozen=True, slots=True)
 class NextHop:
     """A server that mail is handed to."""
 
@@ -55,6 +75,7 @@ class NextHop:
     port: int = 25
     tls: TlsMode = TlsMode.OPPORTUNISTIC
     protocol: Protocol = Protocol.SMTP
+    login: HopLogin | None = None
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -15,6 +15,7 @@ from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import Exchange, SessionRefused
+from postroad.adapters.network.opening import SessionTerms
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import TooSlow
@@ -115,10 +116,9 @@ async def opened(
 ) -> ClientSession:
     return await ClientSession.open(
         cast("Addresses", OneAddress(hop)),
-        NextHop("hop.example", 25, TlsMode.NONE, protocol),
-        "relay.example",
-        None,
-        timeouts,
+        SessionTerms(
+            NextHop("hop.example", 25, TlsMode.NONE, protocol), "relay.example", None, timeouts
+        ),
     )
 
 

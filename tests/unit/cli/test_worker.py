@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from click.testing import CliRunner
+
+from postroad.cli import main
 from postroad.cli.worker import next_hop, with_relay
+from postroad.domain.next_hops import HopLogin, NextHop
+from postroad.domain.sasl import Mechanism
+from postroad.errors import InvalidSettings
 from postroad.settings import from_environment
 
 
@@ -27,7 +34,33 @@ def test_the_port_of_a_next_hop_follows_its_tls_where_none_is_named(
 ) -> None:
     named = {f"POSTROAD_WORKER_RELAY_{name}": value for name, value in environment.items()}
 
-    hop = next_hop(with_relay(from_environment(named), relay, tls, None, None))
+    hop = next_hop(with_relay(from_environment(named), relay, tls, None, None, {}))
 
     assert str(hop) == expected
     assert hop.tls == (tls or environment.get("TLS", "opportunistic"))
+
+
+def test_a_login_needs_verified_tls_and_its_files(tmp_path: Path) -> None:
+    chosen = {"relay_login_folder": tmp_path, "relay_login_mechanism": "XOAUTH2"}
+
+    def hop(tls: str, **more: object) -> NextHop:
+        settings = with_relay(from_environment({}), "hop.example", tls, None, None, chosen | more)
+        return next_hop(settings)
+
+    with pytest.raises(InvalidSettings, match="cannot be read"):
+        hop("required")
+    (tmp_path / "username").write_text("a")
+    (tmp_path / "password").write_text("hunter2")
+    with pytest.raises(InvalidSettings, match="TLS opportunistic"):
+        hop("opportunistic")
+    assert hop("required").login == HopLogin(tmp_path, Mechanism.XOAUTH2)
+    assert hop("none", relay_login_unverified=True).login is not None
+    assert "hunter2" not in repr(hop("required"))
+
+
+def test_the_command_has_the_options_of_the_login(tmp_path: Path) -> None:
+    options = ("--relay", "hop.example", "--relay-login-folder", str(tmp_path))
+    result = CliRunner().invoke(main, ["mta", "--queue", "memory://a", *options])
+
+    assert result.exit_code != 0
+    assert "a login is not sent to a next hop with TLS opportunistic" in result.output

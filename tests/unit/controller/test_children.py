@@ -255,6 +255,31 @@ def test_the_port_of_the_next_hop_follows_its_tls(relay: dict[str, Any], port: s
     assert data["POSTROAD_WORKER_RELAY_TLS"] == relay.get("tls", "opportunistic")
 
 
+@pytest.mark.parametrize(
+    ("login", "mechanism", "unverified"),
+    [({}, None, None), ({"mechanism": "XOAUTH2", "unverified": True}, "XOAUTH2", "true")],
+)
+def test_the_login_at_the_next_hop_is_a_folder_of_the_workers(
+    login: dict[str, Any], mechanism: str | None, unverified: str | None
+) -> None:
+    relay = {"host": "h", "tls": "required", "login": {"secretRef": {"name": "of-the-hop"}} | login}
+    found = children(queue(workers={"handler": {"relay": relay}}, intake=NETWORKS))
+    pod = worker_pod(found)["spec"]
+
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "worker-relay"]
+    (source,) = volume["projected"]["sources"]
+    assert source["secret"]["name"] == "of-the-hop"
+    assert {each["key"] for each in source["secret"]["items"]} == {"username", "password"}
+    (container,) = pod["containers"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "worker-relay"]
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    assert environment["POSTROAD_WORKER_RELAY_LOGIN_FOLDER"] == mount["mountPath"]
+    data = found["ConfigMap", "out-queue"]["data"]
+    assert data.get("POSTROAD_WORKER_RELAY_LOGIN_MECHANISM") == mechanism
+    assert data.get("POSTROAD_WORKER_RELAY_LOGIN_UNVERIFIED") == unverified
+    assert "of-the-hop" not in str(intake_of(found))
+
+
 def test_credentials_are_files_and_not_in_the_environment() -> None:
     (container,) = worker_pod(children(queue(workers={"handler": RELAY})))["spec"]["containers"]
 

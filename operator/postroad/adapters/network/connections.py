@@ -16,10 +16,11 @@ from datetime import timedelta
 from functools import lru_cache, partial
 from pathlib import Path
 
+from postroad.adapters.network.authentication import authentication_at
 from postroad.adapters.network.connecting import KnownAddresses, Shunned
 from postroad.adapters.network.exchange import text_of
 from postroad.adapters.network.jobs import ConnectionJob
-from postroad.adapters.network.opening import context_for
+from postroad.adapters.network.opening import SessionTerms, context_for
 from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
@@ -40,6 +41,9 @@ from postroad.routing.routes import ResolvedHop
 _TIMEOUTS = Timeouts()
 _FOR_EVER = timedelta.max
 
+MOST_LOGINS = 1000
+"""Next hops whose last login is remembered."""
+
 OnEvent = Callable[[ConnectionEvent], None]
 
 
@@ -58,6 +62,7 @@ class SmtpConnector:
         self._timeouts = timeouts
         self._shunned = Shunned()
         self._context_for = lru_cache(partial(context_for, ca_file=ca_file))
+        self._authentication_of = lru_cache(MOST_LOGINS)(authentication_at)
         self._preparation = Preparation(signer)
 
     def open(self, hop: ResolvedHop, on_event: OnEvent) -> SmtpConnection:
@@ -66,10 +71,13 @@ class SmtpConnector:
         open_session = partial(
             ClientSession.open,
             KnownAddresses(hop.addresses, next_hop.port, self._shunned),
-            next_hop,
-            self._ehlo_name,
-            self._context_for(next_hop.tls),
-            self._timeouts,
+            SessionTerms(
+                next_hop,
+                self._ehlo_name,
+                self._context_for(next_hop.tls),
+                self._timeouts,
+                self._authentication_of(next_hop),
+            ),
         )
         return SmtpConnection(open_session, self._preparation, on_event)
 

@@ -1,14 +1,16 @@
-"""What comes before the first mail on a connection: greeting, EHLO, TLS.
+"""What comes before the first mail on a connection: greeting, EHLO, TLS, AUTH.
 
-Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3.
+Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3; RFC 4954.
 """
 
 from __future__ import annotations
 
 import ssl
+from dataclasses import dataclass
 from pathlib import Path
 
 from postroad import tls
+from postroad.adapters.network.authentication import Authentication
 from postroad.adapters.network.exchange import Exchange, SessionRefused
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
@@ -26,30 +28,48 @@ class SecuringFailed(SessionRefused):
     """The next hop offers TLS, and it could not be started."""
 
 
+@dataclass(frozen=True, slots=True)
+class SessionTerms:
+    """What all sessions with one next hop share.
+
+    `ehlo_name`: None: the address literal of each connection's local address. `context`: what TLS
+    is started with; None: no TLS.
+    """
+
+    next_hop: NextHop
+    ehlo_name: str | None
+    context: ssl.SSLContext | None
+    timeouts: Timeouts
+    authentication: Authentication | None = None
+
+
 class Opening:
     """Opens one connection. `run` once."""
 
-    def __init__(
-        self, exchange: Exchange, next_hop: NextHop, ehlo_name: str | None, timeouts: Timeouts
-    ) -> None:
+    def __init__(self, exchange: Exchange, terms: SessionTerms) -> None:
         self._exchange = exchange
-        self._next_hop = next_hop
-        self._ehlo_name = ehlo_name
-        self._timeouts = timeouts
+        self._terms = terms
+        self._next_hop = terms.next_hop
+        self._timeouts = terms.timeouts
         self._extensions: dict[str, str] = {}
 
-    async def run(self, context: ssl.SSLContext | None) -> dict[str, str]:
-        """Greet, and start TLS as the next hop's mode requires. Return the extensions.
+    async def run(self) -> dict[str, str]:
+        """Greet, start TLS as the next hop's mode requires, log in. Return the extensions.
 
         Raises: SessionRefused, WireError.
         """
         mode = self._next_hop.tls
-        name = self._ehlo_name or address_literal(self._exchange.wire.local_address)
+        name = self._terms.ehlo_name or address_literal(self._exchange.wire.local_address)
         if mode is TlsMode.IMPLICIT:
-            await self._start_tls(context)
+            await self._start_tls()
         await self._greet(name)
         if mode in (TlsMode.OPPORTUNISTIC, TlsMode.REQUIRED):
-            await self._secure(name, context)
+            await self._secure(name)
+        if self._terms.authentication is not None:
+            is_verified = mode.is_verified and self._exchange.wire.is_secured
+            await self._terms.authentication.run(
+                self._exchange, self._extensions, self._timeouts, is_verified=is_verified
+            )
         return self._extensions
 
     async def _greet(self, name: str) -> None:
@@ -73,19 +93,20 @@ class Opening:
         if not reply.is_positive:
             raise SessionRefused(str(reply))
 
-    async def _secure(self, name: str, context: ssl.SSLContext | None) -> None:
-        if context is None or "STARTTLS" not in self._extensions:
+    async def _secure(self, name: str) -> None:
+        if self._terms.context is None or "STARTTLS" not in self._extensions:
             if self._next_hop.tls is TlsMode.REQUIRED:
                 raise SessionRefused("451 4.7.5 the next hop does not offer STARTTLS")
             return
         reply = await self._exchange.ask(b"STARTTLS\r\n", self._timeouts.command)
         if reply.is_positive:
-            await self._start_tls(context)
+            await self._start_tls()
             await self._hello(name)
         elif self._next_hop.tls is TlsMode.REQUIRED:
             raise SecuringFailed(str(reply))
 
-    async def _start_tls(self, context: ssl.SSLContext | None) -> None:
+    async def _start_tls(self) -> None:
+        context = self._terms.context
         assert context is not None
         host = self._next_hop.host.rstrip(".")  # a certificate's names end in no dot (RFC 6066 3)
         command = self._timeouts.command

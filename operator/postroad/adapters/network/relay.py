@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
+from postroad.adapters.network.authentication import authentication_at
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import SessionRefused
-from postroad.adapters.network.opening import context_for
+from postroad.adapters.network.opening import SessionTerms, context_for
 from postroad.adapters.network.pools import PoolLimits, SessionPool
 from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession, SessionStale
@@ -42,9 +43,10 @@ class SmtpRelay:
     ) -> None:
         self._next_hop = next_hop
         self._addresses = Addresses(next_hop.host, next_hop.port)
-        self._ehlo_name = ehlo_name
-        self._timeouts = timeouts
-        self._context = context_for(next_hop.tls, ca_file)
+        context = context_for(next_hop.tls, ca_file)
+        self._terms = SessionTerms(
+            next_hop, ehlo_name, context, timeouts, authentication_at(next_hop)
+        )
         self._pool = SessionPool(self._open, limits)
         self._preparation = Preparation(signer)
 
@@ -91,6 +93,4 @@ class SmtpRelay:
         await self._pool.close()
 
     async def _open(self) -> ClientSession:
-        return await ClientSession.open(
-            self._addresses, self._next_hop, self._ehlo_name, self._context, self._timeouts
-        )
+        return await ClientSession.open(self._addresses, self._terms)

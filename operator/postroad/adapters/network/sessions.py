@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Mapping
+from dataclasses import replace
 
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
 from postroad.adapters.network.connecting import Addresses, KnownAddresses
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
-from postroad.adapters.network.opening import Opening, SecuringFailed
+from postroad.adapters.network.opening import Opening, SecuringFailed, SessionTerms
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import ClientTransaction, Outgoing
 from postroad.adapters.network.wire import WireError
@@ -43,47 +43,39 @@ class ClientSession:
 
     @classmethod
     async def open(
-        cls,
-        addresses: Addresses | KnownAddresses,
-        next_hop: NextHop,
-        ehlo_name: str | None,
-        context: ssl.SSLContext | None,
-        timeouts: Timeouts,
+        cls, addresses: Addresses | KnownAddresses, terms: SessionTerms
     ) -> ClientSession:
-        """Connect, greet, and start TLS as the next hop's mode requires. With opportunistic TLS, a
-        next hop whose TLS is broken gets the mail in clear.
+        """Connect, greet, start TLS as the next hop's mode requires, and log in. With opportunistic
+        TLS, a next hop whose TLS is broken gets the mail in clear.
 
         Raises: SessionRefused.
         """
+        if terms.authentication is not None:
+            terms.authentication.check()
         try:
-            return await cls._open(addresses, next_hop, ehlo_name, context, timeouts)
+            return await cls._open(addresses, terms)
         except SecuringFailed:
-            if next_hop.tls is not TlsMode.OPPORTUNISTIC:
+            if terms.next_hop.tls is not TlsMode.OPPORTUNISTIC:
                 raise
-        return await cls._open(addresses, next_hop, ehlo_name, None, timeouts)
+        return await cls._open(addresses, replace(terms, context=None))
 
     @classmethod
     async def _open(
-        cls,
-        addresses: Addresses | KnownAddresses,
-        next_hop: NextHop,
-        ehlo_name: str | None,
-        context: ssl.SSLContext | None,
-        timeouts: Timeouts,
+        cls, addresses: Addresses | KnownAddresses, terms: SessionTerms
     ) -> ClientSession:
         try:
-            wire = await addresses.connect(timeouts.connect)
+            wire = await addresses.connect(terms.timeouts.connect)
         except WireError as error:
             raise SessionRefused(f"451 4.4.1 {error}") from error
         exchange = Exchange(wire)
         try:
-            opening = Opening(exchange, next_hop, ehlo_name, timeouts)
-            return cls(exchange, next_hop, await opening.run(context), timeouts)
+            extensions = await Opening(exchange, terms).run()
         except BaseException as error:
             wire.abort()
             if isinstance(error, WireError) and not isinstance(error, SessionRefused):
                 raise SessionRefused(text_of(error)) from error
             raise
+        return cls(exchange, terms.next_hop, extensions, terms.timeouts)
 
     @property
     def wire(self) -> ClientWire:
