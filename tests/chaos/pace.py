@@ -81,6 +81,7 @@ QUICK = Pace(
         claim=timedelta(seconds=20),
         longest_backoff=timedelta(seconds=3),
         longest_wait=timedelta(seconds=60),
+        longest_lease=timedelta(seconds=60),
         upload=timedelta(seconds=30),
     ),
     window=timedelta(seconds=20),

@@ -94,21 +94,36 @@ class Withdrawal:
     async def _look_again(self) -> None:
         """Count the mail as unwithdrawn if a consumer had it in hand, without a claim yet, when it
         was withdrawn: the caller has got its error, and the consumer may deliver, or has delivered
-        it, perhaps to some recipients only."""
-        engine, key = self._engine, self._entry.key
+        it, perhaps to some recipients only. A consumer that does not reach the view writes that as
+        late as the end of its lease."""
+        engine = self._engine
         try:
             await engine.clock.sleep(engine.timing.redelivery_delay)
-            free = await engine.view.claim(key.enqueue_id, self._owner, engine.timing.claim)
-            mark = await engine.view.mark(key)
-            records = await engine.view.records(self._entry.mail_id)
+            is_taken = await self._is_taken()
         except (ServerError, Undecodable) as error:
             self._leave(error)
             return
         except asyncio.CancelledError as error:
             self._leave(error)  # the process closes before it can know
             raise
-        if not free or records or (mark is not None and mark.delivered_at is not None):
+        if not is_taken:
+            await engine.clock.sleep(engine.timing.longest_lease)
+            try:
+                is_taken = await self._is_taken()
+            except (ServerError, Undecodable) as error:
+                self._leave(error)
+                return
+        if is_taken:
             self._leave(None)
+
+    async def _is_taken(self) -> bool:
+        """Whether a consumer has claimed the entry, or delivered some of it. Raises: ViewError,
+        Undecodable."""
+        view, key = self._engine.view, self._entry.key
+        free = await view.claim(key.enqueue_id, self._owner, self._engine.timing.claim)
+        mark = await view.mark(key)
+        records = await view.records(self._entry.mail_id)
+        return not free or bool(records) or (mark is not None and mark.delivered_at is not None)
 
     def _leave(self, error: BaseException | None) -> None:
         metrics.UNWITHDRAWN.labels(self._engine.label).inc()

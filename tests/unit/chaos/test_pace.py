@@ -44,8 +44,8 @@ def in_code(pace: Pace, window: timedelta) -> dict[str, str]:
         "redelivery delay, claim after, claim": written(
             timing.redelivery_delay, timing.keep_after, timing.claim
         ),
-        "hold, longest backoff, longest upload": written(
-            timing.longest_wait, timing.longest_backoff, timing.upload
+        "longest wait, longest lease, longest backoff, longest upload": written(
+            timing.longest_wait, timing.longest_lease, timing.longest_backoff, timing.upload
         ),
         "slice window, maintenance, row maintenance, purge timeout": written(
             window, timedelta(seconds=pace.maintenance), pace.row_maintenance, pace.purge_timeout

@@ -110,6 +110,31 @@ async def test_mail_that_reached_some_recipients_before_it_was_withdrawn_is_coun
     assert unwithdrawn() - before == 1
 
 
+async def test_mail_is_counted_whose_consumer_did_not_reach_the_view_for_a_while(
+    cluster: InMemoryCluster,
+) -> None:
+    """Neither claim nor delivery is there when the producer looks again for the first time."""
+    producer, worker = await cluster.start(), await cluster.start()
+    producer.faults.plan = unconfirmed
+    before = unwithdrawn()
+    consumer = Consumer(cluster, worker.queue)
+    taken: list[Item] = []
+
+    async def take() -> None:
+        taken.append(await consumer.next())
+        worker.faults.plan = lambda _: Fault.AWAY
+
+    producer.faults.before = Before("end", take)
+    await enqueue_fails(cluster, producer, BrokerUnavailable)
+    await cluster.pass_time(MINUTE)
+    assert unwithdrawn() == before
+
+    worker.faults.plan = lambda _: None
+    await taken.pop().done()
+    await cluster.pass_time(30 * MINUTE)
+    assert unwithdrawn() - before == 1
+
+
 async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_look_again(
     cluster: InMemoryCluster,
 ) -> None:
