@@ -215,6 +215,19 @@ class Worker(_Section):
     delivery_file: Path | None = None
     """YAML file of what an administrator decides about delivery (`delivery_settings`)."""
 
+    attempt_log: Path | None = None
+    """Folder of the attempt log, in which `postroad trace` searches. None: none is written."""
+
+    attempt_log_addresses: bool = False
+    """Whether it has addresses and replies as they are; otherwise domains, and replies without
+    what names a person, a host or a mail."""
+
+    attempt_log_lifetime: Duration = timedelta(days=14)
+    """How long a line is kept, to the hour."""
+
+    attempt_log_bytes: Annotated[int, Field(ge=32 * 2**20)] = 2**30
+    """Of all files; beyond it the oldest are deleted, but none of the last two hours."""
+
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Mails in flight at the same time, and sessions with the next hop at most."""
 

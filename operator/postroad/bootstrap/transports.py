@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.network.pools import PoolLimits
 from postroad.adapters.network.relay import SmtpRelay
@@ -36,6 +37,18 @@ def open_signer(settings: Settings) -> Signer | None:
     from postroad.bootstrap.signing import FileSigner  # cryptography is not loaded for nothing
 
     return FileSigner(settings.worker.delivery_file, MachineClock())
+
+
+def open_attempt_log(settings: Settings) -> FileAttemptLog | None:
+    """Return the attempt log of this process; None where no folder is set. Raises:
+    InvalidSettings."""
+    section = settings.worker
+    if section.attempt_log is None:
+        return None
+    limits = LogLimits(
+        section.attempt_log_lifetime, section.attempt_log_bytes, section.attempt_log_addresses
+    )
+    return FileAttemptLog(section.attempt_log, limits, MachineClock().now)
 
 
 def hostname_of(settings: Settings) -> str:

@@ -51,6 +51,7 @@ _PLACES = {
     "purge": "postroad.cli.administration:purge",
     "republish": "postroad.cli.administration:republish",
     "route": "postroad.cli.route:route",
+    "trace": "postroad.cli.tracing:trace",
     "signing": "postroad.cli.signing:signing",
     "worker": "postroad.cli.worker:worker",
     "intake": "postroad.cli.intake:intake",

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap.transports import open_signer, open_transport
+from postroad.bootstrap.transports import open_attempt_log, open_signer, open_transport
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.domain.next_hops import HopLogin, NextHop, TlsMode, parse_host_port
@@ -171,6 +171,7 @@ def _login(section: Worker) -> HopLogin | None:
 async def deliver(this: Process, settings: Settings, hop: NextHop, signer: Signer | None) -> None:
     """Deliver the queue's mail to the next hop until the process is to end. Raises: what `dequeue`
     raises."""
+    attempt_log = open_attempt_log(settings)
     transport = open_transport(settings, hop, signer)
     deliverer = Deliverer(
         this.queue.name,
@@ -178,6 +179,7 @@ async def deliver(this: Process, settings: Settings, hop: NextHop, signer: Signe
         RetryPlan(settings.retry.lanes, settings.retry.max_age),
         MachineClock(),
         SystemRandomness(),
+        attempt_log,
     )
     consumer = Consumer(this.queue, deliverer, concurrency=settings.worker.concurrency)
     try:
@@ -185,3 +187,5 @@ async def deliver(this: Process, settings: Settings, hop: NextHop, signer: Signe
             await consumer.run(this.stop, this.drain_within)
     finally:
         await transport.close()
+        if attempt_log is not None:
+            attempt_log.close()

@@ -126,6 +126,11 @@ ATTEMPTS = Counter(
     "Recipients attempted.",
     ["queue", "outcome"],  # outcome: delivered, failed, deferred
 )
+UNLOGGED_ATTEMPTS = Counter(
+    "postroad_unlogged_attempts_total",
+    "Recipients attempted that the attempt log could not be written about.",
+    ["queue"],
+)
 SIGNED = Counter("postroad_signed_mails_total", "Transmissions that were signed.")
 UNSIGNED = Counter(
     "postroad_unsigned_mails_total",

@@ -16,6 +16,7 @@ from functools import lru_cache, partial
 from time import perf_counter
 from typing import cast
 
+from postroad.domain.attempt_log import Attempted
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.retries import (
@@ -35,6 +36,7 @@ from postroad.errors import (
     QueueClosed,
     ServerError,
 )
+from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import Item
 from postroad.ports.transport import Transport
@@ -88,6 +90,7 @@ class Deliverer:
     plan: RetryPlan
     clock: Clock
     randomness: Randomness
+    attempt_log: AttemptLog | None = None
 
     async def deliver(self, item: Item) -> None:
         """Transmit one item, record the outcomes, end it. Raises: QueueClosed."""
@@ -132,6 +135,8 @@ class Deliverer:
         seconds = duration.total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
         ending = self._ending(item, outcomes, untried)
+        if isinstance(ending, Reject) and (deferred := _deferred_of(outcomes)):
+            self.log_attempt(item, deferred, seconds, given_up=True)
         if _must_be_recorded(outcomes, ending):
             await self.record(item, unrecorded)
         await self._insist("end", _carrying_out(item, ending, heard))
@@ -196,10 +201,32 @@ class Deliverer:
                 unknown = Outcome.deferred("451 4.3.5 the transport gave no outcome")
                 results = dict.fromkeys(recipients, unknown)
         finally:
-            _seconds_of(self.queue).observe(perf_counter() - begun)
+            seconds = perf_counter() - begun
+            _seconds_of(self.queue).observe(seconds)
+        self.log_attempt(item, results, seconds)
         for outcome in results.values():
             _attempts_of(self.queue, outcome.kind).inc()
         return results
+
+    def log_attempt(
+        self, item: Item, outcomes: Mapping[str, Outcome], seconds: float, *, given_up: bool = False
+    ) -> None:
+        """Write the outcomes of a transmission into the attempt log: called before `record` and
+        `end`."""
+        if self.attempt_log is None:
+            return
+        attempted = Attempted(
+            queue=self.queue,
+            mail_id=item.mail_id,
+            enqueue_id=item.enqueue_id,
+            number=item.attempt + 1,
+            sender=item.mail.sender,
+            size_bytes=item.size_bytes,
+            accepted_at=item.accepted_at,
+            ended_at=self.clock.now(),
+            seconds=seconds,
+        )
+        self.attempt_log.write(attempted, outcomes, given_up=given_up)
 
     async def record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
         """Record finished recipients. Deferred ones need no record: they stay in the envelope.
@@ -272,6 +299,14 @@ def _must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> bo
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
     return isinstance(ending, RetryItem | PutOffItem)
+
+
+def _deferred_of(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    return {
+        recipient: outcome
+        for recipient, outcome in outcomes.items()
+        if outcome.kind is OutcomeKind.DEFERRED
+    }
 
 
 def _carrying_out(

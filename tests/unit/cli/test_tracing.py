@@ -1,0 +1,97 @@
+"""`postroad trace`: what it finds, and what it tells when it finds nothing."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from click.testing import CliRunner, Result
+
+from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
+from postroad.cli import main
+from postroad.cli.tracing import trace
+from postroad.domain.attempt_log import Attempted
+from postroad.domain.mail import Outcome, OutcomeKind
+
+NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
+DEFERRED = Outcome(OutcomeKind.DEFERRED, "451 4.7.1 greylisted", "mx.example.net")
+DELIVERED = Outcome(OutcomeKind.DELIVERED, "250 2.0.0 ok", "mx.example.net")
+
+
+def write(folder: Path, *, with_addresses: bool = True, at: datetime = NOON) -> None:
+    limits = LogLimits(timedelta(days=1), 2**30, with_addresses)
+    log = FileAttemptLog(folder, limits, lambda: at)
+    for number, outcome in ((2, DELIVERED), (1, DEFERRED)):
+        ended = at + timedelta(minutes=number)
+        attempted = Attempted(
+            "out", UUID(int=2), UUID(int=1), number, "a@x.example", 9, at, ended, 0.5
+        )
+        log.write(attempted, {"b@example.net": outcome, "c@example.org": outcome})
+    log.close()
+
+
+def run(folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(trace, ["--log", str(folder), *options])
+
+
+def test_the_attempts_of_a_recipient_are_printed_in_order_of_time(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    found = run(tmp_path, "--recipient", "B@example.net")
+    first, second = found.stdout.splitlines()
+    assert "a@x.example -> b@example.net  attempt 1  deferred (greylisted)  after 1m" in first
+    assert "attempt 2  delivered  after 2m  site mx.example.net  250 2.0.0 ok" in second
+
+
+def test_json_has_the_whole_line(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    found = run(tmp_path, "--domain", "example.org", "--outcome", "delivered", "--json")
+    (document,) = map(json.loads, found.stdout.splitlines())
+    assert (document["recipient"], document["attempt"]) == ("c@example.org", 2)
+
+
+def test_a_search_by_address_in_a_log_without_addresses_tells_what_to_search_by(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, with_addresses=False)
+
+    found = CliRunner().invoke(
+        main, ["trace", "--log", str(tmp_path), "--recipient", "b@example.net"]
+    )
+    assert found.exit_code == 1
+    assert "--domain" in found.stderr
+    assert "POSTROAD_WORKER_ATTEMPT_LOG_ADDRESSES" in found.stderr
+    assert len(run(tmp_path, "--domain", "example.net").stdout.splitlines()) == 2
+
+
+def test_a_search_for_nothing_is_refused(tmp_path: Path) -> None:
+    found = run(tmp_path)
+    assert (found.exit_code, "--recipient" in found.stderr) == (2, True)
+
+
+def test_nothing_found_is_one_note_and_what_cannot_be_read_another(tmp_path: Path) -> None:
+    write(tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text() + '{"torn')
+
+    found = run(tmp_path, "--domain", "example.com")
+    assert (found.stdout, found.exit_code) == ("", 0)
+    assert "no attempt fits" in found.stderr
+    assert "1 lines cannot be read" in found.stderr
+
+
+@pytest.mark.parametrize(("hours", "count"), [(1, 0), (3, 4)])
+def test_within_is_counted_from_now(tmp_path: Path, hours: int, count: int) -> None:
+    write(tmp_path, at=datetime.now(UTC) - timedelta(hours=2))
+    found = run(tmp_path, "--within", f"{hours}h")
+    assert len(found.stdout.splitlines()) == count
+
+
+def test_what_a_next_hop_writes_moves_no_terminal(tmp_path: Path) -> None:
+    log = FileAttemptLog(tmp_path, LogLimits(timedelta(days=1), 2**30, True), lambda: NOON)
+    attempted = Attempted("out", UUID(int=2), UUID(int=1), 1, None, 9, NOON, NOON, 0.5)
+    log.write(attempted, {"b@example.net": Outcome.failed("550 \x1b[2J gone")})
+
+    assert "\\u001b[2J" in run(tmp_path, "--domain", "example.net").stdout
