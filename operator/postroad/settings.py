@@ -301,6 +301,10 @@ class Intake(_Section):
     tls_key: Path | None = None
 
 
+LEAST_KEY = 16
+"""Characters of a key of hashed addresses, at least."""
+
+
 class AddressKind(Enum):
     """What the lake has of an address."""
 
@@ -319,8 +323,24 @@ class Pipeline(_Section):
     addresses: AddressKind = AddressKind.HASHED
     """What the lake has of addresses; their domains are plain."""
 
-    address_key: Annotated[SecretStr, Field(min_length=16)] | None = None
+    address_key: Annotated[SecretStr, Field(min_length=LEAST_KEY)] | None = None
     """The key of hashed addresses: the same for all runs, or the same address has two hashes."""
+
+    address_key_file: Path | None = None
+    """File with this key, instead of it."""
+
+    summary_file: Path | None = None
+    """File to which a run writes in the end what it did, as JSON. None: none."""
+
+    executors_file: Path | None = None
+    """JSON file about the executors of a driver on Kubernetes, as the operator writes it. None:
+    Spark runs as the option `--master` has it."""
+
+    pod_name: str | None = None
+    """With `executors_file`: the name of the driver's pod."""
+
+    pod_ip: str | None = None
+    """With `executors_file`: its address."""
 
 
 class Settings(_Section):

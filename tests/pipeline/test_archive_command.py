@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
 from uuid import UUID
 
 import pytest
@@ -20,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from postroad import AttemptOutcomes, Mail, Outcome, Selector, open_queue
 from postroad.bootstrap.cluster import connect, s3_access
+from postroad.controller.pipeline_runs import summary
 from postroad.distributed.merge_join import with_marks
 from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.mail import OutcomeKind
@@ -31,9 +34,11 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers
 from postroad.ports.view import ClosedSlice, View
 from postroad.settings import from_environment
+from support.certificates import Certificates
 from support.entry_lines import EntryLine, entry_line
 from support.lake_frames import in_order, lines_in
 from support.servers import cql
+from support.tls_lines import tls_line
 
 pytestmark = [
     pytest.mark.needs("java", "mvn", "rabbitmq", "cassandra", "s3"),
@@ -174,6 +179,31 @@ async def test_the_lake_has_what_the_view_had(
     assert lake.gaps() == ()
     assert lake.run_lines().count() == 2
     assert (await view.limits()).archived_through == after
+
+
+async def test_the_servers_may_offer_tls_only(url: str, real: Servers, tmp_path: Path) -> None:
+    async with open_queue(url, create=True):
+        pass
+    made, settings = Certificates.make(tmp_path), from_environment()
+    context, store = made.server_context(), urlsplit(str(settings.s3.endpoint)).port
+    async with (
+        tls_line(settings.cassandra.port, context) as cassandra,
+        tls_line(store or 80, context) as s3,
+    ):
+        code, output, errors = await archive(
+            url,
+            POSTROAD_CASSANDRA_TLS="verify-ca",
+            POSTROAD_CASSANDRA_PORT=str(cassandra.port),
+            POSTROAD_S3_ENDPOINT=f"https://localhost:{s3.port}",
+            POSTROAD_CA_FILE=str(made.authority),
+            POSTROAD_PIPELINE_SUMMARY_FILE=str(tmp_path / "summary"),
+        )
+
+    assert code == 0, errors
+    assert json.loads(output)["asked"] == 0
+    assert summary((tmp_path / "summary").read_text())["result"].startswith("0 asked")
+    assert cassandra.connections > 0
+    assert s3.connections > 0
 
 
 async def test_a_queue_that_was_never_created_is_named(url: str) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID
 
 import pytest
 from pyspark.sql import SparkSession
 
 import servers
+from postroad.adapters.cassandra.access import Access
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.distributed.merge_join import with_marks
 from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
@@ -26,15 +30,20 @@ from postroad.domain.entries import (
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope, OutcomeKind
 from postroad.domain.slices import EntryKey, Partition
+from postroad.errors import JobFailed
+from postroad.pipeline.key_stores import KeyStores
 from postroad.pipeline.planning import ReadCounts
 from postroad.pipeline.spark.address_columns import plain
 from postroad.pipeline.spark.lake_schema import ENTRIES
 from postroad.pipeline.spark.reading import PartitionReader
 from postroad.pipeline.spark.servers import cassandra_settings
 from postroad.ports.view import View
+from postroad.tls import ClientTls, Encryption
+from support.certificates import Certificates
 from support.entry_lines import EntryLine, entry_line
 from support.keyspaces import keyspace
 from support.lake_frames import in_order, lines_in
+from support.tls_lines import tls_line
 
 __all__ = ["keyspace"]
 
@@ -58,13 +67,21 @@ OUTCOMES = AttemptOutcomes(
 
 
 @pytest.fixture
-def configured(spark: SparkSession, keyspace: str) -> Iterator[SparkSession]:
-    settings = cassandra_settings(servers.cassandra(keyspace))
+def configured(spark: SparkSession, keyspace: str, tmp_path: Path) -> Iterator[SparkSession]:
+    with configuration(spark, servers.cassandra(keyspace), tmp_path):
+        yield spark
+
+
+@contextmanager
+def configuration(spark: SparkSession, access: Access, folder: Path) -> Iterator[None]:
+    settings = cassandra_settings(access, KeyStores(folder))
     for name, value in settings.items():
         spark.conf.set(name, value)
-    yield spark
-    for name in settings:
-        spark.conf.unset(name)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
 
 
 @pytest.fixture
@@ -180,3 +197,36 @@ async def test_an_entry_that_changes_after_the_reading_stays_as_it_was_read(
     await view.delete_rows(partition, datetime(2100, 1, 1, tzinfo=UTC))
 
     assert lines_in(read.entries) == [entry_line(entry, None)]
+
+
+async def test_over_tls_a_server_of_another_authority_is_refused(
+    spark: SparkSession, keyspace: str, store: CassandraViewStore, tmp_path: Path
+) -> None:
+    """The server asks for a client certificate too."""
+    view, partition = store.view("mail.encrypted"), Partition(START, 0)
+    await view.insert(an_entry(partition, 1))
+    stamps = {partition: await view.stamp(partition)}
+    made, other = (Certificates.make(folder) for folder in made_in(tmp_path, "made", "other"))
+    context = made.server_context()
+    context.load_verify_locations(made.authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    plain_access = servers.cassandra(keyspace)
+    async with tls_line(plain_access.port, context) as line:
+        for of in (made, other):
+            tls = ClientTls(of.authority, made.chain, made.key)
+            access = replace(plain_access, port=line.port, encryption=Encryption.VERIFY_CA, tls=tls)
+            with configuration(spark, access, of.authority.parent):
+                reader = PartitionReader(spark, keyspace, "mail.encrypted", plain)
+                if of is other:
+                    with pytest.raises(JobFailed):
+                        await reader.read(stamps)
+                else:
+                    read = await reader.read(stamps)
+                    assert read.counts[partition].rows == 1
+                    assert line.certified > 0
+
+
+def made_in(folder: Path, *names: str) -> Iterator[Path]:
+    for name in names:
+        (folder / name).mkdir()
+        yield folder / name

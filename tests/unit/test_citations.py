@@ -13,7 +13,7 @@ KNOWN = re.compile(
     r"00[0-4]\b|RFC \d+|ADR \d{4}|invariants? \d+|(SP|LQ|SC|AMB)-\d+|FORMAT\.md \d+"
     # Documents of others that have no number are named here once, in full.
     r"|Kubernetes API conventions|Kubernetes documentation|kstatus|client-go, tools/"
-    r"|Zeller and Hildebrandt, |postconf\(5\)"
+    r"|Spark documentation|Zeller and Hildebrandt, |postconf\(5\)"
     r"|Linux, include/uapi/|Docker's reference, |Apache Cassandra, native_protocol_v4\.spec"
 )
 REQUIREMENT = re.compile(r"\b(SP|LQ|SC|AMB)-(\d+)(?:(?:\.\.| to )(?:\1-)?(\d+))?")

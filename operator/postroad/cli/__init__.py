@@ -62,6 +62,7 @@ _PLACES = {
     "erase": "postroad.cli.erasing:erase",
     "config": "postroad.cli.configuration:config",
     "pipeline": "postroad.cli.pipeline:pipeline",
+    "executor": "postroad.cli.executor:executor",
     "verify": "postroad.cli.directories:verify",
     "dump": "postroad.cli.directories:dump",
     "rebuild": "postroad.cli.directories:rebuild",

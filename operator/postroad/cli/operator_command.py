@@ -37,6 +37,13 @@ def _checked_class(_: click.Context, __: click.Parameter, value: str) -> str:
     help="Image of workers and intakes.",
 )
 @click.option(
+    "--pipeline-image",
+    envvar="POSTROAD_OPERATOR_PIPELINE_IMAGE",
+    default="",
+    help="Image of the jobs of spec.pipeline, the target `pipeline` of the Dockerfile. Default: "
+    "none, but what a MailQueue names.",
+)
+@click.option(
     "--class",
     "operator_class",
     callback=_checked_class,
@@ -87,6 +94,7 @@ def _checked_class(_: click.Context, __: click.Parameter, value: str) -> str:
 def operator(
     namespaces: tuple[str, ...],
     image: str,
+    pipeline_image: str,
     operator_class: str,
     lease_namespace: str,
     tasks: int,
@@ -111,6 +119,7 @@ def operator(
     watches.quiet_logs()
     options = program.Options(
         image=image,
+        pipeline_image=pipeline_image,
         namespaces=namespaces,
         operator_class=operator_class,
         lease_namespace=lease_namespace,

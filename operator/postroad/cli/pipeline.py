@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import SecretStr
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import open_archived
+from postroad.cli.pipeline_session import run_stores, spark_session
+from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.distributed.timing import Timing
 from postroad.domain.instants import rfc3339
@@ -22,7 +25,7 @@ from postroad.pipeline.archive import Wanted
 from postroad.pipeline.java import java_home
 from postroad.pipeline.planning import finest_window
 from postroad.pipeline.runs import Run
-from postroad.settings import AddressKind, Settings, from_environment
+from postroad.settings import LEAST_KEY, AddressKind, Settings, from_environment
 
 
 class Instant(click.ParamType[datetime]):
@@ -77,7 +80,9 @@ def archive(
     def wanted(start: datetime) -> bool:
         return (first is None or first <= start) and (before is None or start < before)
 
-    run = asyncio.run(_archive(url, settings, master, wanted))
+    run, through = asyncio.run(_archive(url, settings, master, wanted))
+    lag = None if through is None else run.ended - through
+    write_summary(settings.pipeline.summary_file, run.counts, lag=lag)
     values = {
         "run_id": str(run.run_id),
         "began_at": rfc3339(run.began),
@@ -88,33 +93,33 @@ def archive(
     say(values, as_json=as_json, text=f"archived: {text or 'nothing is closed yet'}")
 
 
-async def _archive(url: str, settings: Settings, master: str, wanted: Wanted) -> Run:
+async def _archive(
+    url: str, settings: Settings, master: str, wanted: Wanted
+) -> tuple[Run, datetime | None]:
+    """Return the run, and the instant before which all is archived."""
     files = _installed(settings)
     key = _address_key(settings)
-    async with open_archived(url, settings) as queue:
-        from postroad.pipeline.spark import archiving, servers
-        from postroad.pipeline.spark.address_columns import column_of
-        from postroad.pipeline.spark.session import open_session
+    with run_stores(settings) as stores:
+        async with open_archived(url, settings) as queue:
+            from postroad.pipeline.spark import archiving, servers
+            from postroad.pipeline.spark.address_columns import column_of
 
-        source = archiving.ArchivedTables(
-            view=queue.view,
-            keyspace=queue.cassandra.keyspace,
-            queue=str(queue.name),
-            step=finest_window(queue.events),
-            row_lifetime=queue.row_lifetime,
-            timing=Timing(),
-            settings=servers.cassandra_settings(queue.cassandra),
-        )
-        place = archiving.LakePlace(
-            servers.lake_folder(queue.bucket, queue.name), servers.s3_settings(queue.s3)
-        )
-        session = await asyncio.to_thread(open_session, master, archiving.SESSION, files)
-        try:
-            session.sparkContext.setLogLevel("FATAL")  # what fails is raised, in one line
-            kept = column_of(settings.pipeline.addresses, key)
-            return await archiving.archive(session, source, place, kept, MachineClock(), wanted)
-        finally:
-            session.stop()
+            source = archiving.ArchivedTables(
+                view=queue.view,
+                keyspace=queue.cassandra.keyspace,
+                queue=str(queue.name),
+                step=finest_window(queue.events),
+                row_lifetime=queue.row_lifetime,
+                timing=Timing(),
+                settings=servers.cassandra_settings(queue.cassandra, stores),
+            )
+            place = archiving.LakePlace(
+                servers.lake_folder(queue.bucket, queue.name), servers.s3_settings(queue.s3)
+            )
+            async with spark_session(settings, stores, files, master) as session:
+                kept = column_of(settings.pipeline.addresses, key)
+                run = await archiving.archive(session, source, place, kept, MachineClock(), wanted)
+            return run, (await queue.view.limits()).archived_through
 
 
 def _installed(settings: Settings) -> list[Path]:
@@ -131,10 +136,22 @@ def _jars_folder(settings: Settings) -> Path:
 
 def _address_key(settings: Settings) -> bytes:
     """Raises: InvalidSettings where addresses are to be hashed without a key."""
-    key = settings.pipeline.address_key
+    key = settings.pipeline.address_key or _key_in(settings.pipeline.address_key_file)
     if key is None and settings.pipeline.addresses is AddressKind.HASHED:
         raise InvalidSettings(
             "POSTROAD_PIPELINE_ADDRESS_KEY: hashes of addresses need a key",
             hint="set one and keep it, or set POSTROAD_PIPELINE_ADDRESSES to plain or none",
         )
     return b"" if key is None else key.get_secret_value().encode()
+
+
+def _key_in(file: Path | None) -> SecretStr | None:
+    if file is None:
+        return None
+    try:
+        key = file.read_text().strip("\r\n")
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"POSTROAD_PIPELINE_ADDRESS_KEY_FILE: {error}") from error
+    if len(key) < LEAST_KEY:
+        raise InvalidSettings(f"{file}: a key of addresses has at least {LEAST_KEY} characters")
+    return SecretStr(key)

@@ -1,7 +1,7 @@
 """Cassandra and S3 as settings of Spark.
 
 They are given to a session that runs: PySpark would write what it starts with onto the command line
-of Java, secrets too.
+of Java, secrets too. Only the authorities of the object store are options of Java itself.
 """
 
 from __future__ import annotations
@@ -12,16 +12,30 @@ from postroad.adapters.cassandra.access import Access as CassandraAccess
 from postroad.adapters.s3.access import Access as S3Access
 from postroad.domain.names import QueueName
 from postroad.errors import InvalidSettings
-from postroad.tls import Encryption
+from postroad.pipeline.key_stores import PASSWORD, KeyStores
+from postroad.pipeline.spark.session import SETTINGS
+from postroad.tls import ClientTls, Encryption
 
 _NO_SCAN = str(2**62)
 """Partitions from which on the connector would read whole tables instead."""
 
+_CIPHERS = ",".join(
+    (
+        "TLS_AES_256_GCM_SHA384",
+        "TLS_AES_128_GCM_SHA256",
+        *(
+            f"TLS_ECDHE_{kind}_WITH_AES_{cipher}"
+            for kind in ("ECDSA", "RSA")
+            for cipher in ("256_GCM_SHA384", "128_GCM_SHA256")
+        ),
+    )
+)
+"""Of TLS 1.3, and of 1.2 with forward secrecy: those that the connector would use without are old
+ones alone, which servers refuse."""
 
-def cassandra_settings(access: CassandraAccess) -> Mapping[str, str]:
-    """Return the connector's settings. Raises: InvalidSettings, CredentialsMissing."""
-    if access.encryption is not Encryption.DISABLED:
-        raise InvalidSettings("POSTROAD_CASSANDRA_TLS: the pipeline reads without TLS only")
+
+def cassandra_settings(access: CassandraAccess, stores: KeyStores) -> Mapping[str, str]:
+    """Return the connector's settings. Raises: InvalidSettings, CredentialsMissing, TlsRefused."""
     given = {
         "connection.host": ",".join(access.contact_points),
         "connection.port": str(access.port),
@@ -36,15 +50,54 @@ def cassandra_settings(access: CassandraAccess) -> Mapping[str, str]:
     password = access.password if login is None else login.password
     if username is not None:
         given |= {"auth.username": username, "auth.password": password or ""}
+    if access.encryption is not Encryption.DISABLED:
+        given |= _encrypted(access, stores)
     return {f"spark.cassandra.{name}": value for name, value in given.items()}
 
 
-def s3_settings(access: S3Access) -> Mapping[str, str]:
-    """Return Hadoop's settings of the store. Raises: InvalidSettings, CredentialsMissing."""
-    if access.ca_file is not None:
+def _encrypted(access: CassandraAccess, stores: KeyStores) -> Mapping[str, str]:
+    if access.encryption is Encryption.VERIFY_FULL:
         raise InvalidSettings(
-            "POSTROAD_S3_CA_FILE: the pipeline knows the authorities of Java only"
+            "POSTROAD_CASSANDRA_TLS=verify-full: Spark's connector to Cassandra checks the "
+            "authority of a certificate, and no names",
+            hint="run the pipeline with verify-ca and an authority that vouches for Cassandra's "
+            "nodes alone (POSTROAD_CASSANDRA_CA_FILE)",
         )
+    tls = access.tls
+    given = {
+        "enabled": "true",
+        "enabledAlgorithms": _CIPHERS,
+        "trustStore.path": str(stores.trusted("cassandra", tls)),
+        "trustStore.password": PASSWORD,
+        "clientAuth.enabled": "false",
+    }
+    if tls.certificate is not None:
+        given |= {
+            "clientAuth.enabled": "true",
+            "keyStore.path": str(stores.shown("cassandra", tls.certificate, tls.key)),
+            "keyStore.password": PASSWORD,
+        }
+    return {f"connection.ssl.{name}": value for name, value in given.items()}
+
+
+def java_settings(access: S3Access, stores: KeyStores) -> Mapping[str, str]:
+    """Return what a session has to start with so that Java trusts the store's authorities. Raises:
+    TlsRefused."""
+    name = "spark.driver.extraJavaOptions"
+    return {name: " ".join((SETTINGS[name], *trust_options(access, stores)))}
+
+
+def trust_options(access: S3Access, stores: KeyStores) -> tuple[str, ...]:
+    """Return the options with which Java trusts the store's authorities. Raises: TlsRefused."""
+    if access.endpoint is not None and not access.endpoint.startswith("https:"):
+        return ()
+    store = stores.trusted("s3", ClientTls(access.ca_file))
+    options = {"": store, "Password": PASSWORD, "Type": "PKCS12"}
+    return tuple(f"-Djavax.net.ssl.trustStore{name}={each}" for name, each in options.items())
+
+
+def s3_settings(access: S3Access) -> Mapping[str, str]:
+    """Return Hadoop's settings of the store. Raises: CredentialsMissing."""
     given = {
         "endpoint.region": access.region,
         # Without it, writes to stores that are like S3 hang.

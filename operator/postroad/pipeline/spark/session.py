@@ -1,4 +1,4 @@
-"""Starts Spark in this process, on Java 17. Source: ADR 0047."""
+"""Starts Spark on Java 17: in this process, or with executors elsewhere. Source: ADR 0047."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from postroad.pipeline.java import java_home
@@ -30,12 +31,22 @@ def open_session(
     settings: Mapping[str, str] | None = None,
     jars: Iterable[Path] = (),
 ) -> SparkSession:
-    """Start Spark, or return the session of this process. Raises: NotInstalled."""
+    """Start Spark, or return the session of this process. Executors elsewhere have the jars in
+    images of their own. Raises: NotInstalled."""
     os.environ["JAVA_HOME"] = str(java_home(os.environ.get("JAVA_HOME")))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take PATH's python3
     builder = SparkSession.builder.master(master).appName("postroad")
-    wanted = {**SETTINGS, **(settings or {}), "spark.jars": ",".join(map(str, jars))}
+    wanted = {**SETTINGS, **(settings or {})}
+    if master.startswith("local"):
+        wanted["spark.jars"] = ",".join(map(str, jars))
+    else:  # from `spark.jars`, executors would fetch them, each all of them
+        wanted["spark.driver.extraClassPath"] = ":".join(map(str, jars))
     for name, value in wanted.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def own_jars() -> Path:
+    """Return the folder of the jars that PySpark brings."""
+    return Path(pyspark.__file__).parent / "jars"
