@@ -1,4 +1,5 @@
-# One image for all long-running parts: `postroad operator|worker|intake`.
+# One image for all long-running parts: `postroad operator|worker|intake`. The target `pipeline` is
+# another one for the jobs of the data pipeline, with Java, Spark and its jars.
 # It runs as uid 10001 on a read-only root file system with a writable /tmp.
 # Libraries and postroad lie in layers of their own: a change of postroad is a small layer.
 # A release names the base by its digest (README.md); the image's labels have that and the revision.
@@ -23,7 +24,23 @@ RUN /opt/build/bin/hatchling build -t wheel \
  && python -m compileall -q --invalidation-mode unchecked-hash /opt/postroad \
  && PYTHONPATH=/opt/postroad /opt/postroad/bin/postroad --version
 
-FROM $BASE
+# PySpark is in the registry as source alone: Spark's jars with Python beside them.
+FROM libraries AS pipeline-libraries
+COPY locks/build.txt locks/pipeline.txt locks/
+RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes -r locks/build.txt \
+ && /opt/build/bin/pip install --require-hashes --no-build-isolation --no-binary pyspark \
+        --target /opt/pipeline -r locks/pipeline.txt \
+ && rm -rf /opt/pipeline/pyspark/examples /opt/pipeline/pyspark/data /opt/pipeline/bin \
+ && python -m compileall -q --invalidation-mode unchecked-hash /opt/pipeline
+
+# A build context of this name takes its place, where the jars are there already:
+# --build-context jars=$HOME/.cache/postroad/jars
+FROM build AS jars
+RUN apt-get update && apt-get install -y --no-install-recommends maven
+RUN PYTHONPATH=/opt/postroad POSTROAD_PIPELINE_JARS=/jars /opt/postroad/bin/postroad pipeline fetch
+WORKDIR /jars
+
+FROM $BASE AS runtime
 LABEL org.opencontainers.image.title="postroad" \
       org.opencontainers.image.description="Distributed mail queues on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"
@@ -48,6 +65,19 @@ ENV PATH=/opt/postroad/bin:/opt/libraries/bin:$PATH \
 USER 10001:10001
 EXPOSE 2525 8080
 ENTRYPOINT ["postroad"]
+
+FROM runtime AS pipeline
+USER 0
+RUN apt-get update \
+ && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+ && rm -rf /var/cache/apt /var/lib/apt/lists
+COPY --from=pipeline-libraries /opt/pipeline /opt/pipeline
+COPY --from=jars *.jar /opt/jars/
+ENV PYTHONPATH=/opt/postroad:/opt/pipeline \
+    POSTROAD_PIPELINE_JARS=/opt/jars
+USER 10001:10001
+
+FROM runtime
 # Last, so that another revision with the same files has the same layers.
 ARG BASE
 ARG REVISION=unknown

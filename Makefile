@@ -30,8 +30,9 @@ lock: setup ## resolve the dependencies anew
 	$(PY) -m pip install -q uv
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator --extra pipeline --extra dev -o locks/dev.txt pyproject.toml
 	$(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --extra operator -c locks/dev.txt -o locks/run.txt pyproject.toml
+	echo 'pyspark>=3.5.9,<3.6' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/pipeline.txt -
 	echo 'matplotlib>=3.10' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/plots.txt -
-	echo hatchling | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
+	printf 'hatchling\nsetuptools\nwheel\n' | $(PY) -m uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header -c locks/dev.txt -o locks/build.txt -
 
 manifests: setup ## render manifests/ from the chart, copy the CRDs into it
 	cd tests && ../$(PY) -m support.chart

@@ -97,6 +97,10 @@ def _parser() -> argparse.ArgumentParser:
     image.add_argument("context", metavar="CONTEXT", type=Path, help="folder with a Dockerfile")
     image.add_argument("name", metavar="NAME:TAG")
     image.add_argument("--file", type=Path, help="another Dockerfile than the context's")
+    image.add_argument("--target", help="a stage of the Dockerfile; default: the last one")
+    image.add_argument(
+        "--build-context", dest="more", action="append", default=[], metavar="NAME=FOLDER"
+    )
     text = "clusters of three nodes each, and faults in them (`cluster --help`)"
     clusters.commands.describe(commands.add_parser("cluster", help=text))
     kubectl = add("kubectl", "run kubectl against the cluster", _kubectl, servers=False)
@@ -149,7 +153,10 @@ def _line(change: str, stack: Stack, options: argparse.Namespace) -> None:
 
 
 def _image(stack: Stack, options: argparse.Namespace) -> None:
-    stack.image(options.context, options.name, options.file)
+    more = {
+        name: Path(folder) for name, _, folder in (each.partition("=") for each in options.more)
+    }
+    stack.image(options.context, options.name, options.file, options.target, more)
 
 
 def _kubectl(stack: Stack, options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ Source: Docker's reference, "Dockerignore files".
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 
@@ -19,6 +19,15 @@ def digest(context: Path) -> str:
         total.update(f"{name}\0{path.lstat().st_mode:o}\0".encode())
         total.update(hashlib.sha256(content).digest())
     return total.hexdigest()
+
+
+def options(target: str | None, more: Mapping[str, Path] | None) -> list[str | Path]:
+    """Return the options of a build that choose a stage of the Dockerfile (None: the last one), and
+    give further contexts by their names."""
+    chosen: list[str | Path] = [] if target is None else ["--target", target]
+    for name, folder in (more or {}).items():
+        chosen += ["--build-context", f"{name}={folder}"]
+    return chosen
 
 
 def files(context: Path) -> Iterator[Path]:

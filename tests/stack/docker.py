@@ -9,11 +9,11 @@ import functools
 import json
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from stack import folders, kube, processes, rabbitmq, s3
+from stack import contexts, folders, kube, processes, rabbitmq, s3
 from stack.cassandra import Cassandra
 from stack.cluster import Cluster
 from stack.errors import MissingRequirement, StackError
@@ -291,7 +291,14 @@ class KindCluster(Container, Cluster):
         processes.kill_members(self.directory)
         super().end()
 
-    def build_image(self, context: Path, name: str, dockerfile: Path | None) -> None:
+    def build_image(
+        self,
+        context: Path,
+        name: str,
+        dockerfile: Path | None,
+        target: str | None = None,
+        more: Mapping[str, Path] | None = None,
+    ) -> None:
         """Build an image with Docker and give it to the cluster."""
         run(
             "docker",
@@ -300,6 +307,7 @@ class KindCluster(Container, Cluster):
             name,
             "--file",
             dockerfile or context / "Dockerfile",
+            *contexts.options(target, more),
             context,
         )
         run("kind", "load", "docker-image", name, "--name", self.cluster)

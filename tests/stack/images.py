@@ -13,7 +13,7 @@ import shutil
 import ssl
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from stack import cache, contexts, folders, locks, packages
@@ -35,15 +35,24 @@ KEPT_LAYERS = 40
 UNNEEDED = ("var/cache/apt", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "var/log")
 
 
-def build(context: Path, name: str, progress: Progress, dockerfile: Path | None = None) -> Path:
-    """Build an image; returns its archive, at once when the context has not changed.
+def build(
+    context: Path,
+    name: str,
+    progress: Progress,
+    dockerfile: Path | None = None,
+    target: str | None = None,
+    more: Mapping[str, Path] | None = None,
+) -> Path:
+    """Build an image; returns its archive, at once when the context has not changed. `target`: a
+    stage of the Dockerfile, the last one by default. `more`: further contexts by their names, whose
+    content follows from the first one's.
 
     Raises:
         StepFailed: the build failed; its log has the reason.
         MissingRequirement: this machine cannot build images.
     """
     packages.ensure(DEBIAN, progress)
-    entry = _entry(context, name, progress, dockerfile)
+    entry = _entry(context, name, progress, dockerfile, target, more)
     archive = entry.ensure(progress) / "image.tar"
     os.utime(entry.path)
     _forget_old(folders.cache_directory() / "images")
@@ -57,8 +66,16 @@ def missing(context: Path, name: str) -> list[str]:
     return ["image"] if _base_mark().exists() else ["base image", "image"]
 
 
-def _entry(context: Path, name: str, progress: Progress, dockerfile: Path | None = None) -> Entry:
+def _entry(
+    context: Path,
+    name: str,
+    progress: Progress,
+    dockerfile: Path | None = None,
+    target: str | None = None,
+    more: Mapping[str, Path] | None = None,
+) -> Entry:
     dockerfile = dockerfile or context / "Dockerfile"
+    chosen = contexts.options(target, more)
     if not dockerfile.is_file():
         raise StackError(f"there is no {dockerfile}")
     name = full_name(name)
@@ -72,14 +89,15 @@ def _entry(context: Path, name: str, progress: Progress, dockerfile: Path | None
             with _machine_settings() as mounts:
                 command = _buildah(
                     *("build", "--layers", "--isolation", "chroot", "--pull-never"),
-                    *("--network", "host", *mounts),
+                    *("--network", "host", *mounts, *chosen),
                     *("--file", dockerfile, "--tag", name, context),
                 )
                 cache.run(command, log)
             target = f"docker-archive:{folder}/image.tar:{name}"
             cache.run(_buildah("push", "-q", name, target), log)
 
-    key = cache.key_of(name, RECIPE, dockerfile.read_bytes(), contexts.digest(context))
+    digest = contexts.digest(context)
+    key = cache.key_of(name, RECIPE, target or "", dockerfile.read_bytes(), digest)
     safe = name.replace("/", "_").replace(":", "_")
     return Entry(f"images/{safe}", key, f"image {name}: build", make)
 

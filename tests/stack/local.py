@@ -123,14 +123,22 @@ class Stack:
             if ports := server.service_ports():
                 self.kubernetes.publish_ports(namespace, server.name, ports)
 
-    def image(self, context: Path, name: str, dockerfile: Path | None = None) -> None:
-        """Build an image, unless its context is unchanged, and give it to the cluster."""
+    def image(
+        self,
+        context: Path,
+        name: str,
+        dockerfile: Path | None = None,
+        target: str | None = None,
+        more: Mapping[str, Path] | None = None,
+    ) -> None:
+        """Build an image, unless its context is unchanged, and give it to the cluster. `target`: a
+        stage of the Dockerfile; `more`: further contexts by their names."""
         cluster = self.kubernetes
         if isinstance(cluster, docker.KindCluster):
             with self.progress.step(f"image {name}: build and load"):
-                cluster.build_image(context, name, dockerfile)
+                cluster.build_image(context, name, dockerfile, target, more)
             return
-        archive = images.build(context, name, self.progress, dockerfile)
+        archive = images.build(context, name, self.progress, dockerfile, target, more)
         with self.progress.step(f"image {name}: load"):
             cluster.load_image(archive)
 
