@@ -178,16 +178,17 @@ async def test_an_object_of_a_childs_name_with_another_owner_stays(operator: Run
     await operator.until_ready()
 
 
-async def test_a_condition_names_spark_jobs_that_this_release_does_not_run(
+async def test_a_schedule_of_the_pipeline_that_is_none_is_named_by_its_field(
     operator: Running,
 ) -> None:
     await operator.apply_cluster()
-    pipeline = {"audit": {"schedule": "30 3 * * *"}}
+    pipeline = {"archive": {"schedule": "30 3 * *"}}
     await operator.apply(mail_queue(operator.namespace, pipeline=pipeline))
     await operator.until_ready()
 
     conditions = await operator.conditions()
-    assert conditions["PipelineReady"]["reason"] == "NotSupported"
+    assert conditions["PipelineReady"]["reason"] == "InvalidSpec"
+    assert "spec.pipeline.archive.schedule" in conditions["PipelineReady"]["message"]
 
 
 async def test_a_network_that_is_none_stops_no_pods_and_is_named(operator: Running) -> None:

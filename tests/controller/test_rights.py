@@ -12,13 +12,16 @@ import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.api import (
+    CRON_JOB,
     DEPLOYMENT,
     MAIL_QUEUE,
     QUEUE_CLUSTER,
+    ROLE_BINDING,
     ROTATE,
     SECRET,
     SERVICE_ACCOUNT,
 )
+from postroad.errors import KubernetesRefused
 from postroad.logins import LOGIN
 from postroad.ports.kubernetes import Kind
 from support.access_to_kubernetes import with_token
@@ -36,6 +39,12 @@ LEASE_ROLE = Kind(RBAC, "Role", "roles")
 LEASE_BINDING = Kind(RBAC, "RoleBinding", "rolebindings")
 INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
 USERS = INSTALL.with_name("users.yaml")
+PIPELINE = {
+    "archive": {"schedule": "@hourly"},
+    "addresses": {"keep": "none"},
+    "image": "postroad-pipeline:1",
+    "executors": {"instances": 1},
+}
 WITH_USERS = {
     "uri": "amqp://rabbitmq:5672/%2F",
     "managementURL": "http://rabbitmq:15672",
@@ -91,12 +100,24 @@ async def test_nothing_is_forbidden_in_the_life_of_a_queue(
     try:
         await operator.apply_cluster(allowedNamespaces={"from": "Selector", "selector": {}})
         await operator.apply(
-            mail_queue(namespace, workers=workers(), intake=intake(), deletionPolicy="Delete")
+            mail_queue(
+                namespace,
+                workers=workers(),
+                intake=intake(),
+                pipeline=PIPELINE,
+                deletionPolicy="Delete",
+            )
         )
         await operator.until_ready()
         await operator.change({"workers": {"replicas": 2}})
         await operator.until(lambda found: found["WorkersReady"]["status"] == "False")
-        await operator.change({"workers": {"replicas": 0}, "intake": None})
+        assert await api.get(CRON_JOB, namespace, "outgoing-archive")
+        assert await api.get(ROLE_BINDING, namespace, "outgoing-pipeline")
+        found = await operator.conditions()
+        assert found["PipelineReady"]["status"] == "True", found["PipelineReady"]
+        await operator.change(
+            {"workers": {"replicas": 0}, "intake": None, "pipeline": {"executors": None}}
+        )
         await operator.until_ready()
         worker = await api.get(DEPLOYMENT, namespace, "outgoing-worker")
         assert worker
@@ -113,6 +134,27 @@ async def test_nothing_is_forbidden_in_the_life_of_a_queue(
 
     assert [each for each in unprivileged.calls if each.refusal] == []
     assert {"Ready", "Deleted"} <= {each["reason"] for each in await operator.events()}
+
+
+async def test_the_operator_gives_the_role_of_drivers_and_no_other(
+    api: ApiServer, unprivileged: RecordingApi, namespace: str
+) -> None:
+    def binding(role: str) -> dict[str, Any]:
+        metadata = {"name": f"to-{role}", "namespace": namespace}
+        group = "rbac.authorization.k8s.io"
+        return {
+            "apiVersion": RBAC,
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": "any", "namespace": namespace}],
+        }
+
+    await unprivileged.apply(ROLE_BINDING, binding("postroad-pipeline"))
+    for other in ("admin", "view", f"postroad-operator-{namespace}"):
+        with pytest.raises(KubernetesRefused):
+            await unprivileged.apply(ROLE_BINDING, binding(other))
+        assert await api.get(ROLE_BINDING, namespace, f"to-{other}") is None
 
 
 @pytest.fixture

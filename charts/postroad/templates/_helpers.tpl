@@ -19,6 +19,10 @@ app.kubernetes.io/component: operator
 {{- end }}
 {{- end }}
 
+{{- define "postroad.pipelineRole" -}}
+postroad-pipeline{{ if ne .Values.class "default" }}-{{ .Values.class }}{{ end }}
+{{- end }}
+
 {{- define "postroad.subjects" -}}
 - kind: ServiceAccount
   name: {{ include "postroad.name" . }}
@@ -53,12 +57,9 @@ capabilities:
 - apiGroups: [postroad.dev]
   resources: [mailqueues/finalizers]
   verbs: [update]
-# Children of MailQueues. ConfigMaps and ServiceAccounts end with their owner.
+# Children of MailQueues.
 - apiGroups: [""]
-  resources: [configmaps, serviceaccounts]
-  verbs: [get, list, watch, create, patch]
-- apiGroups: [""]
-  resources: [services]
+  resources: [configmaps, serviceaccounts, services]
   verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [deployments]
@@ -66,6 +67,21 @@ capabilities:
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
   verbs: [get, list, watch, create, patch, delete]
+# Jobs of the pipeline: their CronJobs, and how the last runs went.
+- apiGroups: [batch]
+  resources: [cronjobs]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [batch]
+  resources: [jobs]
+  verbs: [list]
+# A job with executors makes pods. The operator can give its ServiceAccount this role and no other.
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [rolebindings]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [rbac.authorization.k8s.io]
+  resources: [clusterroles]
+  resourceNames: [{{ include "postroad.pipelineRole" . }}]
+  verbs: [bind]
 # Whether an autoscaler scales a Deployment that another process scaled.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]
@@ -78,7 +94,7 @@ capabilities:
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get]
-# Whether programs of a queue that is deleted still run.
+# Whether programs of a queue that is deleted still run, and what a job wrote in the end.
 - apiGroups: [""]
   resources: [pods]
   verbs: [list]

@@ -47,6 +47,9 @@ APPLIED_HASH = f"{GROUP}/applied-hash"
 """Annotation of a child: hash of what the operator last applied. An equal hash saves the write; a
 different one also shows fields that are no longer wanted."""
 
+PIPELINE_JOB = f"{GROUP}/job"
+"""Label of what runs a job of the pipeline, with the name of the job."""
+
 MANAGED_BY = "app.kubernetes.io/managed-by"
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
@@ -60,7 +63,12 @@ SERVICE = Kind("v1", "Service", "services")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount", "serviceaccounts")
 DEPLOYMENT = Kind("apps/v1", "Deployment", "deployments")
 DISRUPTION_BUDGET = Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets")
-CHILDREN = (CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET)
+CRON_JOB = Kind("batch/v1", "CronJob", "cronjobs")
+ROLE_BINDING = Kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings")
+CHILDREN = (
+    *(CONFIG_MAP, SERVICE_ACCOUNT, SERVICE, DEPLOYMENT, DISRUPTION_BUDGET),
+    *(CRON_JOB, ROLE_BINDING),
+)
 """The kinds that the operator creates for a MailQueue."""
 
 AUTOSCALERS = (
@@ -71,6 +79,7 @@ AUTOSCALERS = (
 
 SECRET = Kind("v1", "Secret", "secrets")
 POD = Kind("v1", "Pod", "pods")
+JOB = Kind("batch/v1", "Job", "jobs")
 NAMESPACE = Kind("v1", "Namespace", "namespaces")
 EVENT = Kind("events.k8s.io/v1", "Event", "events")
 LEASE = Kind("coordination.k8s.io/v1", "Lease", "leases")

@@ -194,7 +194,7 @@ def declared_hash(queue: Queue, context: PodContext) -> str:
     """Return a hash of what users declare of the pods of a queue. Defaults are left out, so that
     fields which a newer operator brings change nothing."""
     specs = (
-        queue.spec.model_dump(mode="json", exclude_defaults=True),
+        queue.spec.model_dump(mode="json", exclude_defaults=True, exclude={"pipeline"}),
         context.cluster.model_dump(
             mode="json", exclude_defaults=True, include={"rabbitmq", "cassandra", "s3"}
         ),

@@ -26,6 +26,16 @@ def lease_name(operator_class: str) -> str:
     return f"postroad-operator-{operator_class}"
 
 
+def pipeline_role(operator_class: str) -> str:
+    """Return the name of the ClusterRole that an installation of a class ships for drivers.
+
+    >>> pipeline_role("default"), pipeline_role("canary")
+    ('postroad-pipeline', 'postroad-pipeline-canary')
+    """
+    end = "" if operator_class == DEFAULT_CLASS else f"-{operator_class}"
+    return f"postroad-pipeline{end}"
+
+
 def class_of_cluster(cluster: Mapping[str, Any]) -> str:
     """Return the class of a QueueCluster."""
     return cluster["spec"].get("operatorClass") or DEFAULT_CLASS

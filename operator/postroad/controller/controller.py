@@ -17,7 +17,7 @@ from postroad.controller.actions import read, reconciling
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import count_error
 from postroad.controller.claims import adopted_by
-from postroad.controller.classes import OperatorClass
+from postroad.controller.classes import OperatorClass, pipeline_role
 from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.cluster_spec import DEFAULT_CLASS, pace_of
@@ -30,7 +30,7 @@ from postroad.controller.figures import Turns
 from postroad.controller.finalizers import has_finalizer
 from postroad.controller.keeping import is_left
 from postroad.controller.leftovers import Leftovers
-from postroad.controller.queue_resource import asks_to_rotate, cluster_of
+from postroad.controller.queue_resource import PipelineProgram, asks_to_rotate, cluster_of
 from postroad.controller.queues import Queues
 from postroad.controller.remembered_reads import RememberedReads
 from postroad.controller.reporting import Reporter
@@ -85,6 +85,7 @@ class Controller:
         clock: Clock,
         randomness: Randomness,
         image: str,
+        pipeline_image: str = "",
         namespaces: Sequence[str] = (),
         intervals: Intervals | None = None,
         ambient_credentials: bool = False,
@@ -125,6 +126,7 @@ class Controller:
             image,
             self._intervals.full,
             self._upgrades,
+            PipelineProgram(pipeline_image, pipeline_role(operator_class)),
         )
         self._deletion = Deletion(
             watched, self._clusters, reporter, clock, self._engines, leftovers
@@ -177,6 +179,7 @@ class Controller:
         metrics.WORKQUEUE_OLDEST.samples = lambda: [((), work.oldest_seconds())]
         metrics.RESOURCE_CONDITIONS.samples = states.conditions
         metrics.QUEUE_MAILS.samples = states.mails
+        metrics.PIPELINE_JOBS.samples = states.jobs
 
     # Events of the watches
 

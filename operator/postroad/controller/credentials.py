@@ -20,6 +20,7 @@ from pydantic import SecretStr
 
 from postroad.controller.api import CONFIG_MAP, SECRET
 from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.pipeline_spec import ADDRESS_KEY
 from postroad.controller.remembered_reads import Reads
 from postroad.controller.server_tls import (
     AUTHORITIES_KEY,
@@ -31,6 +32,7 @@ from postroad.controller.server_tls import (
 from postroad.controller.spec_parts import LocalReference
 from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
 from postroad.logins import LOGIN, S3_LOGIN
+from postroad.settings import LEAST_KEY
 from postroad.tls import server_context
 
 UNREADABLE = (CredentialsMissing, CertificateUnusable, KubernetesRefused)
@@ -148,6 +150,16 @@ async def check_certificate(api: Reads, namespace: str, name: str) -> None:
     Raises: CredentialsMissing, CertificateUnusable.
     """
     await _read_certificate(api, namespace, name)
+
+
+async def check_address_key(api: Reads, namespace: str, reference: LocalReference) -> None:
+    """Check that a Secret has a key for hashed addresses. Raises: CredentialsMissing."""
+    found = await _read(api, namespace, reference, (ADDRESS_KEY,))
+    if len(found[ADDRESS_KEY]) < LEAST_KEY:
+        raise CredentialsMissing(
+            f"`{ADDRESS_KEY}` of Secret {namespace}/{reference.name} has fewer than {LEAST_KEY} "
+            "characters (spec.pipeline.addresses.keyRef)"
+        )
 
 
 async def _read_certificate(api: Reads, namespace: str, name: str) -> str:

@@ -17,7 +17,7 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, NAMESPACE, POD
+from postroad.controller.api import CRON_JOB, DEPLOYMENT, INSTANCE, MAIL_QUEUE, NAMESPACE, POD
 from postroad.controller.attempts import invalid_fields
 from postroad.controller.claimed_parts import ClaimedParts
 from postroad.controller.clusters import Cluster, Clusters
@@ -226,11 +226,12 @@ class Deletion:
         return SOON
 
     async def _end_pods(self, queue: Queue) -> list[str]:
-        """Delete the Deployments; return the pods that still run."""
-        for (kind, _), child in (await find_children(self._api, queue)).items():
-            if kind == DEPLOYMENT.name:
-                await self._api.delete(DEPLOYMENT, child)
-                log_action("deleted a child", child=f"Deployment {child['metadata']['name']}")
+        """Delete what makes pods; return the pods that still run."""
+        makers = {each.name: each for each in (DEPLOYMENT, CRON_JOB)}
+        for (kind, name), child in (await find_children(self._api, queue)).items():
+            if kind in makers:
+                await self._api.delete(makers[kind], child)
+                log_action("deleted a child", child=f"{kind} {name}")
         labels = f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name.name}"
         pods = await self._api.list(POD, queue.name.namespace, labels)
         over = ("Succeeded", "Failed")

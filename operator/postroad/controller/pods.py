@@ -32,6 +32,20 @@ FIRST_UNPRIVILEGED_PORT = 1024
 GRACE_SECONDS = 30
 """From SIGTERM to SIGKILL; workers and intake drain within 25 s (`drain_seconds`)."""
 
+POD_SECURITY: Mapping[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Mapping[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""Of the profile `restricted`."""
+
 DEFAULT_RESOURCES = {
     "requests": {"cpu": "100m", "memory": "128Mi"},
     "limits": {"memory": "512Mi"},
@@ -78,14 +92,8 @@ def _pod_spec(
     queue: Queue, context: PodContext, component: str, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    volumes += [each.volume() for each in _server_files(queue, context, component)]
-    security: dict[str, Any] = {
-        "runAsNonRoot": True,
-        "runAsUser": USER,
-        "runAsGroup": USER,
-        "fsGroup": USER,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    volumes += [each.volume() for each in server_files(queue, context, component)]
+    security: dict[str, Any] = dict(POD_SECURITY)
     intake = queue.spec.intake if component == "intake" else None
     if intake and intake.tls:
         secret = {"secretName": intake.tls.secret_ref.name, "defaultMode": READ_BY_GROUP}
@@ -130,7 +138,7 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
         ]
         if intake.tls:
             mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
-    for files in _server_files(queue, context, component):
+    for files in server_files(queue, context, component):
         mounts.append(files.mount())
         environment += [
             {"name": f"POSTROAD_{name}", "value": value}
@@ -147,16 +155,12 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
         "livenessProbe": _probe("/healthz", period=10, failures=6),
         "startupProbe": _probe("/healthz", period=2, failures=60),
         "resources": DEFAULT_RESOURCES,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": dict(CONTAINER_SECURITY),
         "volumeMounts": mounts,
     }
 
 
-def _server_files(queue: Queue, context: PodContext, component: str) -> list[ServerFiles]:
+def server_files(queue: Queue, context: PodContext, component: str) -> list[ServerFiles]:
     """Return the files with which a component connects. They stand in the pod template: containers
     of an earlier template read the ConfigMap when they restart, and have no such files."""
     cluster, workers = context.cluster, queue.spec.workers

@@ -61,6 +61,7 @@ class Options:
     """Options of the operator's command. No `namespaces`: all."""
 
     image: str
+    pipeline_image: str = ""
     namespaces: tuple[str, ...] = ()
     operator_class: str = DEFAULT_CLASS
     lease_namespace: str = LEASE_NAMESPACE
@@ -98,6 +99,7 @@ class Program:
             clock=dependencies.clock,
             randomness=dependencies.randomness,
             image=options.image,
+            pipeline_image=options.pipeline_image,
             namespaces=options.namespaces,
             intervals=options.intervals,
             ambient_credentials=options.ambient_credentials,

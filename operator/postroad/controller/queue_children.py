@@ -35,12 +35,21 @@ from postroad.controller.children import (
 from postroad.controller.clusters import Cluster
 from postroad.controller.conditions import Finding, advice, unknown
 from postroad.controller.credentials import (
+    check_address_key,
     check_certificate,
     read_authorities,
     read_credentials,
 )
 from postroad.controller.drift import hash_of, is_current, repair_of
-from postroad.controller.queue_resource import PodContext, Queue, cluster_of_pods
+from postroad.controller.pipeline_children import PIPELINE, pipeline_children
+from postroad.controller.pipeline_runs import refused, report_pipeline
+from postroad.controller.queue_resource import (
+    NO_PIPELINE,
+    PipelineProgram,
+    PodContext,
+    Queue,
+    cluster_of_pods,
+)
 from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.quotas import granted_workers
 from postroad.controller.remembered_reads import Reads
@@ -60,9 +69,17 @@ Workload = tuple[str, str, str, Workers | Intake | None]
 
 class QueueChildren:
     """Makes the children of MailQueues. `image` is what workers and intake run unless a MailQueue
-    names another."""
+    names another, and `pipeline` what jobs of the pipeline do."""
 
-    def __init__(self, api: Kubernetes, reads: Reads, image: str, upgrades: Upgrades) -> None:
+    def __init__(
+        self,
+        api: Kubernetes,
+        reads: Reads,
+        image: str,
+        upgrades: Upgrades,
+        pipeline: PipelineProgram = NO_PIPELINE,
+    ) -> None:
+        self._pipeline = pipeline
         self._api = api
         self._reads = reads
         self._image = image
@@ -90,7 +107,16 @@ class QueueChildren:
             await self._check_certificate(queue)
         if not certificate.finding.is_good:  # why pods are not ready, which they cannot report
             findings[-1] = certificate.finding
-        return [*findings, *waiting]
+        return [*findings, *waiting, *await self._report_pipeline(state, now, failed)]
+
+    async def _report_pipeline(
+        self, state: ReconcileState, now: Found, failed: Mapping[str, Finding]
+    ) -> list[Finding]:
+        found: list[Finding] = []
+        async with attempt(condition.PIPELINE_READY) as attempted:
+            found = await report_pipeline(self._api, state, now)
+        refusal = failed.get(PIPELINE, attempted.finding)
+        return found if refusal.is_good else [refused(refusal)]
 
     def _carry_on(self, cluster: Cluster, state: ReconcileState, now: Found) -> list[Finding]:
         """Let the queue wait for the replacement of its pods, or end that which is over."""
@@ -121,6 +147,10 @@ class QueueChildren:
                 now.update(await self._apply_component(state, context, found, component))
             if not attempted.finding.is_good:
                 failed[component] = attempted.finding
+        async with attempt(condition.PIPELINE_READY) as attempted:
+            now.update(await self._apply_pipeline(state, context, found))
+        if not attempted.finding.is_good:
+            failed[PIPELINE] = attempted.finding
         async with attempt(QUEUE) as deleted:
             await delete_unwanted(self._api, found, now, except_of=failed.keys())
         return failed if deleted.finding.is_good else {QUEUE: deleted.finding}
@@ -146,6 +176,16 @@ class QueueChildren:
         state.waits |= waits
         now = await apply_children(self._api, state, wanted, found)
         return now if present is None or not waits else {place: present, **now}
+
+    async def _apply_pipeline(
+        self, state: ReconcileState, context: PodContext, found: Found
+    ) -> Found:
+        queue = state.queue
+        spec = queue.spec.pipeline
+        wanted = pipeline_children(queue, context)
+        if spec is not None and spec.addresses.key_ref is not None:
+            await check_address_key(self._reads, queue.name.namespace, spec.addresses.key_ref)
+        return await apply_children(self._api, state, wanted, found)
 
     def _paced(
         self,
@@ -186,6 +226,7 @@ class QueueChildren:
             cluster=servers,
             image=queue.spec.image or self._image,
             tls_versions=credentials.tls_versions,
+            pipeline=self._pipeline,
         )
 
     async def _check_certificate(self, queue: Queue) -> None:

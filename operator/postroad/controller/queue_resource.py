@@ -123,13 +123,26 @@ def cluster_of_pods(cluster: QueueClusterSpec, queue: Queue) -> QueueClusterSpec
 
 
 @dataclass(frozen=True, slots=True)
+class PipelineProgram:
+    """The image of the jobs of the pipeline (empty: the operator names none), and the ClusterRole
+    of those with executors."""
+
+    image: str
+    role: str
+
+
+NO_PIPELINE = PipelineProgram("", "postroad-pipeline")
+
+
+@dataclass(frozen=True, slots=True)
 class PodContext:
     """What the pods of a queue depend on beside the MailQueue.
 
     `tls_versions`: versions of the authorities and certificates that the pods read when they start,
-    so that a change replaces the pods.
+    so that a change replaces the pods. `pipeline`: what jobs of the pipeline run, and are allowed.
     """
 
     cluster: QueueClusterSpec
     image: str
     tls_versions: Mapping[str, str] | None = None
+    pipeline: PipelineProgram = NO_PIPELINE

@@ -22,7 +22,7 @@ from postroad.controller.finalizers import Finalizers
 from postroad.controller.leftovers import Leftovers
 from postroad.controller.queue_children import QueueChildren
 from postroad.controller.queue_logins import QueueLogins
-from postroad.controller.queue_resource import Queue, asks_to_rotate
+from postroad.controller.queue_resource import PipelineProgram, Queue, asks_to_rotate
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
 from postroad.controller.quotas import has_configuration
 from postroad.controller.reporting import NORMAL, WARNING, Announcement, Reporter
@@ -73,6 +73,7 @@ class Queues:
         image: str,
         interval: timedelta,
         upgrades: Upgrades,
+        pipeline: PipelineProgram,
     ) -> None:
         self._indexes = indexes
         self._upgrades = upgrades
@@ -85,7 +86,7 @@ class Queues:
         self._engines = engines
         logins = QueueLogins(api, clusters, clock)
         self._servers = QueueServers(clusters, engines, clock, logins)
-        self._children = QueueChildren(api, clusters.reads, image, upgrades)
+        self._children = QueueChildren(api, clusters.reads, image, upgrades, pipeline)
         self._turns = turns
 
     async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:
@@ -201,9 +202,6 @@ def pending_report() -> Report:
 def advised(spec: MailQueueSpec) -> list[Finding]:
     """Return the advice that follows from a spec alone."""
     found = []
-    if spec.pipeline is not None:
-        message = "this release runs no Spark jobs and ignores spec.pipeline"
-        found.append(advice(condition.PIPELINE_READY, "NotSupported", message))
     if spec.intake is not None and spec.intake.is_open_relay:
         message = (
             "spec.intake.relayFrom contains the whole Internet: every client that reaches the "

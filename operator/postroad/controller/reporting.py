@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -18,6 +18,7 @@ from postroad.controller.api import EVENT
 from postroad.controller.conditions import (
     PAUSED_BY_USER,
     PENDING,
+    PIPELINE_READY,
     PODS_NOT_READY,
     READY,
     shortened,
@@ -178,6 +179,7 @@ def announcements(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[A
             found.append(Announcement(NORMAL, "Ready", is_now["message"]))
     elif is_now and is_now["reason"] not in PROGRESS and _kind(was) != _kind(is_now):
         found.append(Announcement(WARNING, is_now["reason"], is_now["message"]))
+    found += _about_pipeline(_of_type(before, PIPELINE_READY), _of_type(after, PIPELINE_READY))
     accepted, earlier = after.get("configuration") or {}, before.get("configuration") or {}
     if accepted.get("version") != earlier.get("version"):
         note = (
@@ -193,9 +195,21 @@ def _kind(condition: Mapping[str, Any]) -> tuple[object, object]:
     return condition.get("status"), condition.get("reason")
 
 
+def _about_pipeline(was: Mapping[str, Any], is_now: Mapping[str, Any]) -> Iterator[Announcement]:
+    """Yield that jobs fail, or succeed again."""
+    if is_now.get("status") == "False" and _kind(was) != _kind(is_now):
+        yield Announcement(WARNING, is_now["reason"], f"pipeline: {is_now['message']}")
+    elif is_now.get("status") == "True" and was.get("status") == "False":
+        yield Announcement(NORMAL, "PipelineReady", is_now["message"])
+
+
 def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _of_type(status, READY)
+
+
+def _of_type(status: Mapping[str, Any], which: str) -> Mapping[str, Any]:
     conditions = status.get("conditions") or []
-    return next((each for each in conditions if each["type"] == READY), {})
+    return next((each for each in conditions if each["type"] == which), {})
 
 
 def event_object(

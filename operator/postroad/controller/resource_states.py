@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
+from postroad.domain.durations import parse_duration
 from postroad.ports.kubernetes import Object
 from postroad.telemetry.metrics import Sample
 
@@ -16,6 +18,7 @@ class _ResourceState(NamedTuple):
     resource: tuple[str, str, str]
     conditions: tuple[tuple[str, str], ...]
     mails: tuple[tuple[str, int], ...]
+    jobs: tuple[tuple[str, str, float], ...]
 
 
 class ResourceStates:
@@ -31,6 +34,7 @@ class ResourceStates:
             (found["kind"], metadata["namespace"], metadata["name"]),
             tuple((each["type"], each["status"]) for each in status.get("conditions") or []),
             tuple((state, status[field]) for state, field in STATES.items() if field in status),
+            tuple(_of_jobs(status.get("pipeline") or [])),
         )
 
     def forget(self, uid: str) -> None:
@@ -49,3 +53,21 @@ class ResourceStates:
             _, namespace, name = each.resource
             for state, count in each.mails:
                 yield (f"{namespace}.{name}", state), count
+
+    def jobs(self) -> Iterator[Sample]:
+        """Yield what is known of each job of each MailQueue's pipeline."""
+        for each in self._states.values():
+            _, namespace, name = each.resource
+            for job, what, value in each.jobs:
+                yield (f"{namespace}.{name}", job, what), value
+
+
+def _of_jobs(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:
+    for each in entries:
+        job = each["job"]
+        if "lastSuccess" in each:
+            yield job, "success", datetime.fromisoformat(each["lastSuccess"]).timestamp()
+        if "lag" in each:
+            yield job, "lag", parse_duration(each["lag"]).total_seconds()
+        if "findings" in each:
+            yield job, "findings", each["findings"]

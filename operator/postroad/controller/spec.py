@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from postroad.controller.pipeline_spec import Pipeline
 from postroad.controller.server_tls import AuthoritiesReference
 from postroad.controller.spec_parts import (
     NAME_PATTERN,
@@ -25,7 +26,6 @@ from postroad.controller.spec_parts import (
     NetworkText,
     Port,
     Replicas,
-    Schedule,
     at_least,
 )
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -270,24 +270,6 @@ class Intake(Model):
             return False
 
 
-class JobSpec(Model):
-    """When a job runs."""
-
-    schedule: Schedule
-    """Cron expression in UTC, as in a CronJob."""
-
-
-class Pipeline(Model):
-    """Spark jobs over the view."""
-
-    traffic: JobSpec | None = None
-    """Statistics of mail traffic. Absent: not run."""
-
-    audit: JobSpec | None = None
-    """Search for bytes without rows and rows without bytes, which crashes leave behind. Absent: not
-    run."""
-
-
 class MailQueueSpec(Model):
     """A distributed mail queue and the programs around it."""
 
@@ -325,7 +307,7 @@ class MailQueueSpec(Model):
     that the operator names, at the pace of the QueueCluster's `upgrades`."""
 
     pipeline: Pipeline | None = None
-    """Spark jobs over the view. Absent: none."""
+    """Jobs of the data pipeline. Absent: none."""
 
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     """What happens to the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this

@@ -206,9 +206,20 @@ QUEUE_MAILS = SampledGauge(
     "Mails of a queue when the operator last counted them.",
     ["queue", "state"],  # state: waiting (delayed and held ones too), delayed, held, dead
 )
+PIPELINE_JOBS = SampledGauge(
+    "postroad_pipeline_job",
+    "A job of a queue's pipeline, as of its last run that succeeded.",
+    ["queue", "job", "what"],  # what: success (seconds since 1970), lag (seconds), findings
+)
 
 
 def end_samples() -> None:
     """Give no more samples of resources."""
-    for each in (WORKQUEUE_DEPTH, WORKQUEUE_OLDEST, RESOURCE_CONDITIONS, QUEUE_MAILS):
+    for each in (
+        WORKQUEUE_DEPTH,
+        WORKQUEUE_OLDEST,
+        RESOURCE_CONDITIONS,
+        QUEUE_MAILS,
+        PIPELINE_JOBS,
+    ):
         each.samples = tuple

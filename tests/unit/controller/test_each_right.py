@@ -18,6 +18,12 @@ INSTALL = Path(__file__).parents[3] / "manifests" / "install.yaml"
 LONGEST_RETRY = 70
 UNTIL_A_DELETION_ENDS = 200
 
+PIPELINE = {
+    "archive": {"schedule": "@hourly"},
+    "addresses": {"keep": "none"},
+    "image": "postroad-pipeline:1",
+    "executors": {"instances": 1},
+}
 WITHOUT_EFFECT = {
     ("create", "events"),
     ("get", "events"),
@@ -25,6 +31,8 @@ WITHOUT_EFFECT = {
     # Asked for only where another process scaled a Deployment (`test_autoscalers`).
     ("list", "horizontalpodautoscalers"),
     ("list", "scaledobjects"),
+    # Asked for by the API server as a RoleBinding is made (tests/controller/test_rights.py).
+    ("bind", "clusterroles"),
 }
 """Rights without which the resources are as declared: Events are lost, and the log has why."""
 
@@ -64,10 +72,17 @@ async def life(operator: RunningController) -> set[str]:
     for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
         await operator.create(each)
     await operator.create(
-        mail_queue(NAMESPACE, workers=workers(2), intake=intake(), deletionPolicy="Delete")
+        mail_queue(
+            NAMESPACE,
+            workers=workers(2),
+            intake=intake(),
+            pipeline=PIPELINE,
+            deletionPolicy="Delete",
+        )
     )
     found = await messages(operator, 15)
-    await operator.change({"intake": None, "workers": {"replicas": 1}})
+    without = {"intake": None, "workers": {"replicas": 1}, "pipeline": {"executors": None}}
+    await operator.change(without)
     found |= await messages(operator, 10)
     await operator.delete(MAIL_QUEUE, "outgoing")
     return found | await messages(operator, 10)

@@ -1,0 +1,450 @@
+"""Jobs of the pipeline: CronJobs as declared, what their pods are given, and how they went."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+
+from postroad.cli.pipeline import pipeline as commands
+from postroad.controller.api import (
+    CRON_JOB,
+    JOB,
+    MAIL_QUEUE,
+    POD,
+    ROLE_BINDING,
+    SECRET,
+    SERVICE_ACCOUNT,
+)
+from postroad.controller.children import declared_hash
+from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.drift import is_current
+from postroad.controller.pipeline_children import (
+    EXECUTORS_FILE,
+    TEMPLATE_FILE,
+    job_name,
+    pipeline_children,
+)
+from postroad.controller.pipeline_spec import JOBS
+from postroad.controller.queue_resource import PipelineProgram, PodContext, Queue
+from postroad.controller.schedules import check_schedule
+from postroad.controller.server_tls import CassandraTls
+from postroad.errors import InvalidInput
+from postroad.pipeline.executors import Executors
+from postroad.ports.kubernetes import Object
+from postroad.settings import from_environment
+from support.manual_loop import move, run
+from support.resources import secret, workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+LOGIN = {"secretRef": {"name": "login"}}
+CLUSTER = QueueClusterSpec.model_validate(
+    {
+        "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", **LOGIN},
+        "cassandra": {"contactPoints": ["c1"], "tls": {"mode": "disabled"}, **LOGIN},
+        "s3": {"endpoint": "http://s3:9000", **LOGIN},
+    }
+)
+CONTEXT = PodContext(
+    CLUSTER, "postroad:1", pipeline=PipelineProgram("postroad-pipeline:1", "postroad-pipeline")
+)
+HOURLY = {"schedule": "7 * * * *"}
+PLAIN: dict[str, Any] = {
+    "archive": HOURLY,
+    "addresses": {"keep": "plain"},
+    "image": "postroad-pipeline:2",
+}
+KEY = "0123456789abcdef"
+
+
+def queue(name: str = "out", **pipeline: Any) -> Queue:
+    return Queue.of(
+        {
+            "metadata": {"namespace": "mail", "name": name, "uid": "u1", "generation": 1},
+            "spec": {"clusterRef": {"name": "main"}, "pipeline": pipeline},
+        }
+    )
+
+
+def children(of: Queue, context: PodContext = CONTEXT) -> dict[tuple[str, str], Any]:
+    return {
+        (kind.name, each["metadata"]["name"]): each for kind, each in pipeline_children(of, context)
+    }
+
+
+def pod_of(cron_job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, str]]:
+    """The pod of a run, its container, and the variables that have values."""
+    pod = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    return pod, container, {each["name"]: each.get("value", "") for each in container["env"]}
+
+
+def test_each_job_that_can_be_scheduled_is_a_command() -> None:
+    assert set(JOBS) <= set(commands.commands)
+
+
+def test_a_job_runs_once_at_a_time_and_again_where_a_server_was_away() -> None:
+    (cron_job,) = children(queue(archive=HOURLY, addresses={"keep": "none"})).values()
+
+    spec = cron_job["spec"]
+    assert (spec["schedule"], spec["timeZone"]) == ("7 * * * *", "Etc/UTC")
+    assert spec["concurrencyPolicy"] == "Forbid"
+    job = spec["jobTemplate"]["spec"]
+    assert job["backoffLimit"] == 2
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert (rule["action"], 75 in rule["onExitCodes"]["values"]) == ("FailJob", False)
+    (owner,) = cron_job["metadata"]["ownerReferences"]
+    assert owner["uid"] == "u1"
+
+
+def test_a_run_has_its_settings_credentials_and_key_as_files() -> None:
+    found = children(queue(archive=HOURLY, addresses={"keyRef": {"name": "key"}}))
+    pod, container, variables = pod_of(found["CronJob", "out-archive"])
+
+    settings = from_environment(variables).pipeline
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert str(settings.address_key_file) == f"{mounted['addresses']}/key"
+    assert settings.summary_file is not None
+    assert container["terminationMessagePath"] == str(settings.summary_file)
+    assert {each["name"] for each in pod["volumes"]} == set(mounted)
+    assert container["args"] == [
+        *("pipeline", "archive", "--queue", "distributed://mail.out", "--master", "local[2]"),
+        "--json",
+    ]
+    assert container["image"] == "postroad-pipeline:1"
+    assert pod["automountServiceAccountToken"] is False
+    assert from_environment(variables).cassandra.login_folder is not None
+
+
+@pytest.mark.parametrize("executors", [0, 2])
+def test_pods_keep_to_the_restricted_profile(executors: int) -> None:
+    of = queue(**PLAIN, executors={"instances": executors})
+    found = children(of)
+    pods = [pod_of(found["CronJob", "out-archive"])[0]]
+    if executors:
+        pods.append(json.loads(found["ConfigMap", "out-pipeline"]["data"][TEMPLATE_FILE])["spec"])
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["containers"]
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_a_driver_may_make_pods_and_its_executors_may_nothing() -> None:
+    found = children(queue(**PLAIN, executors={"instances": 2, "memory": "1536Mi"}))
+
+    pod, container, variables = pod_of(found["CronJob", "out-archive"])
+    assert pod["serviceAccountName"] == "out-pipeline"
+    assert pod["automountServiceAccountToken"] is True
+    binding = found["RoleBinding", "out-pipeline"]
+    assert binding["roleRef"]["name"] == "postroad-pipeline"
+    assert [each["name"] for each in binding["subjects"]] == ["out-pipeline"]
+    assert container["args"][5].startswith("k8s://")
+    folder = next(
+        each["mountPath"] for each in container["volumeMounts"] if each["name"] == "configuration"
+    )
+    assert variables["POSTROAD_PIPELINE_EXECUTORS_FILE"] == f"{folder}/{EXECUTORS_FILE}"
+
+    data = found["ConfigMap", "out-pipeline"]["data"]
+    executors = Executors(**json.loads(data[EXECUTORS_FILE]))
+    assert executors.template == f"{folder}/{TEMPLATE_FILE}"
+    assert executors.image == "postroad-pipeline:2"
+    executor = json.loads(data[TEMPLATE_FILE])
+    assert executor["spec"]["automountServiceAccountToken"] is False
+    assert executor["spec"]["serviceAccountName"] == "out-queue"
+    assert executor["metadata"]["labels"]["app.kubernetes.io/instance"] == "out"
+
+
+def test_the_template_changes_the_pods_of_jobs_and_of_executors() -> None:
+    template = {
+        "metadata": {"labels": {"team": "mail"}},
+        "spec": {
+            "nodeSelector": {"pool": "batch"},
+            "containers": [{"name": "pipeline", "resources": {"limits": {"memory": "4Gi"}}}],
+        },
+    }
+    found = children(queue(**PLAIN, executors={"instances": 1}, template=template))
+    pod, container, _ = pod_of(found["CronJob", "out-archive"])
+    executor = json.loads(found["ConfigMap", "out-pipeline"]["data"][TEMPLATE_FILE])
+
+    assert pod["nodeSelector"]["pool"] == executor["spec"]["nodeSelector"]["pool"] == "batch"
+    assert container["resources"]["limits"]["memory"] == "4Gi"
+    assert "resources" not in executor["spec"]["containers"][0]
+    assert executor["metadata"]["labels"]["team"] == "mail"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "said"),
+    [
+        ({"archive": {"schedule": "hourly"}}, "spec.pipeline.archive.schedule: 'hourly'"),
+        ({"archive": {"schedule": "61 * * * *"}}, "schedule: the minute '61'"),
+        ({"addresses": {}}, "spec.pipeline.addresses.keyRef is missing"),
+        ({"template": {"spec": []}}, "spec.pipeline.template.spec must be an object"),
+    ],
+)
+def test_what_cannot_work_is_named_by_its_field(pipeline: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        children(queue(**PLAIN | pipeline))
+
+
+def test_without_an_image_or_with_names_to_check_no_job_is_made() -> None:
+    without = replace(CONTEXT, pipeline=PipelineProgram("", "postroad-pipeline"))
+    with pytest.raises(InvalidInput, match=r"spec\.pipeline\.image is missing"):
+        children(queue(archive=HOURLY, addresses={"keep": "none"}), without)
+    tls = CassandraTls.model_validate({"mode": "verify-full"})
+    cassandra = CLUSTER.cassandra.model_copy(update={"tls": tls})
+    checked = replace(CONTEXT, cluster=CLUSTER.model_copy(update={"cassandra": cassandra}))
+    with pytest.raises(InvalidInput, match="verify-full"):
+        children(queue(**PLAIN), checked)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["@hourly", "*/5 * * * *", "0 4 1,15 jan-mar MON", "7,37 */2 * * 1-5", "? ? * * *"],
+)
+def test_a_schedule_of_kubernetes_is_accepted(text: str) -> None:
+    check_schedule(text, "schedule")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "* * * *", "* * * * * *", "5-1 * * * *", "*/0 * * * *", "@every 5m", "x * * * *"]
+)
+def test_what_is_no_schedule_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="schedule"):
+        check_schedule(text, "schedule")
+
+
+def test_a_long_name_is_shortened_and_stays_unique() -> None:
+    names = {job_name(queue("a" * 51 + end), "destinations") for end in "bc"}
+
+    assert len(names) == 2
+    assert all(len(each) <= 52 for each in names)
+
+
+def test_workers_are_not_replaced_because_of_jobs() -> None:
+    assert declared_hash(queue(), CONTEXT) == declared_hash(queue(**PLAIN), CONTEXT)
+
+
+# In a running operator
+
+
+def cron_job(operator: RunningController, job: str = "archive") -> Object | None:
+    return operator.at(CRON_JOB.plural, NAMESPACE, f"outgoing-{job}")
+
+
+def pipeline_of(operator: RunningController) -> Any:
+    return operator.found()["status"].get("pipeline")
+
+
+def test_jobs_are_made_repaired_and_removed_with_their_executors() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(
+                workers=workers(), pipeline=PLAIN | {"executors": {"instances": 1}}
+            )
+            assert operator.condition("PipelineReady")["status"] == "True"
+            assert operator.at(ROLE_BINDING.plural, NAMESPACE, "outgoing-pipeline")
+
+            await operator.delete(CRON_JOB, "outgoing-archive")
+            await move(5)
+            assert cron_job(operator)
+            changed = {"spec": {"suspend": True, "schedule": "1 1 1 1 1"}}
+            await operator.user.patch(CRON_JOB, NAMESPACE, "outgoing-archive", changed)
+            await move(5)
+            repaired = cron_job(operator)
+            assert repaired is not None
+            assert repaired["spec"]["schedule"] == "7 * * * *"
+            assert operator.events("Repaired")
+
+            await operator.change({"pipeline": {"executors": {"instances": 0}}})
+            await move(5)
+            for kind in (ROLE_BINDING, SERVICE_ACCOUNT):
+                assert operator.at(kind.plural, NAMESPACE, "outgoing-pipeline") is None
+            await operator.change({"pipeline": None})
+            await move(5)
+            assert cron_job(operator) is None
+            assert operator.condition("PipelineReady")["status"] is None
+            assert pipeline_of(operator) is None
+
+    run(scene())
+
+
+def test_a_bad_schedule_is_a_condition_and_leaves_what_runs() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(), pipeline=PLAIN)
+
+            await operator.change({"pipeline": {"archive": {"schedule": "7 24 * * *"}}})
+            await move(5)
+
+            found = operator.condition("PipelineReady")
+            assert (found["status"], found["reason"]) == ("False", "InvalidSpec")
+            assert "spec.pipeline.archive.schedule" in found["message"]
+            assert operator.condition("Ready")["status"] == "True", "mail flows"
+            assert cron_job(operator)
+            assert operator.events("InvalidSpec")
+
+            await operator.change({"pipeline": {"archive": HOURLY}})
+            await move(5)
+            assert operator.condition("PipelineReady")["status"] == "True"
+
+    run(scene())
+
+
+def test_a_key_that_is_missing_or_short_is_named_until_it_is_there() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            hashed = PLAIN | {"addresses": {"keyRef": {"name": "addresses"}}}
+            await operator.declare(workers=workers(), pipeline=hashed)
+            assert operator.condition("PipelineReady")["reason"] == "CredentialsMissing"
+            assert cron_job(operator) is None
+
+            await operator.create(secret(NAMESPACE, "addresses", {"key": KEY[:-1]}))
+            await move(320)
+            assert "fewer than 16" in operator.condition("PipelineReady")["message"]
+            change = secret(NAMESPACE, "addresses", {"key": KEY})
+            await operator.user.patch(SECRET, NAMESPACE, "addresses", {"data": change["data"]})
+            await move(320)
+            assert operator.condition("PipelineReady")["status"] == "True"
+            assert KEY not in str(operator.kubernetes.objects.values()).replace(
+                str(change["data"]), ""
+            )
+
+    run(scene())
+
+
+def a_run(name: str, outcome: str, at: int, message: str = "") -> tuple[Object, Object]:
+    """A Job of the archive that has ended, with its pod."""
+    labels = {
+        "app.kubernetes.io/managed-by": "postroad",
+        "app.kubernetes.io/instance": "outgoing",
+        "app.kubernetes.io/component": "pipeline",
+        "postroad.dev/job": "archive",
+    }
+    created = f"2026-01-01T{at:02}:00:00Z"
+    metadata = {"name": name, "namespace": NAMESPACE, "labels": labels}
+    conditions = [{"type": outcome, "status": "True", "message": "it reached the backoff limit"}]
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {**metadata, "creationTimestamp": created},
+        "status": {"conditions": conditions},
+    }
+    ended = {"terminated": {"exitCode": 0 if outcome == "Complete" else 75, "message": message}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **metadata,
+            "name": f"{name}-x",
+            "labels": labels | {"batch.kubernetes.io/job-name": name},
+        },
+        "status": {"containerStatuses": [{"name": "pipeline", "state": ended}]},
+    }
+    return job, pod
+
+
+async def end(operator: RunningController, *runs: tuple[Object, Object], success: str) -> None:
+    """Let runs have ended, as the CronJob's controller reports it."""
+    place = {kind.plural: kind for kind in (JOB, POD)}
+    for job, pod in runs:
+        for plural, each in (("jobs", job), ("pods", pod)):
+            await operator.user.create(
+                place[plural], {k: v for k, v in each.items() if k != "status"}
+            )
+            stored = operator.at(plural, NAMESPACE, each["metadata"]["name"])
+            assert stored
+            await operator.user.replace_status(place[plural], {**stored, "status": each["status"]})
+    for active in ([{"name": "a-run"}], []):
+        found = cron_job(operator)
+        assert found
+        status = {"lastSuccessfulTime": success, "active": active}
+        await operator.user.replace_status(CRON_JOB, {**found, "status": status})
+        await move(5)
+
+
+SUMMARY = json.dumps({"counts": {"rows": 12, "gaps": 0}, "lag_seconds": 4200, "findings": 0})
+
+
+def metric(what: str) -> float | None:
+    labels = {"queue": f"{NAMESPACE}.outgoing", "job": "archive", "what": what}
+    return REGISTRY.get_sample_value("postroad_pipeline_job", labels)
+
+
+def test_the_status_has_what_the_last_run_wrote_and_why_a_later_one_failed() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(), pipeline=PLAIN)
+
+            succeeded = a_run("outgoing-archive-1", "Complete", 10, SUMMARY)
+            await end(operator, succeeded, success="2026-01-01T10:01:00Z")
+
+            good = {
+                "job": "archive",
+                "lastSuccess": "2026-01-01T10:01:00Z",
+                "result": "12 rows, 0 gaps",
+                "lag": "1h10m",
+                "findings": 0,
+            }
+            assert pipeline_of(operator) == [good]
+            assert metric("lag") == 4200
+            assert metric("success") == 1767261660
+
+            line = "WARN something\npostroad: the object store does not answer\n"
+            await end(
+                operator,
+                a_run("outgoing-archive-2", "Failed", 11, line),
+                success="2026-01-01T10:01:00Z",
+            )
+            assert pipeline_of(operator) == [good | {"error": "the object store does not answer"}]
+            found = operator.condition("PipelineReady")
+            assert (found["status"], found["reason"]) == ("False", "JobFailed")
+            assert "archive failed: the object store" in found["message"]
+            assert operator.condition("Ready")["status"] == "True"
+            assert operator.events("JobFailed")
+
+            await end(
+                operator,
+                a_run("outgoing-archive-3", "Complete", 12, "no summary"),
+                success="2026-01-01T12:01:00Z",
+            )
+            assert pipeline_of(operator) == [good | {"lastSuccess": "2026-01-01T12:01:00Z"}]
+            assert operator.condition("PipelineReady")["status"] == "True"
+            assert operator.events("PipelineReady")
+
+    run(scene())
+
+
+def test_a_run_that_kubernetes_ended_has_its_reason() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(), pipeline=PLAIN)
+            killed = a_run("outgoing-archive-1", "Failed", 10)
+            await end(operator, killed, success="2026-01-01T09:00:00Z")
+
+            assert pipeline_of(operator)[0]["error"] == "it reached the backoff limit"
+
+    run(scene())
+
+
+def test_a_deletion_ends_the_jobs_first() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(pipeline=PLAIN, deletionPolicy="Delete")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(5)
+            assert cron_job(operator) is None
+
+    run(scene())
+
+
+def test_children_at_rest_are_current() -> None:
+    for kind, child in pipeline_children(queue(**PLAIN, executors={"instances": 1}), CONTEXT):
+        assert is_current(child, json.loads(json.dumps(child))), kind.name
