@@ -52,7 +52,7 @@ def test_without_a_file_a_store_has_the_authorities_of_the_system(
     for name in ("1.0", "2.0"):
         (folder / name).write_bytes(made.authority.read_bytes())
     (folder / "3.0").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-    system = ssl.get_default_verify_paths()._replace(cafile=None, capath=str(folder))
+    system = ssl.get_default_verify_paths()._replace(cafile="", capath=str(folder))
     monkeypatch.setattr(ssl, "get_default_verify_paths", lambda: system)
 
     path = stores.trusted("s3", ClientTls())
