@@ -7,16 +7,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from postroad.bootstrap.cluster import s3_access
 from postroad.errors import InvalidSettings
 from postroad.pipeline.executors import RUN_FOLDER, SECRET_FILE, Executors, run_secret
 from postroad.pipeline.key_stores import KeyStores, key_stores
 from postroad.settings import Settings
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @contextmanager
@@ -43,7 +40,7 @@ def stores_of_a_pod(settings: Settings) -> KeyStores:
 @asynccontextmanager
 async def spark_session(
     settings: Settings, stores: KeyStores, jars: Sequence[Path], master: str
-) -> AsyncIterator[SparkSession]:
+) -> AsyncIterator[Any]:
     """Start Spark, and end it. Raises: NotInstalled, InvalidSettings, TlsRefused."""
     from postroad.pipeline.spark.archiving import SESSION
     from postroad.pipeline.spark.servers import java_settings
