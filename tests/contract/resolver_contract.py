@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.ports.resolver import Resolver
-from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, RecordType
+from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, RecordType, TlsaRecord
 
 ZONE: tuple[tuple[str, str, str], ...] = (
     ("example.org", "MX", "10 mx1.example.org"),
@@ -20,10 +20,15 @@ ZONE: tuple[tuple[str, str, str], ...] = (
     ("alias.example", "CNAME", "other.example"),
     ("other.example", "CNAME", "example.org"),
     ("nowhere.example", "CNAME", "gone.example"),
+    ("_mta-sts.example.org", "TXT", '"v=STSv1\\059 " "id=1\\059"'),
+    ("_25._tcp.mx1.example.org", "TLSA", f"3 1 1 {'ab' * 32}"),
     ("loop.example", "CNAME", "pool.example"),
     ("pool.example", "CNAME", "loop.example"),
 )
 """Records as (name, type, value)."""
+
+VALIDATED = ("mx1.example.org", "_25._tcp.mx1.example.org", "alias.example", "signed.example")
+"""Names that are validated by DNSSEC; `other.example`, to which an alias leads, is not."""
 
 FAILING = "failing.example"
 """A name about which no server answers."""
@@ -88,6 +93,30 @@ class ResolverContract:
         answer = await ask(resolver, "nowhere.example", RecordType.MX)
 
         assert answer.kind is AnswerKind.NO_NAME
+
+    async def test_the_strings_of_a_text_are_joined(self, resolver: Resolver) -> None:
+        answer = await ask(resolver, "_mta-sts.example.org", RecordType.TXT)
+
+        assert answer.texts == ("v=STSv1; id=1;",)
+        assert not answer.is_validated
+
+    async def test_tlsa_records_come_as_they_are(self, resolver: Resolver) -> None:
+        answer = await ask(resolver, "_25._tcp.mx1.example.org", RecordType.TLSA)
+
+        assert answer.certificates == (TlsaRecord(3, 1, 1, b"\xab" * 32),)
+        assert answer.is_validated
+
+    @pytest.mark.parametrize(
+        ("name", "is_validated"),
+        [("mx1.example.org", True), ("signed.example", True), ("alias.example", False)],
+        ids=["records", "no name", "an alias to another zone"],
+    )
+    async def test_an_answer_is_validated_as_a_whole(
+        self, resolver: Resolver, name: str, is_validated: bool
+    ) -> None:
+        answer = await ask(resolver, name, RecordType.A)
+
+        assert answer.is_validated is is_validated
 
     @pytest.mark.parametrize("name", ["loop.example", FAILING])
     @pytest.mark.parametrize("kind", RecordType)

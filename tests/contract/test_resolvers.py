@@ -7,16 +7,18 @@ from datetime import timedelta
 
 import pytest
 
-from contract.resolver_contract import FAILING, ZONE, ResolverContract, ask
+from contract.resolver_contract import FAILING, VALIDATED, ZONE, ResolverContract, ask
 from postroad.adapters.dns.caching import CachingResolver
 from postroad.adapters.dns.resolver import DnsResolver, NameServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.domain.networks import NO_ADDRESS
 from postroad.ports.resolver import Resolver
-from postroad.routing.answers import MxRecord, RecordType
+from postroad.routing.answers import MxRecord, RecordType, TlsaRecord
 from support.dns_server import DnsServer, running
 
 SCRIPT = "\n".join(" ".join(record) for record in ZONE) + f"\n{FAILING} !SERVFAIL"
+SCRIPT += "".join(f"\n{name} AD" for name in VALIDATED)
 
 
 class TestMemoryResolver(ResolverContract):
@@ -29,9 +31,17 @@ class TestMemoryResolver(ResolverContract):
             elif kind == "MX":
                 preference, host = value.split()
                 made.add(name, (int(preference), host.rstrip(".")))
+            elif kind == "TXT":
+                strings = value.replace("\\059", ";")[1:-1].split('" "')
+                made.add_text(name, "".join(strings))
+            elif kind == "TLSA":
+                usage, selector, matching, data = value.split()
+                record = TlsaRecord(int(usage), int(selector), int(matching), bytes.fromhex(data))
+                made.add_certificate(name, record)
             else:
                 made.add(name, value)
         made.fail(FAILING)
+        made.validate(*VALIDATED)
         return made
 
 
@@ -62,3 +72,17 @@ async def test_of_very_many_records_the_preferred_ones_are_kept() -> None:
 
     assert mx.exchanges == tuple(MxRecord(0, f"mx{n:03}.example") for n in range(0, 300, 3))
     assert len(addresses.addresses) == 100
+
+
+async def test_the_flag_of_a_server_elsewhere_counts_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running(DnsServer(SCRIPT)) as server:
+        resolver = DnsResolver([NameServer("127.0.0.1", server.port)], timedelta(seconds=10))
+        trusted = await ask(resolver, "mx1.example.org", RecordType.A)
+        monkeypatch.setattr("postroad.adapters.dns.resolver.LOOPBACK", NO_ADDRESS)
+        elsewhere = await ask(resolver, "mx1.example.org", RecordType.A)
+
+        assert all(each.wants_ad for each in server.received)
+    assert (trusted.is_validated, elsewhere.is_validated) == (True, False)
+    assert elsewhere.addresses == trusted.addresses

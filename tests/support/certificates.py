@@ -1,4 +1,4 @@
-"""A certificate authority and a certificate for `localhost`, made by openssl for one test run."""
+"""A certificate authority and a certificate of a server, made by openssl for one test run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ class Certificates:
     key: Path
 
     @classmethod
-    def make(cls, folder: Path) -> Certificates:
-        """Make them in `folder`."""
+    def make(cls, folder: Path, *names: str) -> Certificates:
+        """Make them in `folder`, for these names, or for `localhost`."""
+        folder.mkdir(exist_ok=True)
+        listed = ",".join(f"DNS:{each}" for each in names or ("localhost",))
         made = cls(folder / "ca.crt", folder / "tls.crt", folder / "tls.key")
         ca_key, csr, extensions = folder / "ca.key", folder / "tls.csr", folder / "extensions"
-        extensions.write_text("subjectAltName=DNS:localhost\nbasicConstraints=CA:FALSE\n")
+        extensions.write_text(f"subjectAltName={listed}\nbasicConstraints=CA:FALSE\n")
         request = f"req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -out {csr}"
         signer = f"-CA {made.authority} -CAkey {ca_key} -CAcreateserial"
         for command in (

@@ -8,7 +8,8 @@ too):
     mx.example.org    AAAA  !SILENT
     example.net       !SERVFAIL
 
-`TTL` gives the time to live of the records of a name, in seconds. `!` names a fault (`FAULTS`) of
+`TTL` gives the time to live of the records of a name, in seconds. `AD` says that all about a name
+is validated by DNSSEC. A semicolon in a record is written `\\059`. `!` names a fault (`FAULTS`) of
 all questions about a name, or of those of one type.
 """
 
@@ -45,6 +46,7 @@ class Received(NamedTuple):
     type: str
     transport: str
     has_edns: bool
+    wants_ad: bool = False
 
 
 class Exchange(NamedTuple):
@@ -196,6 +198,7 @@ class DnsServer:
         self._records: dict[_Key, list[str]] = {}
         self._faults: dict[_Key, Fault] = {}
         self._seconds: dict[str, int] = {}
+        self._validated: set[str] = set()
         self.write(script)
 
     @property
@@ -212,7 +215,9 @@ class DnsServer:
             if rest[0] == "TTL":
                 self._seconds[name] = int(rest[1])
                 continue
-            if rest[-1].startswith("!"):
+            if rest == ["AD"]:
+                self._validated.add(name)
+            elif rest[-1].startswith("!"):
                 kind = rest[0] if len(rest) > 1 else "*"
                 self._faults[name, kind] = FAULTS[rest[-1][1:]]
             else:
@@ -224,14 +229,16 @@ class DnsServer:
         question = query.question[0]
         name = question.name.to_text(omit_final_dot=True).lower()
         kind = dns.rdatatype.to_text(question.rdtype)
-        self.received.append(Received(name, kind, transport, query.edns >= 0))
+        self.received.append(Received(name, kind, transport, query.edns >= 0, _wants_ad(query)))
         exchange = Exchange(query, self._right(query, name, kind), transport)
         fault = self._faults.get((name, kind)) or self._faults.get((name, "*"))
         yield from [exchange.wire()] if fault is None else fault(exchange)
 
     def _right(self, query: dns.message.Message, name: str, kind: str) -> dns.message.Message:
         response = dns.message.make_response(query, recursion_available=True)
+        is_validated = _wants_ad(query)
         for _ in range(MOST_CNAMES):
+            is_validated &= name in self._validated
             found = "CNAME" if (name, "CNAME") in self._records else kind
             texts = self._records.get((name, found), [])
             if texts:
@@ -244,12 +251,19 @@ class DnsServer:
                 response.set_rcode(dns.rcode.NXDOMAIN)
             soa = f"ns.example. admin.example. 1 3600 600 86400 {NEGATIVE_TTL_SECONDS}"
             response.authority.append(dns.rrset.from_text(".", 3600, "IN", "SOA", soa))
+        if is_validated:
+            response.flags |= dns.flags.AD
         return response
+
+
+def _wants_ad(query: dns.message.Message) -> bool:
+    return bool(query.flags & dns.flags.AD)
 
 
 def _rrset(name: str, seconds: int | None, kind: str, texts: list[str]) -> dns.rrset.RRset:
     """Names in records are absolute, without the final dot."""
-    absolute = [text if kind in ("A", "AAAA") else f"{text.rstrip('.')}." for text in texts]
+    named = kind in ("MX", "CNAME", "NS")
+    absolute = [f"{text.rstrip('.')}." if named else text for text in texts]
     return dns.rrset.from_text(f"{name}.", seconds or TTL_SECONDS, "IN", kind, *absolute)
 
 

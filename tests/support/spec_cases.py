@@ -69,6 +69,7 @@ MAIL_QUEUES = (
     Case(_retry("1h", max_age="60m")),
     Case({"workers": {}}, "handler"),
     Case(_relay(tls="maybe"), "tls"),
+    Case(_relay(tls="encrypted")),
     Case(_relay(tls="implicit")),
     Case(_relay(tls="implicit", port=465)),
     Case(_relay(tls="implicit", port=25), "port 25 has no implicit TLS"),

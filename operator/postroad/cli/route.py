@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from postroad.adapters.machine.clocks import SystemRandomness
-from postroad.bootstrap.resolvers import open_resolver
+from postroad.bootstrap.resolvers import open_resolver, open_sts
 from postroad.cli.queue_options import json_option, say
 from postroad.delivery_settings.files import read_routing
 from postroad.delivery_settings.routing import RoutingSettings
@@ -21,6 +21,7 @@ from postroad.domain.mail import OutcomeKind, check_address, domain_of
 from postroad.errors import InvalidMail
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import NULL_SENDER, RouteRequest
+from postroad.settings import from_environment
 from postroad.worker.routing import RouteFinder
 
 _EXIT_CODES = {OutcomeKind.FAILED: FAILED, OutcomeKind.DEFERRED: TRY_AGAIN}
@@ -59,8 +60,9 @@ def route(
 ) -> None:
     """Print the next hops of mail for an ADDRESS (or a domain), and why.
 
-    Asks DNS, and connects to no next hop. Exit code 0: there is a route for each address; 1: mail
-    for one fails; 75: none fails, one is deferred.
+    Asks DNS (and the web server of a domain, for its MTA-STS policy, where the file of routes
+    honours them), and connects to no next hop. Exit code 0: there is a route for each address; 1:
+    mail for one fails; 75: none fails, one is deferred.
     """
     routing = RoutingSettings() if file is None else read_routing(file)
     reverse_path = None if sender in ("", NULL_SENDER) else sender
@@ -76,7 +78,9 @@ def route(
 async def _routes(
     routing: RoutingSettings, requests: Sequence[RouteRequest]
 ) -> list[Route | NoRoute]:
-    router = RouteFinder(routing.plan(), open_resolver(routing.resolver), SystemRandomness())
+    resolver = open_resolver(routing.resolver)
+    sts = open_sts(routing, resolver, from_environment().ca_file)
+    router = RouteFinder(routing.plan(), resolver, SystemRandomness(), sts)
     return [await router.route(each) for each in requests]
 
 
@@ -98,6 +102,7 @@ def printed_route(address: str, found: Route | NoRoute) -> Mapping[str, object]:
             "port": each.next_hop.port,
             "protocol": each.next_hop.protocol,
             "tls": each.next_hop.tls,
+            "by_tlsa": each.next_hop.by_tlsa,
             "addresses": list(each.addresses),
         }
         for number, tier in enumerate(found.tiers, 1)
@@ -121,7 +126,8 @@ def route_text(address: str, found: Route | NoRoute) -> str:
         lines = [f"{address}: site {found.site.name}{_kept(found.ttl)}"]
         lines += [
             f"  {number}  {each.next_hop}  {', '.join(each.addresses)}"
-            f"  ({each.next_hop.protocol}, tls {each.next_hop.tls})"
+            f"  ({each.next_hop.protocol}, tls {each.next_hop.tls}"
+            f"{' by TLSA' if each.next_hop.by_tlsa else ''})"
             for number, tier in enumerate(found.tiers, 1)
             for each in tier
         ]

@@ -33,6 +33,7 @@ tls_option = click.option(
     "--tls",
     type=click.Choice([mode.value for mode in TlsMode]),
     help="none: never. opportunistic: where the next hop offers it, whatever its certificate. "
+    "encrypted: always, whatever its certificate. "
     "required: only with a certificate that verifies. implicit: the same, with TLS from the first "
     "octet on. (Or POSTROAD_WORKER_RELAY_TLS; default: opportunistic.)",
 )

@@ -150,11 +150,11 @@ class Relay(Model):
     port: Port | None = None
     """Port of the next hop. Absent: 25, or 465 with implicit TLS."""
 
-    tls: Literal["none", "opportunistic", "required", "implicit"] = "opportunistic"
+    tls: Literal["none", "opportunistic", "encrypted", "required", "implicit"] = "opportunistic"
     """none: never encrypt. opportunistic: encrypt when the next hop offers STARTTLS, verify
-    nothing, and transmit in clear where TLS fails. required: transmit only over TLS with a
-    certificate that verifies, by the authorities of caRef. implicit: the same, with TLS from the
-    first octet on (RFC 8314)."""
+    nothing, and transmit in clear where TLS fails. encrypted: transmit only over TLS, verify
+    nothing. required: transmit only over TLS with a certificate that verifies, by the authorities
+    of caRef. implicit: the same, with TLS from the first octet on (RFC 8314)."""
 
     ca_ref: AuthoritiesReference | None = None
     """The authorities that vouch for the next hop with `tls: required` or `implicit`, in the same

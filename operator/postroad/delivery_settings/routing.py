@@ -11,21 +11,35 @@ from enum import StrEnum
 from typing import Annotated
 
 from pydantic import (
-    AfterValidator,
     Field,
     model_validator,
 )
 
-from postroad.delivery_settings.sections import DeliverySection, DomainName, domain_name
-from postroad.domain.internationalized import ascii_address
+from postroad.delivery_settings.patterns import (
+    AbsolutePath,
+    DomainPattern,
+    NameServerAddress,
+    NetworkText,
+    Port,
+    SenderPattern,
+    ServerName,
+)
+from postroad.delivery_settings.sections import DeliverySection, DomainName
 from postroad.domain.networks import Networks
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode, parse_host_port
-from postroad.errors import InvalidInput
+from postroad.domain.next_hops import (
+    HopLogin,
+    NextHop,
+    OldestTls,
+    Protocol,
+    TlsMode,
+    parse_host_port,
+)
+from postroad.domain.sasl import Mechanism
 from postroad.routing.answers import DNS_PORT
 from postroad.routing.exchangers import is_address
 from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
+from postroad.routing.securing import MxSecurity, PublishedSecurity
 from postroad.routing.tables import (
-    NULL_SENDER,
     DomainPatterns,
     RoutingTable,
     Rule,
@@ -35,73 +49,28 @@ from postroad.routing.tables import (
 from postroad.settings import Duration
 
 
-def _domain_pattern(text: str) -> str:
-    if text.startswith("["):
-        return text.lower()
-    if text == "*":
-        return text
-    if text.startswith("*."):
-        return f"*.{domain_name(text[2:])}"
-    if "*" in text:
-        raise ValueError("write a domain (example.org), all below it (*.example.org), or *")
-    return domain_name(text)
-
-
-def _sender_pattern(text: str) -> str:
-    if text in ("", NULL_SENDER):
-        return NULL_SENDER
-    if text.startswith("@"):
-        return f"@{_domain_pattern(text[1:])}"
-    if "@" not in text or "*" in text:
-        raise ValueError("write a mailbox (a@example.org), a domain (@example.org), or <>")
-    return ascii_address(text.lower())
-
-
-def _server_name(text: str) -> str:
-    if is_address(text):
-        return text
-    name = domain_name(text)
-    if "." not in name:
-        raise ValueError(
-            f"write a full name, such as {name}.mail.svc.cluster.local, or an address: search"
-            " domains are not appended"
-        )
-    return name
-
-
-def _server_address(text: str) -> str:
-    try:
-        host, _ = parse_host_port(text, DNS_PORT)
-    except InvalidInput as error:
-        if not is_address(text):
-            raise ValueError(str(error)) from error
-        host = text
-    if not is_address(host):
-        raise ValueError("write the address of a name server: 192.0.2.53 or [2001:db8::53]:53")
-    return text
-
-
-def _network(text: str) -> str:
-    try:
-        Networks.of((text,))
-    except InvalidInput as error:
-        raise ValueError(str(error)) from error
-    return text
-
-
-DomainPattern = Annotated[str, AfterValidator(_domain_pattern)]
-SenderPattern = Annotated[str, AfterValidator(_sender_pattern)]
-ServerName = Annotated[str, AfterValidator(_server_name)]
-NetworkText = Annotated[str, AfterValidator(_network)]
-NameServerAddress = Annotated[str, AfterValidator(_server_address)]
-Port = Annotated[int, Field(ge=1, le=65535)]
-
-
 class HostLookUp(StrEnum):
     """What leads from the host of a next hop to its servers."""
 
     ADDRESSES = "addresses"
     MX = "mx"
+
+
+class HostLogin(DeliverySection):
+    """The login at a smart host."""
+
+    folder: AbsolutePath
+    """Has the files `username` and `password`, which are read again for each connection."""
+
+    mechanism: Mechanism | None = None
+    """None: SCRAM-SHA-256, PLAIN or LOGIN, the first that the smart host offers."""
+
+    unverified: bool = False
+    """Log in also in clear, and where the certificate of the smart host is not verified."""
+
+    def value(self) -> HopLogin:
+        """Return the value that connections use."""
+        return HopLogin(self.folder, self.mechanism, self.unverified)
 
 
 class Hop(DeliverySection):
@@ -115,7 +84,11 @@ class Hop(DeliverySection):
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
 
+    oldest_tls: OldestTls = OldestTls.TLS_1_2
+
     protocol: Protocol = Protocol.SMTP
+
+    login: HostLogin | None = None
 
     look_up: HostLookUp = HostLookUp.ADDRESSES
     """`mx`: the host is a domain, whose MX records name the servers."""
@@ -126,10 +99,20 @@ class Hop(DeliverySection):
             raise ValueError("an address has no MX records: leave out lookUp, or name a domain")
         return self
 
+    @model_validator(mode="after")
+    def _login_is_safe(self) -> Hop:
+        if self.login is not None and not self.login.value().fits(self.tls):
+            raise ValueError(
+                "a login goes with tls required or implicit: else it could be read on its way"
+                " (unverified: true permits it)"
+            )
+        return self
+
     def smart_host(self) -> SmartHost:
         """Return the value that routing uses."""
         port = self.tls.default_port if self.port is None else self.port
-        hop = NextHop(self.host, port, self.tls, self.protocol)
+        login = None if self.login is None else self.login.value()
+        hop = NextHop(self.host, port, self.tls, self.protocol, login, self.oldest_tls)
         return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
 
 
@@ -137,6 +120,23 @@ class ByMx(DeliverySection):
     """Delivery to the servers that the MX records of the recipient's domain name."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
+    """What is required in any case."""
+
+    honours: tuple[PublishedSecurity, ...] = ()
+    """What of the domain raises it: its MTA-STS policy (`sts`), the TLSA records of its servers
+    (`dane`)."""
+
+    oldest_tls: OldestTls = OldestTls.TLS_1_2
+
+    @model_validator(mode="after")
+    def _is_encrypted_at_all(self) -> ByMx:
+        if self.honours and self.tls is TlsMode.NONE:
+            raise ValueError("tls: none never encrypts: leave out honours, or name another mode")
+        return self
+
+    def value(self) -> MxSecurity:
+        """Return the value that routing uses."""
+        return MxSecurity(self.tls, frozenset(self.honours), self.oldest_tls)
 
 
 Hops = Annotated[tuple[Hop, ...], Field(min_length=1)]
@@ -194,7 +194,7 @@ class RouteRule(DeliverySection):
             None if self.senders is None else SenderPatterns.of(self.senders),
             None if self.tenants is None else frozenset(self.tenants),
             tuple(tuple(hop.smart_host() for hop in tier) for tier in self._tiers()),
-            TlsMode.OPPORTUNISTIC if self.mx is None else self.mx.tls,
+            MxSecurity() if self.mx is None else self.mx.value(),
         )
 
     def _tiers(self) -> list[tuple[Hop, ...]]:
@@ -230,11 +230,24 @@ class NameServers(DeliverySection):
         ]
 
 
+class StsSettings(DeliverySection):
+    """MTA-STS."""
+
+    folder: AbsolutePath | None = None
+    """Where policies are kept, so that they survive a restart; it is created where it is missing.
+    None: in memory alone."""
+
+
 class RoutingSettings(DeliverySection):
     """Where mail goes."""
 
     rules: tuple[RouteRule, ...] = ()
     """The first that matches decides. Where none does, the MX records of the domain."""
+
+    mx: ByMx = ByMx()
+    """How mail is secured that no rule is about."""
+
+    sts: StsSettings = StsSettings()
 
     own: Own = Own()
 
@@ -267,6 +280,10 @@ class RoutingSettings(DeliverySection):
             )
         return self
 
+    def ways_by_mx(self) -> list[ByMx]:
+        """Return every way by MX records that mail may take."""
+        return [self.mx, *(each.mx for each in self.rules if each.mx is not None)]
+
     def _table(self) -> RoutingTable:
         return RoutingTable(tuple(each.rule() for each in self.rules))
 
@@ -278,4 +295,5 @@ class RoutingSettings(DeliverySection):
             Networks.of(self.skip),
             tuple(dict.fromkeys(self.families)),
             self.postmaster_domain,
+            self.mx.value(),
         )

@@ -22,13 +22,20 @@ _FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?
 
 class TlsMode(StrEnum):
     """How far a connection must be secured. `opportunistic` encrypts where it can and verifies
-    nothing; `required` verifies the certificate and never sends in clear; `implicit` does the same
-    with TLS from the first octet on. Source: RFC 3207; RFC 8314 3."""
+    nothing; `encrypted` verifies nothing and never sends in clear; `required` verifies the
+    certificate, too; `implicit` does the same with TLS from the first octet on. Source: RFC 3207;
+    RFC 8314 3."""
 
     NONE = "none"
     OPPORTUNISTIC = "opportunistic"
+    ENCRYPTED = "encrypted"
     REQUIRED = "required"
     IMPLICIT = "implicit"
+
+    @property
+    def never_in_clear(self) -> bool:
+        """Whether mail leaves only over TLS."""
+        return self in (TlsMode.ENCRYPTED, TlsMode.REQUIRED, TlsMode.IMPLICIT)
 
     @property
     def is_verified(self) -> bool:
@@ -40,6 +47,13 @@ class TlsMode(StrEnum):
         """The port of a next hop that was named without one. Source: RFC 5321 4.5.4.2; RFC 8314
         7.3."""
         return 465 if self is TlsMode.IMPLICIT else 25
+
+
+class OldestTls(StrEnum):
+    """The oldest version of TLS that a connection may have. Source: RFC 8996."""
+
+    TLS_1_2 = "1.2"
+    TLS_1_3 = "1.3"
 
 
 class Protocol(StrEnum):
@@ -76,6 +90,10 @@ class NextHop:
     tls: TlsMode = TlsMode.OPPORTUNISTIC
     protocol: Protocol = Protocol.SMTP
     login: HopLogin | None = None
+    oldest_tls: OldestTls = OldestTls.TLS_1_2
+    by_tlsa: bool = False
+    """Whether its certificate is compared with TLSA records (`ResolvedHop.certificates`), not with
+    authorities."""
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host

@@ -20,6 +20,8 @@ class Resolver(Protocol):
         Of very many records the preferred ones are returned, the same ones each time.
         `ttl` is the shortest of the records that led to the answer; of a negative answer it is what
         its SOA record allows, and zero without one.
-        Source: RFC 1034 3.6.2, 4.3.1, 5.3; RFC 2181 5, 8; RFC 2308 2, 5.
+        The strings of a TXT record are joined. `is_validated` stands only where a name server on
+        this machine calls all of the answer authentic: elsewhere its flag could be forged.
+        Source: RFC 1034 3.6.2, 4.3.1, 5.3; RFC 2181 5, 8; RFC 2308 2, 5; RFC 6840 5.8.
         """
         ...

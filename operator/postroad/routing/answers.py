@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -26,6 +26,8 @@ class RecordType(StrEnum):
     MX = "MX"
     A = "A"
     AAAA = "AAAA"
+    TXT = "TXT"
+    TLSA = "TLSA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,52 @@ class MxRecord:
     host: str
 
 
+class TlsaUsage(IntEnum):
+    """What a TLSA record is about, as far as mail uses it: an authority, or the server's own
+    certificate. Source: RFC 7672 3.1."""
+
+    DANE_TA = 2
+    DANE_EE = 3
+
+
+class TlsaSelector(IntEnum):
+    """Of what a TLSA record has the octets. Source: RFC 6698 2.1.2."""
+
+    CERTIFICATE = 0
+    PUBLIC_KEY = 1
+
+
+class TlsaMatching(IntEnum):
+    """In which form. Source: RFC 6698 2.1.3."""
+
+    OCTETS = 0
+    SHA_256 = 1
+    SHA_512 = 2
+
+
+_LENGTHS = {TlsaMatching.SHA_256: 32, TlsaMatching.SHA_512: 64}
+
+
+@dataclass(frozen=True, slots=True)
+class TlsaRecord:
+    """One TLSA record, as it came."""
+
+    usage: int
+    selector: int
+    matching: int
+    data: bytes
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a certificate can be compared with it. Source: RFC 7672 3.1.3; RFC 7671 10.3."""
+        return (
+            self.usage in set(TlsaUsage)
+            and self.selector in set(TlsaSelector)
+            and self.matching in set(TlsaMatching)
+            and len(self.data) == _LENGTHS.get(TlsaMatching(self.matching), len(self.data) or -1)
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What is known about a question, and for how long (`ttl`, from now)."""
@@ -72,6 +120,15 @@ class Answer:
 
     reason: str = ""
     """Why no server gave a usable answer."""
+
+    texts: tuple[str, ...] = ()
+    """TXT records, the strings of each joined."""
+
+    certificates: tuple[TlsaRecord, ...] = ()
+
+    is_validated: bool = False
+    """Whether a name server on this machine calls all of the answer authentic by DNSSEC. Source:
+    RFC 6840 5.8; RFC 7672 2.2."""
 
     @property
     def is_unavailable(self) -> bool:

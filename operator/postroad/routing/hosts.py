@@ -27,6 +27,27 @@ class HostAddresses(NamedTuple):
     is_uncertain: bool = False
 
 
+class ExaminedHost(NamedTuple):
+    """A host of a domain with its preference and what DNS answered about its addresses."""
+
+    rank: int
+    host: str
+    addresses: HostAddresses
+    answers: tuple[Answer, ...]
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether all that DNS answered is validated."""
+        return all(each.is_validated for each in self.answers if not each.is_unavailable)
+
+    @property
+    def tlsa_names(self) -> list[str]:
+        """The names that may have its TLSA records: where its CNAME records lead to, and its own.
+        Source: RFC 7672 2.2.3."""
+        aliases = next((each.aliases for each in self.answers if each.aliases), ())
+        return [*aliases[-1:], self.host]
+
+
 def of_answers(
     answers: Mapping[AddressFamily, Answer], plan: RoutingPlan, pick: Pick
 ) -> HostAddresses:

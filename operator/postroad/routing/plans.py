@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from postroad.domain.networks import LOOPBACK, NO_ADDRESS, Networks
 from postroad.routing.answers import RecordType
+from postroad.routing.securing import USUAL_SECURITY, MxSecurity
 from postroad.routing.tables import RoutingTable
 
 Pick = Callable[[int], int]
@@ -52,7 +53,8 @@ class RoutingPlan:
     """All that decides about routes but DNS and chance.
 
     `families`: which addresses are used, the preferred family first. `skipped`: networks that MX
-    records lead to in vain. `postmaster_domain`: where the bare `postmaster` is.
+    records lead to in vain. `postmaster_domain`: where the bare `postmaster` is. `security`: of
+    mail that no rule is about.
     """
 
     table: RoutingTable
@@ -60,3 +62,10 @@ class RoutingPlan:
     skipped: Networks = NO_ADDRESS
     families: tuple[AddressFamily, ...] = (AddressFamily.IPV4, AddressFamily.IPV6)
     postmaster_domain: str | None = None
+    security: MxSecurity = USUAL_SECURITY
+
+    def may_reach(self, address: str) -> bool:
+        """Whether a connection that a stranger's records lead to may go to an address."""
+        return not (
+            self.own.has_address(address) or address in NOT_UNICAST or address in self.skipped
+        )

@@ -8,7 +8,8 @@ from datetime import timedelta
 from hashlib import sha256
 
 from postroad.domain.mail import Outcome
-from postroad.domain.next_hops import NextHop
+from postroad.domain.next_hops import NextHop, OldestTls
+from postroad.routing.securing import TlsaRecords
 
 DIGEST_LETTERS = 8
 
@@ -54,6 +55,8 @@ class ResolvedHop:
 
     next_hop: NextHop
     addresses: tuple[str, ...]
+    certificates: TlsaRecords | None = None
+    """What its certificate has to match, where it is `by_tlsa`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,4 +81,13 @@ class NoRoute:
 
 
 def _written(hop: NextHop) -> str:
-    return f"{hop}/{hop.protocol}/{hop.tls}"
+    """Return all that makes a next hop another one, so that no connection is shared by mail with
+    other requirements."""
+    words = [str(hop), hop.protocol, hop.tls]
+    if hop.oldest_tls is not OldestTls.TLS_1_2:
+        words.append(f"tls{hop.oldest_tls}")
+    if hop.by_tlsa:
+        words.append("tlsa")
+    if hop.login is not None:
+        words.append(f"{hop.login.folder} {hop.login.mechanism}")
+    return "/".join(words)

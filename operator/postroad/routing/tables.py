@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from postroad.domain.mail import domain_of
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.next_hops import NextHop
+from postroad.routing.securing import USUAL_SECURITY, MxSecurity
 
 NULL_SENDER = "<>"
 
@@ -96,7 +97,7 @@ class Rule:
     """Which mail goes where. A condition that is None holds for all mail.
 
     `tiers`: the primary smart hosts, the secondary and so on; without any, mail goes by the MX
-    records of its domain, with `tls`.
+    records of its domain, with `security`.
     """
 
     name: str
@@ -104,7 +105,7 @@ class Rule:
     senders: SenderPatterns | None = None
     tenants: frozenset[str] | None = None
     tiers: tuple[tuple[SmartHost, ...], ...] = ()
-    tls: TlsMode = TlsMode.OPPORTUNISTIC
+    security: MxSecurity = USUAL_SECURITY
 
     def match(self, request: RouteRequest) -> tuple[str, ...] | None:
         """Return what of the mail matches, as words; None when the rule does not match."""

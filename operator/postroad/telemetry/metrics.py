@@ -131,6 +131,11 @@ UNLOGGED_ATTEMPTS = Counter(
     "Recipients attempted that the attempt log could not be written about.",
     ["queue"],
 )
+STS_FETCHES = Counter(
+    "postroad_sts_policy_fetches_total",
+    "Policies of MTA-STS that were looked for at a domain's web server.",
+    ["result"],  # result: fetched, failed
+)
 SIGNED = Counter("postroad_signed_mails_total", "Transmissions that were signed.")
 UNSIGNED = Counter(
     "postroad_unsigned_mails_total",

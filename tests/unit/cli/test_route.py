@@ -88,6 +88,7 @@ def test_json_has_the_same(routes: Path) -> None:
                 "port": 587,
                 "protocol": "smtp",
                 "tls": "opportunistic",
+                "by_tlsa": False,
                 "addresses": ["192.0.2.9"],
             }
         ],

@@ -12,6 +12,7 @@ from postroad.domain.networks import Networks
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.errors import InvalidSettings
 from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
+from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import (
     DomainPatterns,
     RoutingTable,
@@ -69,7 +70,7 @@ def test_every_field_reaches_the_plan(tmp_path: Path) -> None:
                 Rule(
                     "partners",
                     DomainPatterns.of(["*.partner.example"]),
-                    tls=TlsMode.REQUIRED,
+                    security=MxSecurity(TlsMode.REQUIRED),
                 ),
                 Rule(
                     "acme",

@@ -19,6 +19,7 @@ from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, Rec
 from postroad.routing.finding import find_route
 from postroad.routing.plans import OwnNames, RoutingPlan
 from postroad.routing.routes import NoRoute, Route
+from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import (
     DomainPatterns,
     RouteRequest,
@@ -124,7 +125,7 @@ async def test_what_a_rule_names_wrongly_defers_mail_and_leaves_the_other_smart_
 
 async def test_a_rule_may_leave_a_domain_to_its_mx_records() -> None:
     rules = (
-        Rule("direct", DomainPatterns.of(["d.example"]), tls=TlsMode.REQUIRED),
+        Rule("direct", DomainPatterns.of(["d.example"]), security=MxSecurity(TlsMode.REQUIRED)),
         Rule("rest", tiers=((host("one.example"),),)),
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,7 @@ import dns.rdatatype
 import dns.resolver
 import dns.rrset
 
+from postroad.domain.networks import LOOPBACK
 from postroad.errors import InvalidSettings
 from postroad.routing.answers import (
     DNS_PORT,
@@ -33,6 +35,7 @@ from postroad.routing.answers import (
     MxRecord,
     Question,
     RecordType,
+    TlsaRecord,
 )
 
 RESOLV_CONF = Path("/etc/resolv.conf")
@@ -105,19 +108,25 @@ class DnsResolver:
         name = dns.name.from_text(question.name)
         aliases: tuple[str, ...] = ()
         longest = timedelta.max
+        is_validated = True
         for _ in range(MOST_ALIASES):
-            response = await self._response(name, question.type)
+            response, is_trusted = await self._response(name, question.type)
+            is_validated &= is_trusted and bool(response.flags & dns.flags.AD)
             chain = _chain(response)
             aliases += tuple(_text(each[0].target) for each in chain.cnames)
             longest = min([longest, *(timedelta(seconds=each.ttl) for each in chain.cnames)])
             if chain.answer is None and chain.cnames and not _has(response, dns.rdatatype.SOA):
                 name = chain.canonical_name
                 continue
-            return _answer(response, chain, aliases, longest)
+            found = _answer(response, chain, aliases, longest)
+            return replace(found, is_validated=is_validated)
         raise _NoAnswer(f"more than {MOST_ALIASES} messages of CNAME records")
 
-    async def _response(self, name: dns.name.Name, type_: RecordType) -> dns.message.Message:
-        """Return the first response that counts. Raises: _NoAnswer with the last reason."""
+    async def _response(
+        self, name: dns.name.Name, type_: RecordType
+    ) -> tuple[dns.message.Message, bool]:
+        """Return the first response that counts, and whether its server is on this machine, so that
+        its flags were not set on the way. Raises: _NoAnswer with the last reason."""
         order = [*self._servers[self._first :], *self._servers[: self._first]] * ROUNDS
         reason = ""
         for server in order:
@@ -127,7 +136,7 @@ class DnsResolver:
                 reason = f"{error} from {server}"
             else:
                 self._first = self._servers.index(server)
-                return response
+                return response, server.address in LOOPBACK
         raise _NoAnswer(reason)
 
     async def _query(
@@ -137,6 +146,7 @@ class DnsResolver:
             query = dns.message.make_query(
                 name, type_, use_edns=edns, payload=PAYLOAD_OCTETS if edns is not False else None
             )
+            query.flags |= dns.flags.AD  # asks for the flag in the answer. Source: RFC 6840 5.7
             try:
                 response, _ = await dns.asyncquery.udp_with_fallback(
                     query,
@@ -218,6 +228,16 @@ def _answer(
         named = sorted((each.preference, _text(each.exchange)) for each in records)
         found = tuple(MxRecord(*each) for each in named[:MOST_RECORDS])
         return Answer(AnswerKind.RECORDS, ttl, exchanges=found, aliases=aliases)
+    if chain.answer.rdtype == dns.rdatatype.TXT:
+        texts = sorted(b"".join(each.strings).decode("utf-8", "replace") for each in records)
+        return Answer(AnswerKind.RECORDS, ttl, texts=tuple(texts[:MOST_RECORDS]), aliases=aliases)
+    if chain.answer.rdtype == dns.rdatatype.TLSA:
+        certificates = sorted(
+            (TlsaRecord(each.usage, each.selector, each.mtype, each.cert) for each in records),
+            key=astuple,
+        )
+        kept_records = tuple(certificates[:MOST_RECORDS])
+        return Answer(AnswerKind.RECORDS, ttl, certificates=kept_records, aliases=aliases)
     addresses = tuple(sorted(each.address for each in records)[:MOST_RECORDS])
     return Answer(AnswerKind.RECORDS, ttl, addresses=addresses, aliases=aliases)
 

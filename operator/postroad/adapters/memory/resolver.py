@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
-from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, RecordType
+from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, RecordType, TlsaRecord
 
 HOUR = timedelta(hours=1)
 
@@ -16,6 +17,9 @@ class MemoryResolver:
     def __init__(self) -> None:
         self._addresses: dict[Question, list[str]] = {}
         self._exchanges: dict[Question, list[MxRecord]] = {}
+        self._texts: dict[str, list[str]] = {}
+        self._certificates: dict[str, list[TlsaRecord]] = {}
+        self._validated: set[str] = set()
         self._names: set[str] = set()
         self._aliases: dict[str, str] = {}
         self._unavailable: dict[str, str] = {}
@@ -34,6 +38,20 @@ class MemoryResolver:
             else:
                 question = Question(name, RecordType.AAAA if ":" in record else RecordType.A)
                 self._addresses.setdefault(question, []).append(record)
+
+    def add_text(self, name: str, text: str) -> None:
+        """Add a TXT record."""
+        self._names.add(name)
+        self._texts.setdefault(name, []).append(text)
+
+    def add_certificate(self, name: str, record: TlsaRecord) -> None:
+        """Add a TLSA record."""
+        self._names.add(name)
+        self._certificates.setdefault(name, []).append(record)
+
+    def validate(self, *names: str) -> None:
+        """Answer all questions about these names as validated by DNSSEC."""
+        self._validated.update(names)
 
     def fail(self, name: str, reason: str = "SERVFAIL") -> None:
         """Answer no question about a name any more."""
@@ -54,13 +72,25 @@ class MemoryResolver:
         if name in self._unavailable:
             return _unavailable(self._unavailable[name])
         found = Question(name, question.type)
-        return self._answer(found, tuple(aliases))
+        is_validated = {question.name, *aliases} <= self._validated
+        return replace(self._answer(found, tuple(aliases)), is_validated=is_validated)
 
     def _answer(self, question: Question, aliases: tuple[str, ...]) -> Answer:
         exchanges = tuple(self._exchanges.get(question, ()))
         addresses = tuple(self._addresses.get(question, ()))
-        if exchanges or addresses:
-            return Answer(AnswerKind.RECORDS, HOUR, exchanges, addresses, aliases)
+        is_text, is_tlsa = question.type is RecordType.TXT, question.type is RecordType.TLSA
+        texts = tuple(self._texts.get(question.name, ())) if is_text else ()
+        certificates = tuple(self._certificates.get(question.name, ())) if is_tlsa else ()
+        if exchanges or addresses or texts or certificates:
+            return Answer(
+                AnswerKind.RECORDS,
+                HOUR,
+                exchanges,
+                addresses,
+                aliases,
+                texts=texts,
+                certificates=certificates,
+            )
         is_known = question.name in self._names
         return Answer(AnswerKind.NO_DATA if is_known else AnswerKind.NO_NAME, HOUR, aliases=aliases)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from datetime import timedelta
 
 from postroad.adapters.network.wire import (
@@ -23,6 +24,18 @@ class ClientWire(Wire):
         if not isinstance(name, tuple):
             raise ConnectionLost from self._lost
         return address_of(name)
+
+    def certificates(self) -> list[bytes]:
+        """Return the certificates that the peer showed for TLS, its own first, in DER, whether they
+        were verified or not. Raises: ConnectionLost."""
+        secured = self._transport.get_extra_info("ssl_object") if self._transport else None
+        if secured is None:
+            raise ConnectionLost from self._lost
+        if hasattr(secured, "get_unverified_chain"):
+            return [bytes(each) for each in secured.get_unverified_chain()]
+        # Python before 3.13 has the chain under a private name alone.
+        chain = secured._sslobj.get_unverified_chain() or ()
+        return [ssl.PEM_cert_to_DER_cert(each.public_bytes()) for each in chain]
 
     @property
     def is_open(self) -> bool:

@@ -17,6 +17,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from postroad.adapters.network.authentication import authentication_at
+from postroad.adapters.network.broken_tls import BrokenTls
 from postroad.adapters.network.connecting import KnownAddresses, Shunned
 from postroad.adapters.network.exchange import text_of
 from postroad.adapters.network.jobs import ConnectionJob
@@ -61,7 +62,9 @@ class SmtpConnector:
         self._ehlo_name = ehlo_name
         self._timeouts = timeouts
         self._shunned = Shunned()
-        self._context_for = lru_cache(partial(context_for, ca_file=ca_file))
+        self._ca_file = ca_file
+        self._context_for = lru_cache(context_for)
+        self._broken_tls = BrokenTls()
         self._authentication_of = lru_cache(MOST_LOGINS)(authentication_at)
         self._preparation = Preparation(signer)
 
@@ -74,9 +77,13 @@ class SmtpConnector:
             SessionTerms(
                 next_hop,
                 self._ehlo_name,
-                self._context_for(next_hop.tls),
+                self._context_for(
+                    next_hop.tls, self._ca_file, next_hop.oldest_tls, by_tlsa=next_hop.by_tlsa
+                ),
                 self._timeouts,
                 self._authentication_of(next_hop),
+                hop.certificates,
+                self._broken_tls,
             ),
         )
         return SmtpConnection(open_session, self._preparation, on_event)

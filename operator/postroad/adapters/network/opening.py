@@ -6,16 +6,20 @@ Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3; RFC 4954.
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from postroad import tls
 from postroad.adapters.network.authentication import Authentication
+from postroad.adapters.network.broken_tls import BrokenTls
+from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.exchange import Exchange, SessionRefused
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode, address_literal
+from postroad.domain.next_hops import NextHop, OldestTls, Protocol, TlsMode, address_literal
 from postroad.errors import InvalidSettings, TlsRefused
+from postroad.routing.securing import TlsaRecords
 from postroad.tls import OLDEST_TLS
 
 _GREETS_IN_CLEAR = (
@@ -41,6 +45,9 @@ class SessionTerms:
     context: ssl.SSLContext | None
     timeouts: Timeouts
     authentication: Authentication | None = None
+    certificates: TlsaRecords | None = None
+    """What the certificate of a next hop `by_tlsa` has to match."""
+    broken_tls: BrokenTls = field(default_factory=BrokenTls)
 
 
 class Opening:
@@ -63,7 +70,7 @@ class Opening:
         if mode is TlsMode.IMPLICIT:
             await self._start_tls()
         await self._greet(name)
-        if mode in (TlsMode.OPPORTUNISTIC, TlsMode.REQUIRED):
+        if mode not in (TlsMode.NONE, TlsMode.IMPLICIT):
             await self._secure(name)
         if self._terms.authentication is not None:
             is_verified = mode.is_verified and self._exchange.wire.is_secured
@@ -95,25 +102,29 @@ class Opening:
 
     async def _secure(self, name: str) -> None:
         if self._terms.context is None or "STARTTLS" not in self._extensions:
-            if self._next_hop.tls is TlsMode.REQUIRED:
+            if self._next_hop.tls.never_in_clear:
                 raise SessionRefused("451 4.7.5 the next hop does not offer STARTTLS")
             return
         reply = await self._exchange.ask(b"STARTTLS\r\n", self._timeouts.command)
         if reply.is_positive:
             await self._start_tls()
             await self._hello(name)
-        elif self._next_hop.tls is TlsMode.REQUIRED:
-            raise SecuringFailed(str(reply))
+        elif self._next_hop.tls.never_in_clear:
+            raise SecuringFailed(f"451 4.7.5 the next hop refused STARTTLS: {reply}")
 
     async def _start_tls(self) -> None:
-        context = self._terms.context
+        context, wire, records = self._terms.context, self._exchange.wire, self._terms.certificates
         assert context is not None
-        host = self._next_hop.host.rstrip(".")  # a certificate's names end in no dot (RFC 6066 3)
-        command = self._timeouts.command
+        if self._next_hop.by_tlsa and not (records and records.records):
+            raise SecuringFailed("451 4.7.5 there is no TLSA record of the next hop")
+        host = records.name if records else self._next_hop.host
+        host = host.rstrip(".")  # a certificate's names end in no dot (RFC 6066 3)
         try:
-            await self._exchange.wire.start_tls(context, command, server_hostname=host)
+            await wire.start_tls(context, self._timeouts.command, server_hostname=host)
         except WireError as error:
             raise SecuringFailed(f"451 4.7.5 {self._why_not_secured(error)}") from error
+        if records:
+            _compare(wire, host, records)
 
     def _why_not_secured(self, error: WireError) -> str:
         if isinstance(error, InjectedBeforeTLS) and self._next_hop.tls is TlsMode.IMPLICIT:
@@ -122,12 +133,28 @@ class Opening:
         return refused.explain() if refused else str(error)
 
 
-def context_for(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:
-    """Return what TLS to a next hop of this mode is started with; None: no TLS.
-    Raises: InvalidSettings."""
+def _compare(wire: ClientWire, host: str, records: TlsaRecords) -> None:
+    """Compare the certificate with TLSA records. Raises: SecuringFailed."""
+    from postroad.adapters.network import dane  # cryptography is not loaded for nothing
+
+    try:
+        dane.verify(wire.certificates(), host, records.records, datetime.now(UTC))
+    except dane.CertificateRefused as error:
+        raise SecuringFailed(f"451 4.7.5 {error}") from error
+
+
+def context_for(
+    mode: TlsMode,
+    ca_file: Path | None,
+    oldest: OldestTls = OldestTls.TLS_1_2,
+    *,
+    by_tlsa: bool = False,
+) -> ssl.SSLContext | None:
+    """Return what TLS to a next hop of this mode is started with; None: no TLS. `by_tlsa`: the
+    certificate is compared afterwards. Raises: InvalidSettings."""
     if mode is TlsMode.NONE:
         return None
-    if mode.is_verified:
+    if mode.is_verified and not by_tlsa:
         try:
             context = tls.client_context(tls.ClientTls(ca_file))
         except TlsRefused as error:
@@ -136,5 +163,5 @@ def context_for(mode: TlsMode, ca_file: Path | None) -> ssl.SSLContext | None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = OLDEST_TLS
+    context.minimum_version = ssl.TLSVersion.TLSv1_3 if oldest is OldestTls.TLS_1_3 else OLDEST_TLS
     return context

@@ -43,7 +43,7 @@ class SmtpRelay:
     ) -> None:
         self._next_hop = next_hop
         self._addresses = Addresses(next_hop.host, next_hop.port)
-        context = context_for(next_hop.tls, ca_file)
+        context = context_for(next_hop.tls, ca_file, next_hop.oldest_tls)
         self._terms = SessionTerms(
             next_hop, ehlo_name, context, timeouts, authentication_at(next_hop)
         )

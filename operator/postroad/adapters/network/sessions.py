@@ -52,12 +52,17 @@ class ClientSession:
         """
         if terms.authentication is not None:
             terms.authentication.check()
+        if terms.next_hop.tls is not TlsMode.OPPORTUNISTIC:
+            return await cls._open(addresses, terms)
+        in_clear = replace(terms, context=None)
+        if terms.broken_tls.has(terms.next_hop):
+            return await cls._open(addresses, in_clear)
         try:
             return await cls._open(addresses, terms)
         except SecuringFailed:
-            if terms.next_hop.tls is not TlsMode.OPPORTUNISTIC:
-                raise
-        return await cls._open(addresses, replace(terms, context=None))
+            session = await cls._open(addresses, in_clear)
+            terms.broken_tls.add(terms.next_hop)
+            return session
 
     @classmethod
     async def _open(

@@ -1,0 +1,86 @@
+"""How names, patterns and addresses are written in the schema of routing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from postroad.delivery_settings.sections import domain_name
+from postroad.domain.internationalized import ascii_address
+from postroad.domain.networks import Networks
+from postroad.domain.next_hops import parse_host_port
+from postroad.errors import InvalidInput
+from postroad.routing.answers import DNS_PORT
+from postroad.routing.exchangers import is_address
+from postroad.routing.tables import NULL_SENDER
+
+
+def _domain_pattern(text: str) -> str:
+    if text.startswith("["):
+        return text.lower()
+    if text == "*":
+        return text
+    if text.startswith("*."):
+        return f"*.{domain_name(text[2:])}"
+    if "*" in text:
+        raise ValueError("write a domain (example.org), all below it (*.example.org), or *")
+    return domain_name(text)
+
+
+def _sender_pattern(text: str) -> str:
+    if text in ("", NULL_SENDER):
+        return NULL_SENDER
+    if text.startswith("@"):
+        return f"@{_domain_pattern(text[1:])}"
+    if "@" not in text or "*" in text:
+        raise ValueError("write a mailbox (a@example.org), a domain (@example.org), or <>")
+    return ascii_address(text.lower())
+
+
+def _server_name(text: str) -> str:
+    if is_address(text):
+        return text
+    name = domain_name(text)
+    if "." not in name:
+        raise ValueError(
+            f"write a full name, such as {name}.mail.svc.cluster.local, or an address: search"
+            " domains are not appended"
+        )
+    return name
+
+
+def _server_address(text: str) -> str:
+    try:
+        host, _ = parse_host_port(text, DNS_PORT)
+    except InvalidInput as error:
+        if not is_address(text):
+            raise ValueError(str(error)) from error
+        host = text
+    if not is_address(host):
+        raise ValueError("write the address of a name server: 192.0.2.53 or [2001:db8::53]:53")
+    return text
+
+
+def _network(text: str) -> str:
+    try:
+        Networks.of((text,))
+    except InvalidInput as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("write the whole path, from / on")
+    return path
+
+
+AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
+DomainPattern = Annotated[str, AfterValidator(_domain_pattern)]
+SenderPattern = Annotated[str, AfterValidator(_sender_pattern)]
+ServerName = Annotated[str, AfterValidator(_server_name)]
+NetworkText = Annotated[str, AfterValidator(_network)]
+NameServerAddress = Annotated[str, AfterValidator(_server_address)]
+Port = Annotated[int, Field(ge=1, le=65535)]
