@@ -242,7 +242,15 @@ async def test_damaged_files_count_as_absent(world: World, server: WebServer) ->
     await world.hosts()
     (kept,) = world.folder.iterdir()
     stored = json.loads(kept.read_text())
-    for text in ("", "{", "[]", json.dumps(stored | {"mode": "x"}), json.dumps({"domain": 1})):
+    huge = json.dumps(stored | {"max_age_s": 10**30})
+    for text in (
+        "",
+        "{",
+        "[]",
+        huge,
+        json.dumps(stored | {"mode": "x"}),
+        json.dumps({"domain": 1}),
+    ):
         kept.write_text(text)
         world.restart()
         assert await world.hosts() == OURS

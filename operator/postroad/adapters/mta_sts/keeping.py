@@ -16,7 +16,7 @@ from typing import Any
 from uuid import uuid4
 
 from postroad.domain.instants import instant, microseconds
-from postroad.errors import InvalidInput, InvalidSettings
+from postroad.errors import InvalidSettings
 from postroad.routing.sts import KeptPolicy, StsMode, StsPolicy
 from postroad.telemetry.logs import logger
 
@@ -51,13 +51,12 @@ class PolicyFolder:
         for path in self._folder.glob(f"*{SUFFIX}"):
             try:
                 domain, kept = _read(json.loads(path.read_text()))
-            except (OSError, ValueError, TypeError, KeyError, InvalidInput) as error:
+                if path.name != _name_of(domain) or kept.is_over(now):
+                    path.unlink(missing_ok=True)
+                elif len(found) < MOST_FILES:
+                    found[domain] = kept
+            except (OSError, ArithmeticError, ValueError, TypeError, KeyError) as error:
                 _log.warning("policy not read", path=str(path), error=type(error).__name__)
-                continue
-            if path.name != _name_of(domain) or kept.is_over(now):
-                path.unlink(missing_ok=True)
-            elif len(found) < MOST_FILES:
-                found[domain] = kept
         return found
 
     def write(self, domain: str, kept: KeptPolicy) -> None:
