@@ -36,8 +36,8 @@ def members_to_add(queue: QuorumQueue, running: Collection[str], copies: int) ->
     >>> members_to_add(QuorumQueue("work", ("a",), ("a",)), ["a", "b"], 3)
     []
     """
-    lacks = copies - len(queue.members)
-    if lacks <= 0 or len(running) < copies:
+    lacks = max(copies - len(queue.members), 0)
+    if len(running) < copies:
         return []
     free = sorted(set(running) - set(queue.members))
     first = sum(queue.name.encode()) % len(free) if free else 0

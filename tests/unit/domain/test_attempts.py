@@ -76,6 +76,6 @@ def test_counts_add_up_and_are_few(heard: list[tuple[str, Outcome]]) -> None:
     assert len(counts) <= MOST_COUNTS + len(OutcomeKind)
     kept, rest = counts[:MOST_COUNTS], counts[MOST_COUNTS:]
     assert [each.count for each in kept] == sorted((each.count for each in kept), reverse=True)
-    assert all((each.domain, each.site, each.words) == ("", "", "") for each in rest)
+    assert all((each.domain, each.site, each.code, each.words) == ("", "", 0, "") for each in rest)
     assert len({each.kind for each in rest}) == len(rest)
     assert AttemptOutcomes.of(dict(reversed(outcomes.items())), 0.0).counts == counts

@@ -191,7 +191,16 @@ def test_no_more_of_a_reply_is_read_than_a_relay_keeps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "code"), [("250 ok", 250), ("250", 250), ("2500", 0), ("ok", 0), ("", 0), ("²50", 0)]
+    ("text", "code"),
+    [
+        ("250 ok", 250),
+        ("250", 250),
+        ("250-first", 250),
+        ("2500", 0),
+        ("ok", 0),
+        ("", 0),
+        ("²50", 0),
+    ],
 )
 def test_a_text_may_have_no_code(text: str, code: int) -> None:
     assert code_of(text) == code

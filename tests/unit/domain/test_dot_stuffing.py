@@ -201,6 +201,15 @@ def test_a_line_is_folded_as_late_as_it_can() -> None:
     assert lines[2].startswith(b" y")
 
 
+@pytest.mark.parametrize("text", [4, 5, 900])
+def test_octets_that_are_no_utf_8_are_folded_at_the_limit(text: int) -> None:
+    """Four octets of continuation are no character's."""
+    stuffer = Stuffer(folds=True)
+    line = b" " * (998 - text) + b"\x80" * (text + 50)
+
+    assert stuffer.feed(line + b"\r\n") == line[:998] + b"\r\n " + line[998:] + b"\r\n"
+
+
 def test_a_line_that_cannot_be_short_enough_is_folded_as_soon_as_it_can() -> None:
     """Up to the limit it has blanks, and a character whose end is behind the limit."""
     first = b" " * 996 + "\u20ac".encode()

@@ -18,6 +18,7 @@ LABEL = "a" * 63
         ("post@bücher.example", "post@xn--bcher-kva.example"),
         ('"a@b"@bücher.example', '"a@b"@xn--bcher-kva.example'),
         ("jörg@bücher.example", "jörg@xn--bcher-kva.example"),
+        ("Post@BÜCHER.Example", "Post@xn--bcher-kva.example"),
         ("post@ü..example", "post@ü..example"),
     ],
 )
@@ -32,6 +33,7 @@ def test_the_domain_of_an_address_gets_its_ascii_form_where_it_has_one(
     [
         ("Example.ORG.", "example.org"),
         ("BÜCHER.Example.", "xn--bcher-kva.example"),
+        ("ＢÜCHER.Example", "xn--bcher-kva.example"),
         ("_dmarc.example-", "_dmarc.example-"),
         ("xn--never-valid-.example", "xn--never-valid-.example"),
         (LABEL, LABEL),

@@ -37,6 +37,13 @@ def test_long_names_that_share_their_first_characters_get_buckets_of_their_own()
     assert all(len(bucket) <= 63 for bucket in buckets)
 
 
+def test_a_name_as_long_as_a_bucket_may_be_is_not_cut() -> None:
+    one, other = QueueName("n" * 20, "q" * 33), QueueName("n" * 20, "q" * 34)
+
+    assert one.bucket("postroad-") == f"postroad-{'n' * 20}-{'q' * 33}"
+    assert len(one.bucket("postroad-")) == len(other.bucket("postroad-")) == 63
+
+
 def test_bucket_of_a_long_name_is_that_of_every_release() -> None:
     queue = QueueName("n" * 20, "q" * 40)
 

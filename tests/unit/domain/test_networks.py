@@ -33,6 +33,11 @@ def test_an_address_lies_in_a_network(networks: str, address: str, lies_in: bool
     assert (address in Networks.parse(networks)) is lies_in
 
 
+def test_ipv4_written_as_ipv6_is_refused_with_how_to_write_it() -> None:
+    with pytest.raises(InvalidInput, match=r"write 10\.0\.0\.0/8$"):
+        Networks.parse("::ffff:10.1.2.3/104")
+
+
 def test_no_address_lies_in_no_networks() -> None:
     assert "127.0.0.1" not in Networks()
     assert str(Networks()) == "none"

@@ -26,6 +26,7 @@ def test_several_queues_are_one_sentence() -> None:
     (found,) = dropping(queues)
 
     assert "postroad.a.b.work and 2 more" in found
+    assert "postroad.a.b.work and 1 more" in dropping(queues[:2])[0]
 
 
 def test_other_policies_and_queues_of_others_are_left_alone() -> None:

@@ -43,6 +43,12 @@ def test_condition_has_the_command_for_each_node_that_lacks_members() -> None:
         assert f"{command} --queue-pattern '^postroad\\.'" in said
 
 
+def test_several_queues_are_one_condition() -> None:
+    queues = [queue("rabbit@a"), queue("rabbit@b", name="postroad.mail.other.work")]
+
+    assert "2 queues have fewer than 3 members" in too_few_members(queues, NODES, 3, "mail")[0]
+
+
 def test_members_that_do_not_run_are_reported() -> None:
     away = QuorumQueue("postroad.mail.outgoing.work", tuple(NODES), ("rabbit@a",))
 

@@ -151,6 +151,24 @@ def test_mail_without_mime_becomes_mail_of_an_unknown_charset() -> None:
     assert found.get_payload(decode=True) == b"\xfc\r\n"
 
 
+def test_mail_without_a_header_is_converted_from_its_first_octet() -> None:
+    converted = in_seven_bits(b"\r\n" + GREETING)
+
+    assert converted is not None
+    assert leaves(converted) == [("text/plain", GREETING)]
+
+
+def test_a_message_in_a_message_becomes_a_mime_message_too() -> None:
+    outer = b"MIME-Version: 1.0\r\nContent-Type: message/rfc822\r\n\r\n"
+
+    converted = in_seven_bits(outer + b"Subject: x\r\n\r\n" + GREETING)
+
+    assert converted is not None
+    _, inner = converted.split(b"\r\n\r\n", 1)
+    assert b"MIME-Version: 1.0\r\n" in inner
+    assert leaves(converted) == [("text/plain", GREETING)]
+
+
 def test_a_text_that_would_be_broken_before_a_boundary_becomes_base64() -> None:
     text = b"x" * 73 + b"\xff" + b" --b" * 60
     mail = b"MIME-Version: 1.0\r\n" + multipart(UTF8 + EIGHT + b"\r\n" + text)

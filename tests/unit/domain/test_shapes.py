@@ -67,6 +67,14 @@ def test_a_scan_of_single_octets_finds_the_same(content: bytes) -> None:
     assert shape_of(bytes((octet,)) for octet in content) == read_plainly(content)
 
 
+@pytest.mark.parametrize("length", range(995, 1002))
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+def test_a_line_is_measured_exactly_at_the_limit(length: int, line_end: bytes) -> None:
+    lines = (b"", b"x" * length, b"y" * 900, b"z" * 900, b"")
+
+    assert shape_of((line_end.join(lines),)).longest_line == (length if length > 998 else 0)
+
+
 def test_a_header_without_an_end_within_its_limit_is_all_of_the_content() -> None:
     field = b"x" * 98 + b"\r\n"
     content = field * (LONGEST_HEADER // len(field) + 1)
@@ -181,6 +189,16 @@ def test_the_shape_of_another_release_is_not_known(text: str) -> None:
     stored = {"postroad.shape": f"{mail_id.hex} {text}"}
 
     assert without_shape(stored, mail_id) == ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "as_is"),
+    [(b"a\r\nb\r\n", True), (b".a\r\n", False), (b"a\nb\r\n", False), (b".a\n", False)],
+)
+def test_octets_are_sent_as_they_are_without_dots_to_double_and_bare_line_ends(
+    content: bytes, as_is: bool
+) -> None:
+    assert shape_of((content,)).is_sent_as_is is as_is
 
 
 def test_sizes_count_as_rfc_1870_says() -> None:

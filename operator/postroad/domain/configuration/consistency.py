@@ -172,7 +172,7 @@ def in_order(*parts: Events) -> tuple[ConfigurationEvent, ...]:
 
 def _restored(history: Events, remembered: Events) -> tuple[ConfigurationEvent, ...]:
     """Return the remembered events that complete or continue the history; nothing when the status
-    is of another one. Raises: HistoryMissing for a gap that they do not fill."""
+    is of another one, or leaves a gap."""
     known = {each.sequence: each for each in history}
     entries = [
         each
@@ -184,10 +184,8 @@ def _restored(history: Events, remembered: Events) -> tuple[ConfigurationEvent, 
         try:
             replay(in_order(history, missing))
         except HistoryMissing:
-            pass
-        else:
-            return missing
-    replay(history)
+            return ()
+        return missing
     return ()
 
 

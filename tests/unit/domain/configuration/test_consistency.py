@@ -220,6 +220,7 @@ class TestConflicts:
         )
 
         assert "different events 2" in (find_conflict(self.history, documents(other)) or "")
+        assert "different events 2" in (find_conflict(other, documents(self.history[:2])) or "")
 
     def test_a_fold_to_another_state_is_a_contradiction(self) -> None:
         folded = fold(self.history, entries=3)
@@ -235,3 +236,10 @@ class TestConflicts:
 
         assert find_conflict((adoption,), documents(transitions(7))) is None
         assert find_conflict((adoption,), documents(transitions(9))) is not None
+
+    def test_an_adoption_settles_all_before_it(self) -> None:
+        adoption = ConfigurationAdopted(
+            sequence=8, at=NOON, version=3, configuration=OTHER, reason="restored", supersedes=0
+        )
+
+        assert find_conflict((adoption,), documents(transitions(7))) is None

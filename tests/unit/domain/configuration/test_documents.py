@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.configuration.consistency import REASON_BYTES
-from postroad.domain.configuration.documents import from_document, to_document
+from postroad.domain.configuration.documents import configuration_from, from_document, to_document
 from postroad.domain.configuration.history import (
     STATUS_ENTRIES,
     ConfigurationAdopted,
@@ -46,6 +46,10 @@ def test_an_event_is_read_back_equal(event: ConfigurationEvent) -> None:
     through_json = json.loads(json.dumps(to_document(event)))
 
     assert from_document(through_json) == event
+
+
+def test_what_a_document_leaves_out_has_the_default() -> None:
+    assert configuration_from({}) == ViewConfiguration()
 
 
 @pytest.mark.parametrize(
