@@ -47,7 +47,7 @@ async def test_an_enqueue_that_stops_or_fails_anywhere_is_repeated_as_one_mail(
         cluster = InMemoryCluster(seed=number)
         healthy, victim = await cluster.start(), await cluster.start()
         first = len(victim.faults.steps)
-        victim.fail(at(first + number, fault))
+        victim.fail(at(number, fault))
         began = await enqueue(cluster, victim)
         reached = len(victim.faults.steps) - first > number
         where = f"step {number}: {victim.faults.steps[first + number : first + number + 1]}"
@@ -110,6 +110,22 @@ async def test_an_enqueue_that_stood_still_with_the_key_adds_no_mail(
     assert await cluster.recover() == ["mail"]
     assert cluster.copies("mail") == 1
     cluster.check_nothing_is_left()
+
+
+async def test_a_mail_whose_row_cannot_be_decoded_was_queued(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Its enqueue stopped before it noted that the mail is accepted."""
+    victim = await cluster.start()
+    victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "change_key" else None)
+    assert await enqueue(cluster, victim) is None
+    [key] = cluster.tables.rows
+    cluster.tables.undecodable.add(key)
+    await cluster.pass_time(MINUTE)
+
+    assert await enqueue(cluster, process) == key.enqueue_id
+
+    assert list(cluster.tables.rows) == [key]
 
 
 async def test_a_key_is_free_a_day_after_its_mail_was_queued(
