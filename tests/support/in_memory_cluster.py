@@ -214,12 +214,14 @@ class InMemoryCluster(VirtualTime):
         """Return how often the first recipient of a mail was transmitted to."""
         return max((count for (of, _), count in self.transmitted.items() if of == name), default=0)
 
-    def check_nothing_is_left(self, dead: Iterable[str] = ()) -> None:
-        """Nothing waits, no message and no byte is left, but for these dead letters."""
+    def check_nothing_is_left(self, dead: Iterable[str] = (), in_hand: int = 0) -> None:
+        """Nothing waits, no message and no byte is left, but for these dead letters; and all that
+        was handed out is acked, but for as many items as a consumer has in hand."""
         assert [entry.envelope.name for entry in self.tables.live()] == []
         letters = [each.entry for each in self.tables.letters.values()]
         assert sorted(entry.envelope.name or "" for entry in letters if entry) == sorted(dead)
         assert (len(self.broker.ready), self.broker.delayed, len(self.broker.dead)) == (0, 0, 0)
+        assert (self.broker.unacked, self.broker.unacked_dead) == (in_hand, 0)
         assert set(self.blobs) == {entry.blob_key for entry in letters if entry}
 
     def check_marks_have_rows(self) -> None:

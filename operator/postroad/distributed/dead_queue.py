@@ -37,9 +37,8 @@ KEPT_BYTES = 64 << 10
 """Of a message that the view refuses whole: enough to see what it was."""
 
 
-async def consume_dead(engine: Engine) -> int:
-    """Empty the dead queue; return how many messages were decided. Raises: ServerError."""
-    count = 0
+async def consume_dead(engine: Engine) -> None:
+    """Empty the dead queue. Raises: ServerError."""
     messages = cast("AsyncGenerator[Delivery, None]", engine.broker.consume_dead(PREFETCH))
     async with aclosing(messages):
         async for delivery in messages:
@@ -49,8 +48,6 @@ async def consume_dead(engine: Engine) -> int:
                 with suppress(BrokerUnavailable):
                     await delivery.give_back()
                 raise
-            count += 1
-    return count
 
 
 async def _handle_or_keep(engine: Engine, delivery: Delivery) -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at
+from postroad.adapters.memory.queues import Message
 from postroad.distributed import dead_letters
 from postroad.domain.entries import Ending, EndingKind, Mark
 from postroad.domain.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.view import DeadLetter
-from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
+from support.suspension import suspended
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
@@ -46,6 +49,50 @@ async def test_discard_of_a_letter_whose_mail_ended_otherwise_takes_the_letter_a
 
     assert len(cluster.tables.letters) == letters_left
     assert len(cluster.blobs) == 1
+
+
+async def test_a_letter_of_a_slice_that_was_passed_is_discarded_and_counted(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.give_up(process, "mail")
+    for _ in range(4):
+        await cluster.pass_time(WINDOW + 3 * MINUTE)
+        await process.queue.maintain()
+    assert not cluster.tables.marks
+
+    assert await process.queue.discard(ALL) == 1
+
+    assert cluster.tables.letters == {}
+
+
+async def test_a_letter_that_cannot_be_decoded_is_selected_by_its_id_or_with_all(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    cluster.broker.dead.append(Message(UUID(int=1), b"garbage"))
+    await process.queue.maintain()
+    [letter_id] = cluster.tables.letters
+
+    for other in (Selector(name="mail"), Selector(enqueue_id=UUID(int=2))):
+        assert await process.queue.discard(other) == 0
+    assert await process.queue.discard(Selector(enqueue_id=letter_id)) == 1
+    assert cluster.tables.letters == {}
+
+
+async def test_a_letter_that_is_being_requeued_is_neither_discarded_nor_requeued_twice(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.give_up(process, "mail")
+    other = await cluster.start()
+    requeuing = other.queue.requeue(ALL)
+    suspension, task = await suspended(cluster, other, "rewrite_letter", requeuing)
+
+    assert await process.queue.discard(ALL) == 0
+    assert await process.queue.requeue(ALL) == 0
+
+    suspension.end()
+    assert await task == 1
+    assert await cluster.deliver(process) == ["mail"]
+    cluster.check_nothing_is_left()
 
 
 @pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST])

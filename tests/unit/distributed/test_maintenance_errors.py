@@ -19,9 +19,9 @@ from postroad.distributed.dead_queue import KEPT_BYTES
 from postroad.distributed.mail_errors import IN_A_ROW, MOST
 from postroad.domain.mail import Outcome
 from postroad.domain.selection import Selector
-from postroad.errors import BrokerUnavailable, ViewRefused, ViewUnavailable
+from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused, ViewUnavailable
 from postroad.telemetry import metrics
-from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
+from support.in_memory_cluster import NAME, WINDOW, Before, InMemoryCluster, Process
 
 ALL = Selector.all()
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
@@ -241,6 +241,27 @@ async def test_message_that_breaks_its_handling_is_a_dead_letter_and_blocks_no_o
     assert await process.queue.requeue(ALL) == 1
     assert await cluster.deliver(process, MINUTE) == ["bad"]
     cluster.check_nothing_is_left()
+
+
+async def test_message_that_a_server_refuses_to_handle_stays_in_the_dead_queue(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """An administrator mends the credentials; a letter would have to be requeued by hand."""
+    await cluster.enqueue(process, "mail")
+    cluster.broker.dead.extend(cluster.broker.ready)
+    cluster.broker.ready.clear()
+    process.faults.before = Before("mark", refused)
+
+    with pytest.raises(CredentialsRefused):
+        await process.queue.maintain()
+
+    assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (1, 0)
+    assert cluster.tables.letters == {}
+    assert await cluster.recover() == ["mail"]
+
+
+async def refused() -> None:
+    raise CredentialsRefused("no")
 
 
 async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_other(

@@ -1,0 +1,240 @@
+"""Messages that consumers crashed on, or that none could read: what maintenance does with each."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+
+from contract.queue_harness import letter
+from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
+from postroad.adapters.memory.queues import Message
+from postroad.distributed.dead_letters import OVER_THE_LIMIT
+from postroad.distributed.dead_queue import KEPT_BYTES, UNREADABLE
+from postroad.domain.selection import Selector
+from postroad.domain.wire import decode, encode
+from postroad.errors import ViewRefused
+from postroad.telemetry import metrics
+from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
+
+ALL = Selector.all()
+MINUTE = timedelta(minutes=1)
+MANY = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
+"""Recipients whose envelope is too large for a message."""
+
+
+def put_aside(cluster: InMemoryCluster) -> None:
+    """Let the broker put aside what is ready."""
+    while cluster.broker.ready:
+        cluster.broker.dead_letter_message(cluster.broker.ready.popleft())
+
+
+async def letters(process: Process) -> list[tuple[str | None, str | None]]:
+    return [(each.mail.name, each.reason) async for each in process.queue.dead_letters()]
+
+
+async def test_a_message_without_a_reference_is_the_same_letter_in_every_release(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Two releases at work on one queue write one letter, filed under the month's first moment."""
+    await cluster.pass_time(timedelta(days=3, hours=4, seconds=5, milliseconds=6))
+    cluster.broker.dead.append(Message(UUID(int=1), b"garbage"))
+
+    await process.queue.maintain()
+
+    assert list(cluster.tables.letters) == [UUID("019b76da-a800-7241-9df4-b0e27a373a55")]
+
+
+async def test_a_message_of_a_slice_that_was_passed_is_acked(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "mail")
+    [message] = cluster.broker.ready
+    assert await cluster.deliver(process) == ["mail"]
+    for _ in range(4):
+        await cluster.pass_time(WINDOW + 3 * MINUTE)
+        await process.queue.maintain()
+    assert not cluster.tables.marks
+    cluster.broker.dead.append(message)
+
+    await process.queue.maintain()
+
+    cluster.check_nothing_is_left()
+
+
+async def test_a_message_that_is_small_and_refused_is_kept_by_the_broker(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    cluster.broker.dead.append(Message(UUID(int=1), b"x" * KEPT_BYTES))
+
+    async def refuse(step: Step) -> None:
+        if step.operation == "write_letter":
+            raise ViewRefused("no")
+
+    process.faults.before = refuse
+    with pytest.raises(ViewRefused):
+        await process.queue.maintain()
+
+    assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (1, 0)
+
+
+async def test_a_removed_mail_loses_the_bytes_that_its_removal_left(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "mail")
+    process.faults.plan = lambda step: Fault.AWAY if step.server == "blobs" else None
+    assert await process.queue.remove(ALL) == 1
+    process.fail(lambda _: None)
+    put_aside(cluster)
+
+    await process.queue.maintain()
+
+    cluster.check_nothing_is_left()
+
+
+async def test_a_dead_letter_keeps_its_bytes(cluster: InMemoryCluster, process: Process) -> None:
+    await cluster.enqueue(process, "mail")
+    assert await process.queue.expire(ALL) == 1
+    put_aside(cluster)
+
+    await process.queue.maintain()
+
+    cluster.check_nothing_is_left(dead=["mail"])
+
+
+async def test_a_replacement_that_stopped_is_finished(cluster: InMemoryCluster) -> None:
+    process, victim = await cluster.start(), await cluster.start()
+    await cluster.enqueue(process, "mail")
+    await cluster.pass_time(MINUTE)
+    victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "publish" else None)
+    with pytest.raises(Stopped):
+        await victim.queue.republish(timedelta(0))
+    put_aside(cluster)
+
+    await process.queue.maintain()
+
+    assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (0, 0)
+    [successor] = cluster.broker.delayed_messages
+    assert decode(successor.body).previous
+    assert all(each.is_final for each in cluster.tables.marks.values())
+    assert await cluster.deliver(process) == ["mail"]
+    cluster.check_nothing_is_left()
+
+
+async def test_a_mail_whose_consumers_crashed_too_often_is_given_up(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "crashes", "waits")
+    limit = process.queue._engine.delivery_limit
+    crashes, waits = (
+        decode(each.body).again(crashes=count)
+        for each, count in zip(cluster.broker.ready, (limit, limit - 1), strict=True)
+    )
+    cluster.broker.ready.clear()
+    for each in (crashes, waits):
+        cluster.broker.dead.append(Message(each.key.enqueue_id, encode(each)))
+
+    await process.queue.maintain()
+
+    assert await letters(process) == [("crashes", OVER_THE_LIMIT)]
+    assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (0, 0)
+    [again] = cluster.broker.delayed_messages
+    assert decode(again.body).crashes == limit
+    assert await cluster.deliver(process, timedelta(hours=2)) == ["waits"]
+    cluster.check_nothing_is_left(dead=["crashes"])
+
+
+async def test_a_mail_that_is_given_up_under_a_replacement_waits_for_its_successor(
+    cluster: InMemoryCluster,
+) -> None:
+    """Administration replaces it after maintenance read that it has no mark."""
+    process, admin = await cluster.start(), await cluster.start()
+    await cluster.enqueue(process, "mail")
+    await cluster.pass_time(MINUTE)
+    [message] = cluster.broker.ready
+    reference = decode(message.body).again(crashes=process.queue._engine.delivery_limit)
+    cluster.broker.ready.clear()
+    cluster.broker.dead.append(Message(message.message_id, encode(reference)))
+    admin.fail(lambda step: Fault.STOP_AFTER if step.operation == "end" else None)
+    stopped: list[Step] = []
+
+    async def before(step: Step) -> None:
+        if step.operation == "write_letter" and not stopped:
+            with pytest.raises(Stopped):
+                await admin.queue.republish(timedelta(0))
+            stopped.append(step)
+
+    process.faults.before = before
+    process.queue._maintenance._rows._due = timedelta(days=1)
+
+    await process.queue.maintain()
+
+    assert stopped
+    assert await letters(process) == []
+    assert all(each.is_final for each in cluster.tables.marks.values())
+    assert await cluster.deliver(process) == ["mail"]
+    cluster.check_nothing_is_left()
+
+
+async def test_a_large_envelope_is_read_from_its_row(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await process.queue.enqueue(letter("mail", recipients=MANY))
+    put_aside(cluster)
+
+    await process.queue.maintain()
+
+    assert await cluster.deliver(process) == ["mail"]
+    cluster.check_nothing_is_left()
+
+
+async def test_a_row_that_cannot_be_decoded_counts_as_no_crash(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await process.queue.enqueue(letter("mail", recipients=MANY))
+    [key] = cluster.tables.rows
+    cluster.tables.undecodable.add(key)
+    put_aside(cluster)
+
+    await process.queue.maintain()
+
+    [again] = cluster.broker.delayed_messages
+    assert decode(again.body).crashes == 0
+    assert await letters(process) == []
+    cluster.tables.undecodable.clear()
+    assert await cluster.deliver(process, MINUTE) == ["mail"], "it waits no longer than that"
+
+
+async def test_a_large_envelope_whose_row_is_gone_leaves_the_message(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await process.queue.enqueue(letter("mail", recipients=MANY))
+    [key] = cluster.tables.rows
+    del cluster.tables.rows[key]
+    body = cluster.broker.ready[0].body
+    put_aside(cluster)
+
+    await process.queue.maintain()
+
+    assert await letters(process) == [("unreadable message", UNREADABLE)]
+    assert [each.body for each in cluster.tables.letters.values()] == [body]
+    assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (0, 0)
+
+
+async def test_a_consumer_puts_aside_a_message_whose_mail_has_no_envelope(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Neither the message nor a row has it; others are delivered meanwhile."""
+    await process.queue.enqueue(letter("mail", recipients=MANY))
+    [key] = cluster.tables.rows
+    del cluster.tables.rows[key]
+    await cluster.enqueue(process, "next")
+
+    unreadable = metrics.SKIPPED.labels(str(NAME), "unreadable")._value
+    before = unreadable.get()
+
+    assert await cluster.deliver(process) == ["next"]
+
+    assert len(cluster.broker.dead) == 1
+    assert unreadable.get() == before + 1
