@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed import browse_start
 from postroad.distributed.timing import Timing
 from postroad.domain.mail_views import Sizes
@@ -144,6 +145,48 @@ async def test_ages_read_a_closed_slice_once_and_again_when_a_mail_of_it_ended(
     partitions = 2 * len(cluster.tables.slices)
     assert again < count(process, began, "rows")
     assert count(process, began, "rows") < again + 8 + partitions
+
+
+async def test_ages_count_a_mail_once_whose_replacement_is_finished_later(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The end of a replacement leaves no mark in the slice of the first entry."""
+    victim = await cluster.start()
+    await cluster.enqueue(process, "mail", delay=10**6)
+    await cluster.pass_time(WINDOW)
+    victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "mark_published" else None)
+    with pytest.raises(Stopped):
+        await victim.queue.hold(Selector.all())
+    await cluster.pass_time(4 * WINDOW)
+    await process.queue._maintenance._advance.run()
+    assert len(cluster.tables.slices) == 2
+    before = await total(process)
+
+    await process.queue._maintenance._rows.run()
+    await cluster.pass_time(2 * MINUTE)
+
+    assert before >= 1
+    assert await total(process) == 1
+
+
+async def test_what_was_counted_of_passed_slices_is_forgotten(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Else the memory of a process grows with the time that it runs."""
+    await closed_slices(cluster, process)
+    await total(process)
+    await process.queue.size()
+    caches = process.queue._ages, process.queue._sizes
+    assert all(each._closed for each in caches)
+    await process.queue.flush(Selector.all())
+    await cluster.recover()
+    await cluster.pass_time(4 * WINDOW)
+    await process.queue.maintain()
+
+    assert await total(process) == 0
+    await process.queue.size()
+
+    assert not any(each._closed for each in caches)
 
 
 async def test_ages_of_remembered_mails_go_on(cluster: InMemoryCluster, process: Process) -> None:

@@ -3,17 +3,23 @@ not wait for it."""
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.broker import MemoryBroker
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
+from postroad.adapters.memory.queues import Message
+from postroad.distributed.endings import SERVER_RETRY_SECONDS
 from postroad.domain.mail import Outcome
 from postroad.domain.selection import Selector
 from postroad.errors import CredentialsRefused
-from support.in_memory_cluster import InMemoryCluster, Process
+from postroad.ports.view import Record
+from postroad.telemetry import metrics
+from support.in_memory_cluster import NAME, Before, InMemoryCluster, Process
 
 ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
@@ -28,6 +34,11 @@ def raise_at(process: Process, operation: str, error: Exception, times: int) -> 
             raise error
 
     process.faults.before = before
+
+
+def skipped(reason: str) -> float:
+    """Return how many deliveries were not handed out, for a reason."""
+    return float(metrics.SKIPPED.labels(str(NAME), reason)._value.get())
 
 
 def nth(operation: str, number: int, fault: Fault) -> Plan:
@@ -125,6 +136,75 @@ async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
     assert dead.entry.envelope.recipients == who[1:]
     assert other.queue._engine.in_hand == set()
     assert (len(cluster.broker.ready), cluster.broker.delayed) == (0, 0)
+
+
+async def test_message_that_is_no_reference_is_put_aside_and_counted(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    cluster.broker.ready.append(Message(UUID(int=1), b"garbage"))
+    before = skipped("unreadable")
+
+    assert await cluster.deliver(process, MINUTE) == []
+
+    assert len(cluster.broker.dead) == 1
+    assert skipped("unreadable") == before + 1
+
+
+async def test_reference_is_deferred_by_another_delay_queue_where_one_takes_nothing(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Its row cannot be decoded; the first delay queue has lost its quorum."""
+    many = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
+    await process.queue.enqueue(letter("mail", recipients=many))
+    cluster.tables.undecodable.update(cluster.tables.rows)
+    cluster.broker.without_quorum.add(SERVER_RETRY_SECONDS)
+    consumer = Consumer(cluster, process.queue)
+    before = skipped("unserved")
+
+    assert await consumer.nothing(MINUTE)
+
+    assert skipped("unserved") > before
+    await consumer.close()
+
+
+async def test_mail_that_all_recipients_got_is_over_without_a_mark(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """A consumer crashed between the last record and the mark."""
+    await cluster.enqueue(process, "mail")
+    _, item = await cluster.take(process)
+    view, now = process.queue._engine.view, cluster.clock.now()
+    got = Record("recipient@example.net", Outcome.delivered("250"), now)
+    await view.record(item.mail_id, (got,))
+    process.faults.stop()
+    other = await cluster.start()
+    before = skipped("marked")
+
+    assert await cluster.deliver(other) == []
+
+    assert skipped("marked") == before + 1
+    (mark,) = cluster.tables.marks.values()
+    assert mark.delivered_at is not None
+    assert other.queue._engine.in_hand == set()
+    cluster.check_nothing_is_left()
+
+
+async def test_repetition_of_a_mail_that_was_just_removed_is_over(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The broker has the second message of an enqueue alone; administration ends the entry before
+    the consumer replaces it."""
+    admin = await cluster.start()
+    process.faults.plan = nth("publish", 1, Fault.AWAY)
+    enqueuing = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
+    assert await cluster.outcome(enqueuing, MINUTE)
+    before = Before("end", lambda: admin.queue.remove(ALL))
+    process.faults.before = before
+
+    assert await cluster.deliver(process) == []
+
+    assert before.happened
+    cluster.check_nothing_is_left()
 
 
 async def test_reference_whose_channel_is_gone_is_left_to_whom_the_broker_gave_it(

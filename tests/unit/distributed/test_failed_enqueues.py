@@ -4,16 +4,26 @@ producer sends again is no second copy without a sign of it (invariant 1)."""
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Mapping
 from datetime import timedelta
 from unittest.mock import patch
 
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.fault_injection import Fault, Step, no_fault
+from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.domain.entries import Entry
 from postroad.domain.mail import Outcome
-from postroad.errors import BrokerUnavailable, PostroadError, ServerError, ViewUnavailable
+from postroad.errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    CredentialsRefused,
+    PostroadError,
+    ServerError,
+    Unroutable,
+    ViewUnavailable,
+)
 from postroad.ports.mail_queue import Item
 from postroad.telemetry import metrics
 from support.in_memory_cluster import Before, InMemoryCluster, Process
@@ -28,6 +38,23 @@ def unconfirmed(step: Step) -> Fault | None:
 
 def unwithdrawn() -> float:
     return metrics.UNWITHDRAWN.labels("mail.outgoing")._value.get()  # type: ignore[no-any-return]
+
+
+def nth_publish(number: int, fault: Fault) -> Plan:
+    """Let the n-th publish go wrong."""
+    count = itertools.count(1)
+    return lambda step: fault if step.operation == "publish" and next(count) == number else None
+
+
+def raise_at_publish(producer: Process, errors: Mapping[int, Exception]) -> None:
+    """Let the broker answer publishes, by their numbers, with errors."""
+    count = itertools.count(1)
+
+    async def before(step: Step) -> None:
+        if step.operation == "publish" and (error := errors.get(next(count))) is not None:
+            raise error
+
+    producer.faults.before = before
 
 
 async def enqueue_fails(
@@ -202,6 +229,54 @@ async def test_enqueue_without_a_message_is_withdrawn_at_once_and_not_counted(
     assert unwithdrawn() == before
     assert await cluster.recover() == []
     cluster.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("error", [BrokerRefused, CredentialsRefused, Unroutable])
+async def test_enqueue_that_the_broker_refuses_fails_at_once(
+    cluster: InMemoryCluster, error: type[PostroadError]
+) -> None:
+    """No message exists, so no consumer is waited for."""
+    producer = await cluster.start()
+    raise_at_publish(producer, {1: error("no")})
+    began = cluster.clock.elapsed()
+
+    with pytest.raises(error):
+        await producer.queue.enqueue(letter("mail"))
+
+    assert cluster.clock.elapsed() == began
+    assert not cluster.blobs
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
+
+
+async def test_refusal_of_a_repetition_leaves_the_first_message_to_a_consumer(
+    cluster: InMemoryCluster,
+) -> None:
+    """The broker has the first, whose confirm was lost; its consumer has a redelivery delay."""
+    producer, worker = await cluster.start(), await cluster.start()
+    producer.faults.plan = nth_publish(1, Fault.ANSWER_LOST)
+    raise_at_publish(producer, {2: BrokerRefused("no")})
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    await cluster.pass_time(SECOND)
+    assert not work.done()
+    consumer, item = await cluster.take(worker)
+
+    assert await cluster.outcome(work, 2 * MINUTE)
+    work.result()
+    await check_delivered_once(cluster, consumer, item)
+
+
+async def test_mail_that_cannot_be_looked_for_again_is_counted(cluster: InMemoryCluster) -> None:
+    producer = await cluster.start()
+    producer.faults.plan = unconfirmed
+    before = unwithdrawn()
+    await enqueue_fails(cluster, producer, BrokerUnavailable)
+    assert unwithdrawn() == before
+    producer.faults.plan = away("view")
+
+    await cluster.pass_time(MINUTE)
+
+    assert unwithdrawn() == before + 1
 
 
 async def test_row_that_a_standing_host_inserts_after_the_withdrawal_waits_for_nothing(

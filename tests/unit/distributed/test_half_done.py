@@ -7,10 +7,11 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed.dead_letters import month_of
+from postroad.domain.mail import Outcome
 from postroad.domain.references import Reference
 from postroad.domain.selection import Selector
 from postroad.domain.wire import encode
-from postroad.ports.view import DeadLetter
+from postroad.ports.view import DeadLetter, Record
 from support.in_memory_cluster import InMemoryCluster
 from support.suspension import suspended
 
@@ -46,6 +47,39 @@ async def test_a_removal_that_meets_a_delivery_under_replacement_removes_no_mail
     assert (await worker.queue.size()).size == 0
     assert await cluster.recover() == []
     cluster.check_nothing_is_left()
+
+
+async def test_administration_that_comes_second_does_not_count_a_mail_delivered_meanwhile() -> None:
+    """Another administrator replaced the entry that a consumer had in hand."""
+    cluster = InMemoryCluster(buckets=1)
+    worker, first, second = [await cluster.start() for _ in range(3)]
+    await cluster.enqueue(worker, "mail")
+    consumer, item = await cluster.take(worker)
+    suspension, holding = await suspended(cluster, second, "end", second.queue.hold(ALL))
+    assert await first.queue.hold(ALL) == 1
+    await item.done()
+    await consumer.close()
+
+    suspension.end()
+
+    assert await holding == 0
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
+
+
+async def test_mail_that_all_recipients_got_does_not_expire() -> None:
+    """The consumer stopped between the last record and the mark."""
+    cluster = InMemoryCluster()
+    process = await cluster.start()
+    await cluster.enqueue(process, "mail")
+    [entry] = cluster.tables.rows.values()
+    view, now = process.queue._engine.view, cluster.clock.now()
+    got = Record("recipient@example.net", Outcome.delivered("250"), now)
+    await view.record(entry.mail_id, (got,))
+
+    assert await process.queue.expire(ALL) == 0
+
+    assert cluster.tables.letters == {}
 
 
 async def test_a_message_that_is_handed_back_loses_its_letter() -> None:

@@ -8,12 +8,13 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import Consumer
+from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.memory.queues import Message
 from postroad.distributed.leases import AT_ONCE
 from postroad.domain.entries import LONG_CHAIN
 from postroad.domain.selection import Selector
+from postroad.domain.wire import decode, encode
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()
@@ -111,6 +112,40 @@ async def test_process_whose_claim_lapsed_does_not_hand_out_the_successor_too(
     assert await consumer.nothing(5 * MINUTE)
     assert cluster.copies("mail") == 1
     await consumer.close()
+
+
+@pytest.mark.parametrize("is_claimed", [False, True], ids=["without claims", "one with a claim"])
+async def test_two_messages_of_one_mail_that_come_together_are_one_item(
+    cluster: InMemoryCluster, process: Process, *, is_claimed: bool
+) -> None:
+    """A delay queue delivered it twice. The second is dispatched before the first is in hand, which
+    no claim shows yet."""
+    many = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
+    await process.queue.enqueue(letter("mail", recipients=many))
+    [message] = cluster.broker.ready
+    reference = decode(message.body)
+    body = encode(reference.again()) if is_claimed else message.body
+    cluster.broker.ready.append(Message(message.message_id, body))
+    both = asyncio.Barrier(2)
+
+    async def meet(step: Step) -> None:
+        if step.operation == "row" and len(met) < both.parties:
+            met.append(step)
+            await both.wait()
+        elif step.operation == "claim":
+            await asyncio.sleep(0)  # the one without a claim is first
+
+    met: list[Step] = []
+    process.faults.before = meet
+    consumer, item = await cluster.take(process)
+
+    assert await consumer.nothing(MINUTE)
+    assert len(met) == both.parties
+    cluster.transmit(item)
+    await item.done()
+    assert await consumer.nothing(5 * MINUTE)
+    await consumer.close()
+    cluster.check_nothing_is_left()
 
 
 @pytest.mark.parametrize("change", ["republish", "hold and release"])

@@ -73,16 +73,28 @@ async def test_a_large_content_is_not_kept(cluster: InMemoryCluster, process: Pr
 
 
 @pytest.mark.usefixtures("slow_bucket")
+@pytest.mark.parametrize("size", [1, MOST_KEPT, MOST_KEPT + 1])
 async def test_the_bytes_of_a_mail_are_missing_once(
-    cluster: InMemoryCluster, process: Process
+    cluster: InMemoryCluster, process: Process, size: int
 ) -> None:
-    item = await _leased(cluster, process, letter())
+    item = await _leased(cluster, process, letter(content=b"x" * size))
     cluster.world.bucket("bucket").objects.clear()
 
     found = await asyncio.gather(*(_read(item) for _ in range(3)), return_exceptions=True)
 
     assert [type(each) for each in found] == [BlobMissing, EntryEnded, EntryEnded]
     assert len(cluster.tables.letters) == 1
+
+
+async def test_a_mail_that_all_got_is_no_dead_letter(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    item = await _leased(cluster, process, letter())
+    await item.record(dict.fromkeys(item.mail.recipients, Outcome.delivered("250 ok")))
+
+    await item.reject("too late")
+
+    cluster.check_nothing_is_left()
 
 
 async def test_an_item_that_has_ended_does_nothing_more(

@@ -81,7 +81,11 @@ async def test_callers_at_the_same_time_share_a_reading(
     cache: LimitsCache, hosts: Hosts, clock: ManualClock
 ) -> None:
     clock.jump(SECOND)
-    found = await asyncio.gather(*(cache.limits() for _ in range(5)))
+    hosts.hangs = asyncio.Event()
+    waiting = [asyncio.ensure_future(cache.limits()) for _ in range(5)]
+    await asyncio.sleep(0)
+    hosts.hangs.set()
+    found = await asyncio.gather(*waiting)
 
     assert hosts.read == 1
     assert len({each.browse_start for each in found}) == 1

@@ -12,7 +12,7 @@ import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Step
-from postroad.domain.entries import Ending, EndingKind, Entry, Mark
+from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
 from postroad.errors import Undecodable
@@ -217,6 +217,42 @@ async def test_message_without_envelope_waits_for_a_release_that_decodes_its_row
     assert cluster.tables.letters == {}
     cluster.tables.undecodable.clear()
     assert await cluster.deliver(process) == ["bad"]
+
+
+async def test_mark_whose_change_makes_no_mail_stops_no_operation_on_the_others(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "bad", "good", delay=10**6)
+    entry = row_of(cluster, "bad")
+    change = replace(Change.nothing(entry), remaining=())
+    successor = EntryKey(entry.key.slice_start, 0, process.queue._engine.ids.new())
+    ending = Ending(EndingKind.REPLACED, cluster.clock.now(), successor, change)
+    cluster.tables.marks[entry.key] = Mark(ending=ending)
+    cluster.tables.traits[entry.key] = entry.traits
+
+    assert await names(process) == ["good"]
+    assert await process.queue.hold(ALL) == 1
+
+
+async def test_delivery_of_a_mail_whose_row_cannot_be_decoded_keeps_its_slice(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Its held successor would wait for ever, if the slice were passed."""
+    await cluster.enqueue(process, "mail")
+    consumer, item = await cluster.take(process)
+    assert await process.queue.hold(ALL) == 1
+    entry = next(each for each in cluster.tables.rows.values() if not each.held)
+    await item.done()
+    await consumer.close()
+    cluster.tables.undecodable.add(entry.key)
+    await cluster.pass_time(4 * WINDOW)
+
+    await process.queue.maintain()
+
+    assert not cluster.tables.limits.have_passed(entry.key.slice_start)
+    cluster.tables.undecodable.clear()
+    assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
 
 
 async def test_letter_that_cannot_be_decoded_is_listed_and_stays(

@@ -153,3 +153,5 @@ async def test_queue_whose_limits_are_gone_has_no_mails_but_its_dead_letters(
     cluster.tables.limits = Limits(None, None)
 
     assert await process.queue.size() == Sizes(0, 0, 0, 1)
+    assert await process.queue.ages() == {}
+    await process.queue.maintain()
