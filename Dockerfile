@@ -35,10 +35,17 @@ RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes -r 
 
 # A build context of this name takes its place, where the jars are there already:
 # --build-context jars=$HOME/.cache/postroad/jars
-FROM build AS jars
-RUN apt-get update && apt-get install -y --no-install-recommends maven
-RUN PYTHONPATH=/opt/postroad POSTROAD_PIPELINE_JARS=/jars /opt/postroad/bin/postroad pipeline fetch
+FROM $BASE AS jars
+ENV DEBIAN_FRONTEND=noninteractive
+RUN mkdir -p /usr/share/man/man1 \
+ && apt-get update && apt-get install -y --no-install-recommends maven
+WORKDIR /src/postroad
+COPY operator/postroad/__init__.py operator/postroad/errors.py ./
+COPY operator/postroad/pipeline/__init__.py operator/postroad/pipeline/jars.py \
+     operator/postroad/pipeline/jars.txt pipeline/
 WORKDIR /jars
+RUN PYTHONPATH=/src python -c \
+    "from pathlib import Path; from postroad.pipeline import jars; jars.fetch(Path('/jars'))"
 
 FROM $BASE AS runtime
 LABEL org.opencontainers.image.title="postroad" \
@@ -56,28 +63,30 @@ RUN groupadd --gid 10001 postroad \
  && rm -rf /usr/share/python-wheels /usr/local/lib/python3.*/ensurepip \
         /usr/lib/python3.*/ensurepip /var/cache/apt /var/lib/apt/lists
 COPY --from=libraries /opt/libraries /opt/libraries
-COPY --from=build /opt/postroad /opt/postroad
 ENV PATH=/opt/postroad/bin:/opt/libraries/bin:$PATH \
     PYTHONPATH=/opt/postroad \
     HOME=/tmp \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1
-USER 10001:10001
-EXPOSE 2525 8080
 ENTRYPOINT ["postroad"]
 
 FROM runtime AS pipeline
-USER 0
-RUN apt-get update \
- && apt-get install -y --no-install-recommends openjdk-17-jre-headless \
+# The directory is missing in small images, and Java's package needs it.
+RUN mkdir -p /usr/share/man/man1 && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        openjdk-17-jre-headless \
  && rm -rf /var/cache/apt /var/lib/apt/lists
 COPY --from=pipeline-libraries /opt/pipeline /opt/pipeline
 COPY --from=jars *.jar /opt/jars/
 ENV PYTHONPATH=/opt/postroad:/opt/pipeline \
     POSTROAD_PIPELINE_JARS=/opt/jars
+COPY --from=build /opt/postroad /opt/postroad
 USER 10001:10001
 
 FROM runtime
+COPY --from=build /opt/postroad /opt/postroad
+USER 10001:10001
+EXPOSE 2525 8080
 # Last, so that another revision with the same files has the same layers.
 ARG BASE
 ARG REVISION=unknown

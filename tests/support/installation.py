@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 import yaml
 
 import stack
+from postroad.pipeline import jars
 from stack import contexts
 from support.kubectl import Kubectl, Manifest, eventually, manifests, secret
 
@@ -37,6 +38,15 @@ def build_image(running: stack.Stack) -> str:
 def image_name() -> str:
     """Return the name that the image of this source has."""
     return f"postroad:source-{contexts.digest(ROOT)[:12]}"
+
+
+def build_pipeline_image(running: stack.Stack) -> str:
+    """Build the image of the jobs of the pipeline, give it to the cluster, return its name."""
+    name = f"postroad-pipeline:source-{contexts.digest(ROOT)[:12]}"
+    folder = jars.default_folder()
+    jars.fetch(folder)
+    running.image(ROOT, name, target="pipeline", more={"jars": folder})
+    return name
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ capabilities:
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [list]
-# A job with executors makes pods. The operator can give its ServiceAccount this role and no other.
+# A job with executors makes pods. Beside its own rights, the operator can give away this role alone.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
   verbs: [get, list, watch, create, patch, delete]

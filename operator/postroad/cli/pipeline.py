@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import open_archived
 from postroad.cli.pipeline_session import run_stores, spark_session
 from postroad.cli.pipeline_summary import write_summary
-from postroad.cli.queue_options import json_option, queue_option, say
+from postroad.cli.queue_options import DURATION, json_option, queue_option, say
 from postroad.distributed.timing import Timing
 from postroad.domain.instants import rfc3339
 from postroad.errors import InvalidSettings, NotInstalled
@@ -66,9 +66,22 @@ def fetch() -> None:
 @click.option("--from", "first", type=Instant(), help="Only slices that start from then on.")
 @click.option("--to", "before", type=Instant(), help="Only slices that start before then.")
 @click.option("--master", default="local[*]", help="Spark's master; default: this process.")
+@click.option(
+    "--wait",
+    "patience",
+    type=DURATION,
+    default="0s",
+    help="Wait for another run for so long, such as 15m: one that died keeps others away for ten "
+    "minutes. Default: not at all.",
+)
 @json_option
 def archive(
-    url: str, first: datetime | None, before: datetime | None, master: str, as_json: bool
+    url: str,
+    first: datetime | None,
+    before: datetime | None,
+    master: str,
+    patience: timedelta,
+    as_json: bool,
 ) -> None:
     """Copy what ended to the lake in the queue's bucket, slice by slice.
 
@@ -80,7 +93,7 @@ def archive(
     def wanted(start: datetime) -> bool:
         return (first is None or first <= start) and (before is None or start < before)
 
-    run, through = asyncio.run(_archive(url, settings, master, wanted))
+    run, through = asyncio.run(_archive(url, settings, master, wanted, patience))
     lag = None if through is None else run.ended - through
     write_summary(settings.pipeline.summary_file, run.counts, lag=lag)
     values = {
@@ -94,7 +107,7 @@ def archive(
 
 
 async def _archive(
-    url: str, settings: Settings, master: str, wanted: Wanted
+    url: str, settings: Settings, master: str, wanted: Wanted, patience: timedelta
 ) -> tuple[Run, datetime | None]:
     """Return the run, and the instant before which all is archived."""
     files = _installed(settings)
@@ -118,7 +131,9 @@ async def _archive(
             )
             async with spark_session(settings, stores, files, master) as session:
                 kept = column_of(settings.pipeline.addresses, key)
-                run = await archiving.archive(session, source, place, kept, MachineClock(), wanted)
+                run = await archiving.archive(
+                    session, source, place, kept, MachineClock(), wanted, patience
+                )
             return run, (await queue.view.limits()).archived_through
 
 

@@ -45,6 +45,9 @@ MENDED_FIRST = (1, 2)
 LONGEST_NAME = 52
 """Characters of a CronJob's name."""
 
+OPTIONS = {"archive": ("--wait", "15m")}
+"""Of a job: one that follows a killed run waits until its claim lapses."""
+
 CORES = 2
 """Tasks at a time of a run without executors."""
 
@@ -163,6 +166,7 @@ def _driver(queue: Queue, context: PodContext, spec: Pipeline, job: str) -> dict
         fields = {"PIPELINE_POD_NAME": "metadata.name", "PIPELINE_POD_IP": "status.podIP"}
         mounts.append({"name": "configuration", "mountPath": _CONFIGURATION, "readOnly": True})
     arguments = ["pipeline", job, "--queue", f"distributed://{queue.name}", "--master", master]
+    arguments += OPTIONS.get(job, ())
     container = _container(queue, context, spec, environment)
     container["env"] += [
         {"name": f"POSTROAD_{name}", "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -18,10 +18,18 @@ CLAIM = timedelta(minutes=10)
 """How long a run that died keeps others away."""
 
 
-class ArchiveClaim:
-    """The claim of one run, renewed until the run ends."""
+ASKED_AGAIN = timedelta(seconds=15)
+"""How often a run that waits for another one asks whether it has ended."""
 
-    def __init__(self, view: View, clock: Clock, run_id: UUID) -> None:
+
+class ArchiveClaim:
+    """The claim of one run, renewed until the run ends. `patience`: how long it waits for a run
+    that is under way."""
+
+    def __init__(
+        self, view: View, clock: Clock, run_id: UUID, patience: timedelta = timedelta(0)
+    ) -> None:
+        self._patience = patience
         self._view = view
         self._clock = clock
         self._run_id = run_id
@@ -29,7 +37,7 @@ class ArchiveClaim:
         self._lapses: timedelta | None = None
 
     async def __aenter__(self) -> Self:
-        await self.renew()
+        await self._take()
         self._renewing = asyncio.create_task(self._renew_on())
         return self
 
@@ -41,6 +49,16 @@ class ArchiveClaim:
             await self._view.release_claim(CLAIM_ID, self._run_id)
         except ServerError:
             pass  # it lapses by itself
+
+    async def _take(self) -> None:
+        patient_until = self._clock.elapsed() + self._patience
+        while True:
+            try:
+                return await self.renew()
+            except ArchiveUnderWay:
+                if self._clock.elapsed() >= patient_until:
+                    raise
+            await self._clock.sleep(ASKED_AGAIN)
 
     async def renew(self) -> None:
         """Have the claim for another ten minutes: called before each commit. One that lapsed while

@@ -112,7 +112,7 @@ def test_a_run_has_its_settings_credentials_and_key_as_files() -> None:
     assert {each["name"] for each in pod["volumes"]} == set(mounted)
     assert container["args"] == [
         *("pipeline", "archive", "--queue", "distributed://mail.out", "--master", "local[2]"),
-        "--json",
+        *("--wait", "15m", "--json"),
     ]
     assert container["image"] == "postroad-pipeline:1"
     assert pod["automountServiceAccountToken"] is False

@@ -45,6 +45,35 @@ async def test_a_second_run_is_refused_until_the_first_ended(
         await claim.renew()
 
 
+async def test_a_patient_run_begins_when_the_one_before_has_ended(
+    cluster: InMemoryCluster, view: MemoryView
+) -> None:
+    """Also when that was killed, and gave nothing back."""
+    killed = ArchiveClaim(view, cluster.clock, FIRST)
+    await killed.renew()
+
+    async def follow() -> bool:
+        async with ArchiveClaim(view, cluster.clock, SECOND, patience=1.5 * CLAIM):
+            return await view.claim(CLAIM_ID, FIRST, CLAIM)
+
+    following = asyncio.create_task(follow())
+    await cluster.pass_time(CLAIM / 2)
+    assert not following.done()
+    await cluster.pass_time(CLAIM)
+    assert not await following
+
+
+async def test_a_patient_run_gives_up_in_the_end(
+    cluster: InMemoryCluster, view: MemoryView
+) -> None:
+    async with ArchiveClaim(view, cluster.clock, FIRST):
+        second = ArchiveClaim(view, cluster.clock, SECOND, patience=2 * CLAIM)
+        following = asyncio.create_task(second.__aenter__())
+        await cluster.pass_time(2 * CLAIM + CLAIM / 4)
+        with pytest.raises(ArchiveUnderWay):
+            await following
+
+
 async def test_a_claim_that_lapsed_is_lost_even_where_no_other_run_has_it(
     cluster: InMemoryCluster, view: MemoryView
 ) -> None:

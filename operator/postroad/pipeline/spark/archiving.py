@@ -58,12 +58,13 @@ async def archive(
     kept: AddressColumn,
     clock: Clock,
     wanted: Wanted,
+    patience: timedelta = timedelta(0),
 ) -> Run:
-    """Archive what can be. Raises: ArchiveUnderWay, ClockSkew, LakeTooNew, JobFailed,
-    ServerError."""
+    """Archive what can be; `patience`: how long to wait for another run. Raises: ArchiveUnderWay,
+    ClockSkew, LakeTooNew, JobFailed, ServerError."""
     run_id = uuid4()
     await LimitsCache(source.view, clock, source.timing).check_clock()
-    async with ArchiveClaim(source.view, clock, run_id) as claim:
+    async with ArchiveClaim(source.view, clock, run_id, patience) as claim:
         for name, value in source.settings.items():
             session.conf.set(name, value)
         tables = await in_thread(
