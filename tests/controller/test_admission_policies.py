@@ -112,6 +112,26 @@ async def test_a_template_can_take_no_rights_of_others(
         await api.create(MAIL_QUEUE, with_template(namespace, template))
 
 
+@pytest.mark.parametrize(
+    ("pipeline", "message"),
+    [
+        ({"template": {"spec": {"serviceAccountName": "another"}}}, "may place pods"),
+        (
+            {"template": {"spec": {"containers": [{"name": "pipeline", "image": "x"}]}}},
+            "may set the resources",
+        ),
+        ({"image": "x", "executors": {"instances": 1}}, "spec.pipeline.image is the operator's"),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("policies")
+async def test_a_job_can_take_no_rights_of_others(
+    api: ApiServer, namespace: str, pipeline: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match=message):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, pipeline=pipeline))
+
+
 @pytest.mark.usefixtures("policies")
 async def test_a_template_may_place_pods_and_give_them_resources(
     api: ApiServer, namespace: str
@@ -122,6 +142,9 @@ async def test_a_template_may_place_pods_and_give_them_resources(
 
     assert await api.create(MAIL_QUEUE, with_template(namespace, template))
     assert await api.create(MAIL_QUEUE, mail_queue(namespace, "without-workers"))
+    job = {"spec": {"containers": [{"name": "pipeline", "resources": resources}]}}
+    pipeline = {"template": job, "image": "x"}
+    assert await api.create(MAIL_QUEUE, mail_queue(namespace, "archived", pipeline=pipeline))
 
 
 @pytest.mark.usefixtures("policies")

@@ -29,7 +29,7 @@ pytestmark = [
 HOUR = timedelta(hours=1)
 MAILS = 7
 AT_LENGTH = "POSTROAD_TEST_PIPELINE"
-"""Set, it lets the tests run that take minutes: a run whose driver is killed waits for its claim."""
+"""Set, the tests run that take minutes: a run whose driver was killed waits for its claim."""
 
 long_run = pytest.mark.skipif(AT_LENGTH not in os.environ, reason=f"takes minutes: set {AT_LENGTH}")
 
