@@ -26,6 +26,7 @@ from pydantic import (
 
 from postroad.domain.durations import parse_duration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
+from postroad.domain.mail import MAILBOX_PATTERN
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import HOSTNAME_PATTERN, Protocol, TlsMode
 from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
@@ -62,6 +63,9 @@ def _hostname(value: object) -> object:
 
 Duration = Annotated[timedelta, parsed(timedelta, parse_duration), Field(gt=timedelta(0))]
 """Written as in Kubernetes: `1h30m`."""
+
+Mailbox = Annotated[str, Field(max_length=254, pattern=MAILBOX_PATTERN)]
+"""An address in ASCII, without quotes."""
 
 NetworkList = Annotated[InstanceOf[Networks], parsed(Networks, Networks.parse)]
 """Comma separated."""
@@ -232,6 +236,35 @@ class Worker(_Section):
     """Mails in flight at the same time, and sessions with the next hop at most."""
 
 
+class Reports(_Section):
+    """Reports to the senders of mail that is not delivered, or whose delivery they ask about."""
+
+    enabled: bool = True
+    """false: none are made, and the intake does not offer DSN."""
+
+    delay_after: Duration = timedelta(hours=4)
+    """The age at which a mail that waits is reported as delayed, once; more than the retry's max
+    age: never."""
+
+    delay_cleared: bool = False
+    """Whether a delivery is reported after a delay was."""
+
+    author: Mailbox | None = None
+    """The address in the field From; None: MAILER-DAEMON at the name of this process in SMTP."""
+
+    administrator: Mailbox | None = None
+    """The address that gets reports about mail with the null reverse-path, such as reports; None:
+    none are made."""
+
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=2**20)] = 50_000
+    """A mail of up to this size goes back whole with the report of its failure, of a larger one the
+    header alone."""
+
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 60
+    """Reports of one process to one address. Further ones wait for up to an hour; beyond that, none
+    are made."""
+
+
 class BareLineEnds(Enum):
     """What an intake does with a CR without LF, or an LF without CR, in a mail."""
 
@@ -352,6 +385,7 @@ class Settings(_Section):
     broker: BrokerSettings = BrokerSettings()
     retry: Retry = Retry()
     worker: Worker = Worker()
+    reports: Reports = Reports()
     intake: Intake = Intake()
     pipeline: Pipeline = Pipeline()
 
@@ -381,6 +415,7 @@ SECTIONS: Mapping[str, type[_Section]] = {
     "broker": BrokerSettings,
     "retry": Retry,
     "worker": Worker,
+    "reports": Reports,
     "intake": Intake,
     "pipeline": Pipeline,
 }

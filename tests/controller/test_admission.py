@@ -160,6 +160,13 @@ async def test_defaults_appear_and_null_means_absent(api: ApiServer, namespace: 
         "maxAge": "120h",
         "deadLetterLifetime": "720h",
     }
+    assert spec["reports"] == {
+        "enabled": True,
+        "delayAfter": "4h",
+        "delayCleared": False,
+        "largestReturnedBytes": 50_000,
+        "perMinute": 60,
+    }
     assert (spec["deletionPolicy"], spec["paused"]) == ("Retain", False)
     assert not {"workers", "intake"} & spec.keys()
     assert created["status"] == {"observedGeneration": -1}

@@ -8,6 +8,7 @@ import os
 import signal
 import smtplib
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,13 +19,17 @@ from support.sink import Sink
 
 
 async def an_mta(
-    folder: Path, root: Path, sink_port: int, receivers: int = 0
+    folder: Path,
+    root: Path,
+    sink_port: int,
+    receivers: int = 0,
+    environment: Mapping[str, str] | None = None,
 ) -> tuple[Program, int]:
     program = await Program.start(
         folder,
         *("mta", "--queue", f"embedded://{root}", "--listen", "127.0.0.1:0"),
         *("--relay", f"127.0.0.1:{sink_port}", "--tls", "none", "--receivers", str(receivers)),
-        environment={"POSTROAD_RETRY_LANES": "1s"},
+        environment={"POSTROAD_RETRY_LANES": "1s", **(environment or {})},
     )
     return program, await program.port("listening")
 

@@ -30,7 +30,7 @@ SHARED_NAMES = {
     "the same of each engine": {"Engine", "EntryStep", "Maintenance"},
     "the same of each server": {"Access"},
     "a section of the settings and of a resource, and what it is about": {
-        "Cassandra", "Intake", "Pipeline", "RabbitMQ", "Retry", "S3",
+        "Cassandra", "Intake", "Pipeline", "RabbitMQ", "Reports", "Retry", "S3",
     },
     "an error, and the event that records it": {"ConfigurationRefused"},
     "of the log, of deliveries: what each engine records": {"Record"},

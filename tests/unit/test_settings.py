@@ -46,6 +46,12 @@ def test_settings_come_from_the_variables_that_name_them() -> None:
         ("POSTROAD_HOSTNAME", "münchen.example"),
         ("POSTROAD_HOSTNAME", "mx.example.org\r\nRCPT TO:<x@y.example>"),
         ("POSTROAD_HOSTNAME", "mx.example.org\n"),
+        ("POSTROAD_REPORTS_AUTHOR", "mailer-daemon"),
+        ("POSTROAD_REPORTS_AUTHOR", "a@x.example\r\nBcc: <b@y.example>"),
+        ("POSTROAD_REPORTS_AUTHOR", "a@x.example\n"),
+        ("POSTROAD_REPORTS_AUTHOR", "grün@x.example"),
+        ("POSTROAD_REPORTS_ADMINISTRATOR", "Post Master <p@x.example>"),
+        ("POSTROAD_REPORTS_PER_MINUTE", "0"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_variable_without_being_shown(name: str, value: str) -> None:

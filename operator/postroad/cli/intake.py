@@ -155,7 +155,12 @@ async def receive(
     """Accept mail into the queue until the process is to end. `listening`: sockets to use instead
     of the settings' address, each with whether TLS begins with the connection."""
     section = settings.intake
-    offer = Offer(hostname_of(settings), section.max_size_bytes, section.max_recipients)
+    offer = Offer(
+        hostname_of(settings),
+        section.max_size_bytes,
+        section.max_recipients,
+        dsn=settings.reports.enabled,
+    )
     timeouts = ClientTimeouts(
         least_bytes_per_second=section.least_bytes_per_second, session=section.longest_session
     )

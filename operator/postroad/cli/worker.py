@@ -12,6 +12,7 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.transports import open_attempt_log, open_signer, open_transport
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
+from postroad.cli.reporting import reporting_of
 from postroad.domain.next_hops import HopLogin, NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
 from postroad.domain.sasl import Mechanism
@@ -174,13 +175,15 @@ async def deliver(this: Process, settings: Settings, hop: NextHop, signer: Signe
     raises."""
     attempt_log = open_attempt_log(settings)
     transport = open_transport(settings, hop, signer)
+    plan = RetryPlan(settings.retry.lanes, settings.retry.max_age)
     deliverer = Deliverer(
         this.queue.name,
         transport,
-        RetryPlan(settings.retry.lanes, settings.retry.max_age),
+        plan,
         MachineClock(),
         SystemRandomness(),
         attempt_log,
+        reporting_of(settings, this.queue, plan),
     )
     consumer = Consumer(this.queue, deliverer, concurrency=settings.worker.concurrency)
     try:

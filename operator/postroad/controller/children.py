@@ -73,6 +73,7 @@ def _shared(queue: Queue, configuration: Mapping[str, str]) -> list[Child]:
 def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
     """Return the environment of the pods, without credentials."""
     cluster, spec = context.cluster, queue.spec
+    reports = spec.reports
     values: dict[str, object | None] = {
         "QUEUE": f"distributed://{queue.name}",
         "RABBITMQ_URI": cluster.rabbitmq.uri,
@@ -90,6 +91,13 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
         "RETRY_LANES": ",".join(map(format_duration, spec.retry.lanes)),
         "RETRY_MAX_AGE": format_duration(spec.retry.max_age),
         "RETRY_DEAD_LETTER_LIFETIME": format_duration(spec.retry.dead_letter_lifetime),
+        "REPORTS_ENABLED": str(reports.enabled).lower(),
+        "REPORTS_DELAY_AFTER": format_duration(reports.delay_after),
+        "REPORTS_DELAY_CLEARED": str(reports.delay_cleared).lower(),
+        "REPORTS_AUTHOR": reports.author,
+        "REPORTS_ADMINISTRATOR": reports.administrator,
+        "REPORTS_LARGEST_RETURNED_BYTES": reports.largest_returned_bytes,
+        "REPORTS_PER_MINUTE": reports.per_minute,
         "HOSTNAME": spec.hostname,
     }
     if spec.workers:

@@ -21,6 +21,7 @@ from postroad.controller.spec_parts import (
     Host,
     Hostname,
     LocalReference,
+    MailboxText,
     Model,
     Name,
     NetworkText,
@@ -138,6 +139,38 @@ class RelayLogin(Model):
 
     unverified: bool = False
     """Log in also in clear, and where the next hop's certificate is not verified."""
+
+
+class Reports(Model):
+    """Reports to the senders of mail that is not delivered, or whose delivery they ask about."""
+
+    enabled: bool = True
+    """Whether workers make reports. false: a mail that is given up becomes a dead letter and its
+    sender gets no notice; the intake does not offer DSN."""
+
+    delay_after: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=4)
+    """Age at which a mail that waits is reported as delayed, once. More than retry.maxAge:
+    never."""
+
+    delay_cleared: bool = False
+    """Whether a delivery is reported after a delay was. At the end of an outage, that is a report
+    for each mail."""
+
+    author: MailboxText | None = None
+    """Address in the field From of reports. Absent: MAILER-DAEMON at the hostname of the queue, or
+    of the pod."""
+
+    administrator: MailboxText | None = None
+    """Address that gets reports about mail that has no sender, such as reports. Absent: none are
+    made."""
+
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=1_048_576)] = 50_000
+    """A mail of up to this size goes back whole with the report of its failure, of a larger one the
+    header alone."""
+
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 60
+    """Reports of one worker to one address. Further ones wait for up to an hour; beyond that, none
+    are made."""
 
 
 class Relay(Model):
@@ -287,6 +320,9 @@ class MailQueueSpec(Model):
 
     retry: Retry = Retry()
     """When deferred mail is tried again."""
+
+    reports: Reports = Reports()
+    """Reports to senders."""
 
     hostname: Hostname | None = None
     """The name that workers give in EHLO, and the intake in its greeting and the `Received` field:

@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from postroad.domain.durations import format_duration, parse_duration
+from postroad.domain.mail import MAILBOX_PATTERN
 from postroad.domain.next_hops import HOSTNAME_PATTERN
 from postroad.settings import parsed
 
@@ -77,6 +78,7 @@ Name = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
 NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_PATTERN)]
 Hostname = Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)]
+MailboxText = Annotated[str, Field(min_length=3, max_length=254, pattern=MAILBOX_PATTERN)]
 PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")
 Port = Annotated[int, Field(ge=1, le=65535)]
 Replicas = Annotated[int, Field(ge=0, le=1000)]

@@ -27,6 +27,12 @@ _ORDINARY = re.compile(r"[A-Za-z0-9.+_=-]{1,64}@[A-Za-z0-9.-]{1,255}")
 _ORDINARY_MAILBOX = re.compile(
     r"[A-Za-z0-9.+_=-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){0,7}[A-Za-z0-9-]{1,63}"
 )
+MAILBOX_PATTERN = (
+    "^[A-Za-z0-9.+_=-]{1,64}@([A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?[.])*"
+    "[A-Za-z0-9]([-A-Za-z0-9]*[A-Za-z0-9])?$"
+)
+"""The mailboxes that an administrator can name."""
+
 _LOCAL = re.compile(
     r"\"(?:[^\"\\\x00-\x1f\x7f]|\\[\x20-\x7e])*\"|[^\s\"()<>\[\]\\,;:@\x00-\x20\x7f]+"
 )
@@ -177,6 +183,18 @@ class OutcomeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Responder:
+    """The server whose reply decided an outcome."""
+
+    host: str
+    takes_dsn: bool = False
+    """Whether it got what the sender asks of reports, so that it makes them (RFC 3461 5.2.1)."""
+
+    is_final: bool = False
+    """Whether it delivers (LMTP), and relays no further."""
+
+
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """The outcome of an attempt, with the next hop's own words (never shown at INFO)."""
 
@@ -184,6 +202,10 @@ class Outcome:
     text: str = ""
     site: str = field(default="", compare=False)
     """The site that the mail was handed to, or was to be; empty where none was chosen."""
+
+    responder: Responder | None = field(default=None, compare=False)
+    """None: the text is this side's, as no reply decided; or the outcome was stored, which keeps
+    kind and text."""
 
     @classmethod
     def delivered(cls, text: str = "") -> Outcome:

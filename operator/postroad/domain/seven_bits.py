@@ -47,6 +47,11 @@ _SIGNED_TYPES = frozenset(
         "application/x-pkcs7-signature",
     )
 )
+_ENCODABLE_MESSAGES = frozenset(
+    ("message/global", "message/global-headers", "message/global-delivery-status")
+)
+"""Source: RFC 6532 3.7; RFC 6533 5."""
+
 _IDENTITIES = frozenset(("7bit", "8bit", "binary"))
 _CR, _CRLF = ord("\r"), b"\r\n"
 _BLANK_LINE = b"\r\n\r\n"
@@ -150,7 +155,7 @@ class _Conversion:
         elif media_type == "message/rfc822":
             inner = place.inner("text/plain", is_message=True)
             body = yield from self.entity(begin, end, inner)
-        elif media_type.startswith("message/"):
+        elif media_type.startswith("message/") and media_type not in _ENCODABLE_MESSAGES:
             raise _Unconvertible  # no other may be encoded (RFC 2046 5.2)
         else:
             encoding, body = yield from self._encoded(begin, end, media_type, place)

@@ -62,6 +62,10 @@ class Offer:
     """Per mail; RFC 5321 4.5.3.1.8 requires at least 100."""
 
     tls: bool = False
+    dsn: bool = False
+    """Whether the queue's workers make reports. Else a client that hands NOTIFY over would stop
+    reporting failures itself, and none would be reported. Source: RFC 3461 5.2."""
+
     greeting: Reply = field(init=False, repr=False, compare=False)
     helo: Reply = field(init=False, repr=False, compare=False)
     ehlo: Reply = field(init=False, repr=False, compare=False)
@@ -75,9 +79,8 @@ class Offer:
             "8BITMIME",
             "SMTPUTF8",
             "ENHANCEDSTATUSCODES",
+            *(("DSN",) if self.dsn else ()),
         )
-        # No DSN: postroad sends no notifications, and a client that hands NOTIFY over stops
-        # reporting failures itself (RFC 3461 5.2).
         secured = Reply(250, extensions)
         in_clear = Reply(250, (*extensions, "STARTTLS")) if self.tls else secured
         object.__setattr__(self, "greeting", Reply(220, (f"{self.hostname} ESMTP",)))

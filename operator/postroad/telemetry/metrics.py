@@ -136,6 +136,13 @@ STS_FETCHES = Counter(
     "Policies of MTA-STS that were looked for at a domain's web server.",
     ["result"],  # result: fetched, failed
 )
+REPORTS = Counter(
+    "postroad_reports_total",
+    "Reports to senders about what became of their mail.",
+    ["queue", "result"],
+    # result: queued, repeated (it had been queued before a crash), limited (its address has had too
+    # many), impossible (the sender's address is malformed)
+)
 SIGNED = Counter("postroad_signed_mails_total", "Transmissions that were signed.")
 UNSIGNED = Counter(
     "postroad_unsigned_mails_total",

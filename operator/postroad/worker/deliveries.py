@@ -1,7 +1,9 @@
-"""One item: transmit, record, end.
+"""One item: transmit, record, report, end.
 
-This order keeps duplicates few: the worker records an outcome as soon as it is known, and ends the
+This order keeps duplicates few: the worker records a delivery as soon as it is known, and ends the
 item only then. Only a crash between the next hop's reply and the record causes a second copy.
+A failure is recorded behind its report to the sender: a crash between the two repeats the attempt,
+and never loses the report (ADR 0052).
 """
 
 from __future__ import annotations
@@ -9,7 +11,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Mapping,
+)
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache, partial
@@ -35,6 +43,7 @@ from postroad.errors import (
     PostroadError,
     QueueClosed,
     ServerError,
+    StoreFull,
 )
 from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.clock import Clock, Randomness
@@ -42,6 +51,7 @@ from postroad.ports.mail_queue import Item
 from postroad.ports.transport import Transport
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS
+from postroad.worker.reporting import DueReport, Reporting
 
 _log = logger("worker")
 _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
@@ -51,6 +61,8 @@ MOST_RECIPIENTS = 100
 
 OUT_OF_TIME = Outcome.deferred("451 4.4.2 the next hop took too long over this mail")
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients of this mail"
+
+NO_ROOM_FOR_REPORT = "452 4.3.1 there is no room for the report to the sender"
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 """Between attempts to record an outcome while the queue cannot be reached."""
@@ -91,6 +103,8 @@ class Deliverer:
     clock: Clock
     randomness: Randomness
     attempt_log: AttemptLog | None = None
+    reporting: Reporting | None = None
+    """Reports to senders; None: none are made."""
 
     async def deliver(self, item: Item) -> None:
         """Transmit one item, record the outcomes, end it. Raises: QueueClosed."""
@@ -109,17 +123,20 @@ class Deliverer:
         recipients = item.mail.recipients
         left = recipients
         untried: dict[str, str] = {}
+        unrecorded: dict[str, Outcome] = {}
         while left:
             try:
                 results = await self._transmit(item, left[:MOST_RECIPIENTS])
             except _NotAttempted as error:
-                results, untried = {}, dict.fromkeys(left, str(error))
+                untried = dict.fromkeys(left, str(error))
                 break
             outcomes.update(results)
+            unrecorded.update(results)
             left = tuple(each for each in left if each not in results)
             if left:
-                await self.record(item, results)
-        await self.end(item, outcomes, untried, results, self.clock.elapsed() - begun)
+                await self.record(item, unrecorded)
+                unrecorded = {}
+        await self.end(item, outcomes, untried, unrecorded, self.clock.elapsed() - begun)
 
     async def end(
         self,
@@ -129,16 +146,26 @@ class Deliverer:
         unrecorded: Mapping[str, Outcome],
         duration: timedelta,
     ) -> None:
-        """End an item by the outcomes of an attempt; `unrecorded` are those of them that `record`
-        has not had, `untried` the reasons why other recipients were not attempted. Repeated until
-        it succeeds. Raises: QueueClosed, EntryLost."""
+        """Report to the sender what the outcomes of an attempt ask for, then end the item by them;
+        `unrecorded` are those of them that `record` has not had, `untried` the reasons why other
+        recipients were not attempted. Repeated until it succeeds. Raises: QueueClosed, EntryLost.
+        """
         seconds = duration.total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
         ending = self._ending(item, outcomes, untried)
-        if isinstance(ending, Reject) and (deferred := _deferred_of(outcomes)):
+        left = {**_of_kind(outcomes, OutcomeKind.FAILED), **unrecorded}
+        reporting = self.reporting
+        report = reporting and reporting.prepare(item, outcomes, untried, ending)
+        if reporting and report:
+            early = [each for each in _of_kind(left, _DELIVERED) if each not in report.addresses]
+            await self.record(item, {each: left.pop(each) for each in early})
+            if not await self._is_queued(reporting, report):
+                left = _of_kind(left, _DELIVERED)
+                ending = self._put_off(item, outcomes) or ending
+        if isinstance(ending, Reject) and (deferred := _of_kind(outcomes, OutcomeKind.DEFERRED)):
             self.log_attempt(item, deferred, seconds, given_up=True)
-        if _must_be_recorded(outcomes, ending):
-            await self.record(item, unrecorded)
+        if _must_be_recorded(left, ending):
+            await self._record(item, left)
         await self._insist("end", _carrying_out(item, ending, heard))
         self._report(item, outcomes, heard, ending, duration)
 
@@ -159,6 +186,24 @@ class Deliverer:
             age=self.clock.now() - item.accepted_at,
             uniform=self.randomness.uniform(),
         )
+
+    def _put_off(self, item: Item, outcomes: Mapping[str, Outcome]) -> PutOffItem | None:
+        """Return the ending of an item whose report cannot be queued: all that were not delivered
+        wait on, so that the item leaves the worker to those whose delivery makes room. None: all
+        were delivered."""
+        delay = self.plan.rest(self.randomness.uniform())
+        delivered = _of_kind(outcomes, _DELIVERED)
+        remaining = tuple(each for each in item.mail.recipients if each not in delivered)
+        return PutOffItem(delay, remaining, NO_ROOM_FOR_REPORT) if remaining else None
+
+    async def _is_queued(self, reporting: Reporting, report: DueReport) -> bool:
+        """Queue a report; return False where the store has no room for it. Raises: QueueClosed,
+        EntryLost."""
+        try:
+            await self._insist("report", partial(reporting.send, report), StoreFull)
+        except StoreFull:
+            return False
+        return True
 
     async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> Mapping[str, Outcome]:
         """Transmit once; return the outcomes of at least one recipient. The caller transmits the
@@ -229,8 +274,12 @@ class Deliverer:
         self.attempt_log.write(attempted, outcomes, given_up=given_up)
 
     async def record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
-        """Record finished recipients. Deferred ones need no record: they stay in the envelope.
-        Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
+        """Record those that were delivered. `end` records failures, behind their report; deferred
+        ones need no record: they stay in the envelope. Repeated until it succeeds. Raises:
+        QueueClosed, EntryLost."""
+        await self._record(item, _of_kind(outcomes, _DELIVERED))
+
+    async def _record(self, item: Item, outcomes: Mapping[str, Outcome]) -> None:
         finished = {
             recipient: outcome
             for recipient, outcome in outcomes.items()
@@ -239,18 +288,24 @@ class Deliverer:
         if finished:
             await self._insist("record", partial(item.record, finished))
 
-    async def _insist(self, step: str, operation: Callable[[], Awaitable[None]]) -> None:
+    async def _insist(
+        self,
+        step: str,
+        operation: Callable[[], Awaitable[None]],
+        *final: type[Exception],
+    ) -> None:
         """Repeat an operation until it succeeds, because an outcome that is lost leads to a second
-        copy.
+        copy, and a report that is lost leaves its sender without notice.
 
         The item stays leased meanwhile, so a worker whose queue is away soon dequeues no more.
-        Raises: QueueClosed, EntryLost.
+        Raises: QueueClosed, EntryLost, and errors that are `final`.
         """
+        given_up: tuple[type[Exception], ...] = (QueueClosed, EntryLost, *final)
         pause = FIRST_PAUSE
         while True:
             try:
                 return await operation()
-            except (QueueClosed, EntryLost):
+            except given_up:
                 raise
             except EntryEnded:
                 return None  # an earlier attempt succeeded, and its answer was lost
@@ -294,19 +349,15 @@ _seconds_of = lru_cache(DELIVERY_SECONDS.labels)
 _attempts_of = lru_cache(ATTEMPTS.labels)
 
 
+def _of_kind(outcomes: Mapping[str, Outcome], kind: OutcomeKind) -> dict[str, Outcome]:
+    return {each: outcome for each, outcome in outcomes.items() if outcome.kind is kind}
+
+
 def _must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> bool:
     """Whether the ending alone would leave the outcome of a recipient open."""
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
     return isinstance(ending, RetryItem | PutOffItem)
-
-
-def _deferred_of(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
-    return {
-        recipient: outcome
-        for recipient, outcome in outcomes.items()
-        if outcome.kind is OutcomeKind.DEFERRED
-    }
 
 
 def _carrying_out(

@@ -88,6 +88,15 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "intake": {"port": 2600, "relayFrom": ["10.0.0.0/8"]},
         "retry": {"lanes": ["90s", "1h30m"], "maxAge": "48h", "deadLetterLifetime": "96h"},
         "broker": {"deliveryLimit": 4},
+        "reports": {
+            "enabled": False,
+            "delayAfter": "2h",
+            "delayCleared": True,
+            "author": "reports@x.example",
+            "administrator": "postmaster@x.example",
+            "largestReturnedBytes": 0,
+            "perMinute": 5,
+        },
     }
 
     data = children(queue(**spec))["ConfigMap", "out-queue"]["data"]
@@ -107,6 +116,13 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "POSTROAD_RETRY_LANES": "1m30s,1h30m",
         "POSTROAD_RETRY_MAX_AGE": "48h",
         "POSTROAD_RETRY_DEAD_LETTER_LIFETIME": "96h",
+        "POSTROAD_REPORTS_ENABLED": "false",
+        "POSTROAD_REPORTS_DELAY_AFTER": "2h",
+        "POSTROAD_REPORTS_DELAY_CLEARED": "true",
+        "POSTROAD_REPORTS_AUTHOR": "reports@x.example",
+        "POSTROAD_REPORTS_ADMINISTRATOR": "postmaster@x.example",
+        "POSTROAD_REPORTS_LARGEST_RETURNED_BYTES": "0",
+        "POSTROAD_REPORTS_PER_MINUTE": "5",
         "POSTROAD_WORKER_RELAY_HOST": "sink",
         "POSTROAD_WORKER_RELAY_PORT": "2525",
         "POSTROAD_WORKER_RELAY_TLS": "none",

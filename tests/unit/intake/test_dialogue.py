@@ -157,7 +157,13 @@ def test_a_name_that_is_not_ascii_is_no_name_of_a_host() -> None:
     assert say(dialogue, "EHLO [IPv6:2001:db8::1]", "EHLO xn--mnchen-3ya.example") == [250] * 2
 
 
-def test_notifications_that_are_never_made_are_not_offered() -> None:
+@pytest.mark.parametrize("tls", [True, False])
+def test_dsn_is_offered_where_reports_are_made(*, tls: bool) -> None:
+    """Else a client that hands NOTIFY over would stop reporting failures itself."""
+    offer = Offer("intake.example", 1000, tls=tls, dsn=True)
+
+    assert "DSN" in Dialogue(offer, INSIDE).answer(b"EHLO x")[0].lines
+    assert "DSN" in Dialogue(offer, INSIDE, is_secured=True).answer(b"EHLO x")[0].lines
     assert "DSN" not in Dialogue(OFFER, INSIDE).answer(b"EHLO x")[0].lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from postroad.adapters.network.authentication import authentication_at
@@ -76,7 +77,7 @@ class SmtpRelay:
         """Return outcomes with the site that gave them: recipients that share one share the new
         one, too."""
         site = self._next_hop.host
-        placed = {id(each): Outcome(each.kind, each.text, site) for each in outcomes.values()}
+        placed = {id(each): replace(each, site=site) for each in outcomes.values()}
         return {recipient: placed[id(each)] for recipient, each in outcomes.items()}
 
     async def _transmit(

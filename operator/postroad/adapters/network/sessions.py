@@ -142,7 +142,7 @@ class ClientSession:
         mail = Outgoing(envelope, recipients, needs, content)
         return ClientTransaction(
             self.exchange,
-            self._next_hop.protocol,
+            self._next_hop,
             self._extensions,
             self._timeouts,
             mail,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -24,8 +25,8 @@ from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefus
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.dot_stuffing import Stuffer
-from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.next_hops import Protocol
+from postroad.domain.mail import Envelope, Outcome, Responder
+from postroad.domain.next_hops import NextHop, Protocol
 from postroad.domain.replies import Reply
 
 GROUP = 100
@@ -61,7 +62,7 @@ class ClientTransaction:
     def __init__(
         self,
         exchange: Exchange,
-        protocol: Protocol,
+        next_hop: NextHop,
         extensions: Extensions,
         timeouts: Timeouts,
         mail: Outgoing,
@@ -71,7 +72,10 @@ class ClientTransaction:
         self.is_first = is_first
         """Whether it is the first one of its session."""
         self._exchange = exchange
-        self._protocol = protocol
+        self._protocol = next_hop.protocol
+        self._responder = Responder(
+            next_hop.host, "DSN" in extensions, next_hop.protocol is Protocol.LMTP
+        )
         self._timeouts = timeouts
         self._recipients = mail.recipients
         self._content_of_mail = mail.content
@@ -122,7 +126,7 @@ class ClientTransaction:
         if reply is None:
             await self._reset()
         elif not reply.is_intermediate:
-            self._answer_accepted(reply.refusal)
+            self._answer_accepted(self._heard(reply.refusal))
             await self._reset()
         elif self._accepted:
             return await self._send_content()
@@ -153,7 +157,7 @@ class ClientTransaction:
                 await self._read_each()
             else:
                 reply = _answer(await self._exchange.reply(self.time_left))
-                self._answer_accepted(reply.final_outcome)
+                self._answer_accepted(self._heard(reply.final_outcome))
         except WireError as error:
             known = isinstance(error, SessionRefused)
             self._answer_accepted(Outcome.deferred(str(error) if known else _in_doubt(error)))
@@ -200,7 +204,8 @@ class ClientTransaction:
                 return _go_ahead(await self._exchange.reply(self._timeouts.data_start))
             reply = _answer(await self._exchange.reply(self._timeouts.command))
             if number == 0 and not reply.is_positive:
-                self.outcomes.update(dict.fromkeys(self._recipients, reply.refusal))
+                refused = self._heard(reply.refusal)
+                self.outcomes.update(dict.fromkeys(self._recipients, refused))
             elif number > 0:
                 self._note(self._recipients[number - 1], reply)
         return None
@@ -213,7 +218,10 @@ class ClientTransaction:
         elif self._accepted and reply.is_too_many_recipients:
             self.has_overflowed = True  # the next transaction has this recipient
         else:
-            self.outcomes[recipient] = reply.recipient_refusal
+            self.outcomes[recipient] = self._heard(reply.recipient_refusal)
+
+    def _heard(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, responder=self._responder)
 
     def _answer_accepted(self, outcome: Outcome) -> None:
         for recipient in self._accepted:
@@ -267,7 +275,8 @@ class ClientTransaction:
         reply = await self._exchange.left_behind()
         self._exchange.wire.abort()
         refused = reply is not None and not (reply.is_positive or reply.is_intermediate)
-        self._answer_accepted(reply.refusal if reply and refused else Outcome.deferred(text))
+        outcome = self._heard(reply.refusal) if reply and refused else Outcome.deferred(text)
+        self._answer_accepted(outcome)
 
     async def _read_each(self) -> None:
         """Read the reply for each recipient, in their order. Source: RFC 2033 4.2."""
@@ -275,7 +284,8 @@ class ClientTransaction:
         due = now() + self._timeouts.all_ends.total_seconds()
         for recipient in self._accepted:
             timeout = min(most, timedelta(seconds=due - now()))
-            self.outcomes[recipient] = _answer(await self._exchange.reply(timeout)).final_outcome
+            reply = _answer(await self._exchange.reply(timeout))
+            self.outcomes[recipient] = self._heard(reply.final_outcome)
 
 
 def _in_doubt(error: WireError) -> str:

@@ -1,0 +1,33 @@
+"""The reports of a process, from its settings."""
+
+from __future__ import annotations
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap.transports import hostname_of
+from postroad.domain.reports.composing import ReportAuthor
+from postroad.domain.reports.deciding import ReportRules
+from postroad.domain.reports.limits import ReportLimit
+from postroad.domain.retries import RetryPlan
+from postroad.ports.mail_queue import MailQueue
+from postroad.settings import Settings
+from postroad.worker.reporting import Reporting
+
+
+def reporting_of(settings: Settings, queue: MailQueue, plan: RetryPlan) -> Reporting | None:
+    """Return what reports to the senders of a queue's mail; None where that is switched off."""
+    section, host = settings.reports, hostname_of(settings)
+    if not section.enabled:
+        return None
+    return Reporting(
+        queue,
+        ReportAuthor(host, section.author or f"MAILER-DAEMON@{host}"),
+        plan,
+        MachineClock(),
+        rules=ReportRules(
+            section.delay_after,
+            section.delay_cleared,
+            section.largest_returned_bytes,
+            section.administrator,
+        ),
+        limit=ReportLimit(section.per_minute),
+    )

@@ -1,0 +1,149 @@
+"""Which recipients of an attempt are reported to the sender of their mail. Pure.
+
+One report is about all recipients of an attempt that need one. A mail with the null reverse-path
+has no sender to report to; its failures are reported to the administrator, where there is one for
+them, and those of that report to no address.
+Source: RFC 3461 4.1, 5.2, 6.2; RFC 5321 4.5.5, 6.1; AMB-11; ADR 0052.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from postroad.domain.mail import DsnOptions, Envelope, Outcome, OutcomeKind
+
+REPORT = "postroad.report"
+"""The attribute of a report: its most serious action, or DOUBLE_BOUNCE."""
+
+DOUBLE_BOUNCE = "double-bounce"
+
+_UNSAID = ("FAILURE", "DELAY")
+"""What a recipient without NOTIFY is reported for. Source: RFC 3461 4.1."""
+
+
+class Action(StrEnum):
+    """What became of a recipient, the most serious first. Source: RFC 3464 2.3.3."""
+
+    FAILED = "failed"
+    DELAYED = "delayed"
+    RELAYED = "relayed"
+    DELIVERED = "delivered"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRules:
+    """What an administrator decides about reports.
+
+    `delay_after`: the age at which a mail that waits is reported as delayed, once.
+    `reports_cleared`: whether a delivery behind such a report is reported.
+    `administrator`: the address for failures of mail with the null reverse-path.
+    """
+
+    delay_after: timedelta = timedelta(hours=4)
+    reports_cleared: bool = False
+    largest_returned: int = 50_000
+    """Octets of a mail that is returned whole; of a larger one, its header is."""
+
+    administrator: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedAttempt:
+    """What became of an entry of a mail. `untried`: recipients to whom nothing was transmitted,
+    with the reason. `is_over`: those that did not get the mail are attempted no more.
+
+    `age` is that of the mail, `age_before` what it was when its entry began.
+    """
+
+    outcomes: Mapping[str, Outcome]
+    untried: Mapping[str, str]
+    is_over: bool
+    age: timedelta
+    age_before: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedRecipient:
+    """A recipient in a report, with the last that was heard. `is_expired`: no reply ended it, its
+    time was over."""
+
+    address: str
+    action: Action
+    outcome: Outcome
+    is_expired: bool = False
+
+
+def reporting_address(envelope: Envelope, rules: ReportRules) -> str | None:
+    """Return the address that reports about this mail go to; None: there is none."""
+    if envelope.sender is not None or envelope.attributes.get(REPORT) == DOUBLE_BOUNCE:
+        return envelope.sender
+    return rules.administrator
+
+
+def reported_recipients(
+    envelope: Envelope, attempt: ReportedAttempt, rules: ReportRules
+) -> tuple[ReportedRecipient, ...]:
+    """Return the recipients to report, in the order of the attempt; none where no report is due."""
+    if reporting_address(envelope, rules) is None:
+        return ()
+    untried = {each: Outcome.deferred(reason) for each, reason in attempt.untried.items()}
+    found = (
+        _reported(recipient, outcome, _notify(envelope.dsn, recipient), attempt, rules)
+        for recipient, outcome in {**attempt.outcomes, **untried}.items()
+    )
+    return tuple(
+        each
+        for each in found
+        if each is not None and (envelope.sender is not None or each.action is Action.FAILED)
+    )
+
+
+def report_key(enqueue_id: UUID, reported: tuple[ReportedRecipient, ...]) -> str:
+    """Return the enqueue key of a report: the same when an entry comes to the same end again, as
+    after a crash between the report and the record of the outcomes."""
+    ends = sorted(f"{each.action} {each.address}" for each in reported)
+    return f"report {enqueue_id} {hashlib.sha256(repr(ends).encode()).hexdigest()}"
+
+
+def _notify(dsn: DsnOptions | None, recipient: str) -> tuple[str, ...]:
+    options = None if dsn is None else dsn.recipients.get(recipient)
+    return _UNSAID if options is None or not options.notify else options.notify
+
+
+def _reported(
+    recipient: str,
+    outcome: Outcome,
+    notify: tuple[str, ...],
+    attempt: ReportedAttempt,
+    rules: ReportRules,
+) -> ReportedRecipient | None:
+    if outcome.kind is OutcomeKind.DELIVERED:
+        if _is_success_reported(outcome, notify, attempt, rules):
+            is_final = outcome.responder is not None and outcome.responder.is_final
+            action = Action.DELIVERED if is_final else Action.RELAYED
+            return ReportedRecipient(recipient, action, outcome)
+        return None
+    is_expired = outcome.kind is OutcomeKind.DEFERRED
+    if attempt.is_over or not is_expired:
+        if "FAILURE" in notify:
+            return ReportedRecipient(recipient, Action.FAILED, outcome, is_expired)
+        return None
+    if "DELAY" in notify and attempt.age_before < rules.delay_after <= attempt.age:
+        return ReportedRecipient(recipient, Action.DELAYED, outcome)
+    return None
+
+
+def _is_success_reported(
+    outcome: Outcome, notify: tuple[str, ...], attempt: ReportedAttempt, rules: ReportRules
+) -> bool:
+    """A next hop that got NOTIFY reports success itself. What it does not know is that this side
+    has reported a delay."""
+    is_handed_on = outcome.responder is not None and outcome.responder.takes_dsn
+    was_delayed = attempt.age_before >= rules.delay_after
+    is_cleared = rules.reports_cleared and was_delayed and "DELAY" in notify
+    return is_cleared or ("SUCCESS" in notify and not is_handed_on)

@@ -1,0 +1,160 @@
+"""Reports to senders, queued where their mail waits.
+
+A report is durable before the record that ends a recipient whose failure it reports: a crash
+between the two makes the same report again, which its enqueue key recognises. What delivers a mail
+asks `prepare`, once, when it knows how the entry ends; records the recipients that were delivered
+and are not in the report; repeats `send` until it returns; and records and ends the rest only then.
+Source: AMB-11; ADR 0052.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import cast
+from uuid import UUID
+
+from postroad.domain.mail import Mail, Outcome
+from postroad.domain.reports.composing import ReportAuthor, Returned, is_returned_whole, report_mail
+from postroad.domain.reports.deciding import (
+    ReportedAttempt,
+    ReportedRecipient,
+    ReportRules,
+    report_key,
+    reported_recipients,
+    reporting_address,
+)
+from postroad.domain.reports.fields import ReportedMail
+from postroad.domain.reports.limits import ReportLimit
+from postroad.domain.retries import Done, ItemEnding, Reject, RetryPlan
+from postroad.errors import BlobMissing, InvalidInput, InvalidMail, KeyReused, ViewRefused
+from postroad.ports.clock import Clock
+from postroad.ports.mail_queue import Item, MailQueue
+from postroad.telemetry.logs import logger
+from postroad.telemetry.metrics import REPORTS
+
+_log = logger("worker")
+
+
+@dataclass(frozen=True, slots=True)
+class DueReport:
+    """A report that is to be queued, and sent after `wait`."""
+
+    item: Item
+    about: ReportedMail
+    reported: tuple[ReportedRecipient, ...]
+    moment: datetime
+    wait: timedelta
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """The recipients that it reports."""
+        return frozenset(each.address for each in self.reported)
+
+
+class Reporting:
+    """The reports of one worker. `plan` tells until when a mail is attempted."""
+
+    def __init__(
+        self,
+        queue: MailQueue,
+        reporter: ReportAuthor,
+        plan: RetryPlan,
+        clock: Clock,
+        *,
+        rules: ReportRules,
+        limit: ReportLimit,
+    ) -> None:
+        self._queue, self._reporter, self._plan, self._clock = queue, reporter, plan, clock
+        self._rules, self._limit = rules, limit
+
+    def prepare(
+        self,
+        item: Item,
+        outcomes: Mapping[str, Outcome],
+        untried: Mapping[str, str],
+        ending: ItemEnding,
+    ) -> DueReport | None:
+        """Return the report that is due when an entry ends so; None: there is none, or its address
+        has had too many. Counts it, so call it once."""
+        envelope = item.mail
+        if isinstance(ending, Done) and envelope.dsn is None and not self._rules.reports_cleared:
+            return None  # most mails, without reading the clock for each
+        now = self._clock.now()
+        attempt = ReportedAttempt(
+            outcomes,
+            untried,
+            isinstance(ending, Reject),
+            now - item.accepted_at,
+            item.enqueued_at - item.accepted_at,
+        )
+        reported = reported_recipients(envelope, attempt, self._rules)
+        address = reporting_address(envelope, self._rules)
+        if not reported or address is None:
+            return None
+        wait = self._limit.wait_of(address, self._clock.elapsed())
+        if wait is None:
+            self._count("limited", item.enqueue_id)
+            return None
+        retry_until = item.accepted_at + self._plan.max_age
+        about = ReportedMail(envelope, item.mail_id, item.accepted_at, retry_until)
+        return DueReport(item, about, reported, now, wait)
+
+    async def send(self, report: DueReport) -> None:
+        """Queue a report; it is durable when this returns. May be repeated, and makes one report.
+
+        A report that no queue takes, as the sender's address is malformed, is counted and logged:
+        its mail must not wait for it for ever. Raises: StoreFull, and every other error that passes
+        by itself.
+        """
+        try:
+            mail = await self._mail(report)
+            is_new = await self._enqueue(mail, report)
+        except InvalidMail as error:
+            self._count("impossible", report.item.enqueue_id, error=str(error))
+            return
+        self._count("queued" if is_new else "repeated", report.item.enqueue_id)
+
+    async def _enqueue(self, mail: Mail, report: DueReport) -> bool:
+        """Return whether this is the first report of its kind about an entry. Where a store or
+        tables of an earlier release know no enqueue keys, a crash makes a second one."""
+        key = report_key(report.item.enqueue_id, report.reported)
+        try:
+            await self._queue.enqueue(mail, report.wait, key=key)
+        except KeyReused:  # the next hop used other words the second time
+            return False
+        except InvalidMail:
+            raise
+        except (InvalidInput, ViewRefused):
+            await self._queue.enqueue(mail, report.wait)
+        return True
+
+    async def _mail(self, report: DueReport) -> Mail:
+        item, about, reported = report.item, report.about, report.reported
+        is_whole = is_returned_whole(about, reported, item.size_bytes, self._rules)
+        try:
+            octets = await (item.content() if is_whole else self._header(item))
+            returned = Returned(octets, is_whole)
+        except BlobMissing:
+            returned = None
+        return report_mail(about, reported, returned, self._reporter, self._rules, report.moment)
+
+    async def _header(self, item: Item) -> bytes:
+        """Return the header of a mail, or whole lines of one that is too long to be returned."""
+        shape, most = await item.shape(), self._rules.largest_returned
+        wanted = most if shape is None else min(shape.header_size, most)
+        octets = b""
+        async with aclosing(cast("AsyncGenerator[bytes, None]", item.stream())) as chunks:
+            async for chunk in chunks:
+                octets += chunk[: wanted - len(octets)]
+                if len(octets) >= wanted:
+                    break
+        return octets[: octets.rfind(b"\n") + 1]
+
+    def _count(self, result: str, enqueue_id: UUID, *, error: str | None = None) -> None:
+        REPORTS.labels(self._queue.name, result).inc()
+        say = _log.info if error is None else _log.warning
+        about = {} if error is None else {"error": error}
+        say(f"report {result}", queue=self._queue.name, enqueue_id=str(enqueue_id), **about)

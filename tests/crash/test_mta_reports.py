@@ -1,0 +1,128 @@
+"""`postroad mta` reports to senders: each refusal once, however often it is killed, and what DSN
+asks for where the next hop does not report itself."""
+
+from __future__ import annotations
+
+import asyncio
+import email
+import email.policy
+import smtplib
+from collections import defaultdict
+from email.message import EmailMessage
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from crash.test_mta import an_mta, send, until_empty
+from support.sink import EXTENSIONS, Rule, Sink
+
+SENDER = "a@origin.example"
+WITHOUT_DSN = tuple(each for each in EXTENSIONS if each != "DSN")
+
+
+def refuses(prefix: str) -> Rule:
+    """Return a rule by which the next hop has no mailboxes with this prefix."""
+    return lambda verb, argument: (
+        "550 5.1.1 no such user"
+        if verb == "RCPT" and argument.startswith(f"TO:<{prefix}")
+        else None
+    )
+
+
+def reports_in(sink: Sink) -> list[EmailMessage]:
+    return [
+        email.message_from_bytes(each.content, policy=email.policy.default)
+        for each in sink.mails
+        if list(each.recipients) == [SENDER]
+    ]
+
+
+def groups_of(report: EmailMessage) -> list[dict[str, str]]:
+    """The fields of a report about the mail, and then about each recipient."""
+    status = cast("list[EmailMessage]", report.get_payload())[1]
+    return [dict(each.items()) for each in cast("list[EmailMessage]", status.get_payload())]
+
+
+async def test_killed_again_and_again_it_reports_each_refusal_once(tmp_path: Path) -> None:
+    root, accepted = tmp_path / "store", list[str]()
+    async with Sink(refuses("no")) as sink:
+        for life in range(3):
+            program, port = await an_mta(tmp_path, root, sink.port)
+            names = [[f"no{life}x{client}x{n}" for n in range(100)] for client in range(2)]
+            sending = [asyncio.create_task(asyncio.to_thread(send, port, each)) for each in names]
+            before = len(sink.mails)
+            while len(sink.mails) < before + 10:
+                await asyncio.sleep(0.01)
+            await program.kill()
+            accepted += [name for each in await asyncio.gather(*sending) for name in each]
+        program, _ = await an_mta(tmp_path, root, sink.port)
+        await until_empty(root)
+        await program.stop()
+
+    reports = defaultdict[str, set[str]](set)
+    for report in reports_in(sink):
+        for fields in groups_of(report)[1:]:
+            assert (fields["Action"], fields["Status"]) == ("failed", "5.1.1")
+            reports[fields["Final-Recipient"]].add(report["Message-ID"])
+    assert {f"rfc822;{name}@dest.example" for name in accepted} <= reports.keys()
+    assert {len(each) for each in reports.values()} == {1}
+    assert len(accepted) > 3 * 10
+
+
+@pytest.mark.parametrize("extensions", [EXTENSIONS, WITHOUT_DSN], ids=["dsn", "no dsn"])
+async def test_what_dsn_asks_for_goes_to_the_next_hop_or_is_reported(
+    tmp_path: Path, extensions: tuple[str, ...]
+) -> None:
+    root = tmp_path / "store"
+
+    def ask(port: int) -> bool:
+        with smtplib.SMTP("127.0.0.1", port) as client:
+            client.ehlo()
+            client.sendmail(
+                SENDER,
+                ["yes@dest.example", "silent@dest.example"],
+                b"Subject: x\r\n\r\ny\r\n",
+                mail_options=["RET=HDRS", "ENVID=QQ+2B1"],
+                rcpt_options=["NOTIFY=SUCCESS,FAILURE", "ORCPT=rfc822;old+2Bme@x.example"],
+            )
+            return client.has_extn("dsn")
+
+    async with Sink(refuses("silent"), extensions=extensions) as sink:
+        program, port = await an_mta(tmp_path, root, sink.port)
+        is_offered = await asyncio.to_thread(ask, port)
+        await until_empty(root)
+        await program.stop()
+
+    asked = [each for each in sink.commands if "yes@dest.example" in each or "ENVID" in each]
+    (report,) = reports_in(sink)
+    of_mail, *of_recipients = groups_of(report)
+    assert is_offered
+    assert any("ENVID=QQ+2B1" in each for each in asked) == ("DSN" in extensions)
+    assert any("NOTIFY=SUCCESS,FAILURE" in each for each in asked) == ("DSN" in extensions)
+    assert any("ORCPT=rfc822;old+2Bme@x.example" in each for each in asked) == ("DSN" in extensions)
+    assert of_mail["Original-Envelope-Id"] == "QQ+1"
+    assert [each["Action"] for each in of_recipients] == (
+        ["failed"] if "DSN" in extensions else ["relayed", "failed"]
+    )
+    assert of_recipients[-1]["Original-Recipient"] == "rfc822;old+me@x.example"
+
+
+async def test_switched_off_it_makes_no_report_and_offers_no_dsn(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+
+    def is_offered(port: int) -> bool:
+        with smtplib.SMTP("127.0.0.1", port) as client:
+            client.ehlo()
+            return client.has_extn("dsn")
+
+    async with Sink(refuses("no")) as sink:
+        program, port = await an_mta(
+            tmp_path, root, sink.port, environment={"POSTROAD_REPORTS_ENABLED": "false"}
+        )
+        assert not await asyncio.to_thread(is_offered, port)
+        assert await asyncio.to_thread(send, port, ["no"]) == ["no"]
+        await until_empty(root)
+        await program.stop()
+
+    assert sink.mails == []

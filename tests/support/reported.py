@@ -1,0 +1,79 @@
+"""Deliveries whose failures are reported, to a next hop that reads the reports."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+
+from postroad.domain.mail import Envelope, Outcome, Responder
+from postroad.domain.reports.composing import ReportAuthor
+from postroad.domain.reports.deciding import REPORT, ReportRules
+from postroad.domain.reports.limits import ReportLimit
+from postroad.domain.retries import RetryPlan
+from postroad.ports.clock import Clock, Randomness
+from postroad.ports.mail_queue import MailQueue
+from postroad.ports.transport import FindShape, not_known
+from postroad.worker.deliveries import Deliverer
+from postroad.worker.reporting import Reporting
+
+REPORTER = ReportAuthor("mta.example", "MAILER-DAEMON@mta.example")
+DEFAULT_RULES = ReportRules()
+PLAN = RetryPlan(spread=0)
+_FAILED = re.compile(rb"Final-Recipient: rfc822;(\S+)\r\nAction: failed\r\n")
+
+
+class RefusingHop:
+    """A transport that refuses recipients whose address begins with `no`, each time in other words,
+    and takes the others. `reports` counts what arrived about each recipient."""
+
+    def __init__(self) -> None:
+        self.copies: Counter[str] = Counter()
+        self.reports: Counter[str] = Counter()
+        self._refusals = 0
+
+    async def transmit(
+        self,
+        envelope: Envelope,
+        content: AsyncIterator[bytes],
+        size_bytes: int,
+        shape: FindShape = not_known,
+    ) -> Mapping[str, Outcome]:
+        octets = b"".join([chunk async for chunk in content])
+        if REPORT in envelope.attributes:
+            assert envelope.sender is None
+            self.reports.update(each.decode() for each in _FAILED.findall(octets))
+        return {each: self._answer(each) for each in envelope.recipients}
+
+    def _answer(self, recipient: str) -> Outcome:
+        responder = Responder("mx.example.net")
+        if not recipient.startswith("no"):
+            self.copies[recipient] += 1
+            return _by(responder, Outcome.delivered("250 2.0.0 ok"))
+        self._refusals += 1
+        return _by(responder, Outcome.failed(f"550 5.1.1 no such user, says {self._refusals}"))
+
+    async def close(self) -> None:
+        pass
+
+
+def _by(responder: Responder, outcome: Outcome) -> Outcome:
+    return Outcome(outcome.kind, outcome.text, responder.host, responder)
+
+
+def reporting(
+    queue: MailQueue,
+    clock: Clock,
+    rules: ReportRules = DEFAULT_RULES,
+    per_minute: int = 1_000_000,
+) -> Reporting:
+    """Return the reports of a worker of this queue."""
+    limit = ReportLimit(per_minute)
+    return Reporting(queue, REPORTER, PLAN, clock, rules=rules, limit=limit)
+
+
+def deliverer(
+    queue: MailQueue, hop: RefusingHop, clock: Clock, randomness: Randomness
+) -> Deliverer:
+    """Return what delivers a queue's items to the next hop, and reports."""
+    return Deliverer("q", hop, PLAN, clock, randomness, reporting=reporting(queue, clock))

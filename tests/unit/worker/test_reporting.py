@@ -1,0 +1,325 @@
+"""A delivery queues the report that is due before it records a failure, and no mail waits for a
+report that cannot be queued."""
+
+from __future__ import annotations
+
+import email
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
+
+import pytest
+from prometheus_client import REGISTRY
+
+from postroad.domain.mail import DsnOptions, Mail, Outcome, RecipientDsn, Responder
+from postroad.domain.reports.deciding import REPORT, ReportRules
+from postroad.domain.retries import RetryPlan
+from postroad.domain.shapes import Shape, shape_of
+from postroad.errors import (
+    BlobMissing,
+    InvalidInput,
+    InvalidMail,
+    KeyReused,
+    StoreFull,
+    ViewRefused,
+    ViewUnavailable,
+)
+from postroad.ports.mail_queue import Item, MailQueue
+from postroad.worker.deliveries import NO_ROOM_FOR_REPORT, Deliverer
+from support.reported import DEFAULT_RULES, reporting
+from unit.worker.test_deliveries import (
+    LATER,
+    MINUTE,
+    NO,
+    NOON,
+    YES,
+    Answers,
+    NoRandomness,
+    OneItem,
+    StillClock,
+)
+
+HOUR = timedelta(hours=1)
+SENDER = "a@x.example"
+HEADER = b"Subject: hello\r\nTo: b@d\r\n\r\n"
+
+
+class Reported(OneItem):
+    """An item with a content, whose steps stand among those of the queue."""
+
+    def __init__(self, *recipients: str, age: timedelta = timedelta(0)) -> None:
+        super().__init__(*recipients, age=age)
+        self.enqueued_at = self.accepted_at
+        self.octets = HEADER + b"body\r\n"
+        self.size_bytes = len(self.octets)
+        self.error: Exception | None = None
+        self.knows_shape = True
+
+    async def shape(self) -> Shape | None:
+        return shape_of((self.octets,)) if self.knows_shape else None
+
+    async def content(self) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return self.octets
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        for start in range(0, len(self.octets), 16):
+            yield self.octets[start : start + 16]
+
+
+class Reports:
+    """A queue that takes reports, and notes them among the steps of an item."""
+
+    name = "q"
+
+    def __init__(self, item: Reported) -> None:
+        self.item = item
+        self.errors: list[Exception] = []
+        self.mails: list[Mail] = []
+        self.keys: list[str | None] = []
+        self.delays: list[timedelta] = []
+
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = timedelta(0), *, key: str | None = None
+    ) -> None:
+        self.keys.append(key)
+        if self.errors:
+            raise self.errors.pop(0)
+        self.item.steps.append(("report", mail.recipients[0]))
+        self.mails.append(mail)
+        self.delays.append(delay)
+
+
+async def deliver(
+    item: Reported,
+    answers: Mapping[str, Outcome],
+    *errors: Exception,
+    rules: ReportRules = DEFAULT_RULES,
+    per_minute: int = 1_000_000,
+) -> Reports:
+    clock, reports = StillClock(), Reports(item)
+    reports.errors = list(errors)
+    made = reporting(cast("MailQueue", reports), clock, rules, per_minute)
+    plan = RetryPlan((MINUTE, 5 * MINUTE), 24 * HOUR, spread=0)
+    worker = Deliverer("q", Answers(answers), plan, clock, NoRandomness(), reporting=made)
+    await worker.deliver(cast("Item", item))
+    return reports
+
+
+def count(result: str) -> float:
+    labels = {"queue": "q", "result": result}
+    return REGISTRY.get_sample_value("postroad_reports_total", labels) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("answers", "steps"),
+    [
+        ({"a@b": YES}, [("done",)]),
+        ({"a@b": LATER}, [("retry", MINUTE, ("a@b",), "450 x")]),
+        ({"a@b": NO}, [("report", SENDER), ("reject", "550 no")]),
+        (
+            {"a@b": YES, "c@d": NO},
+            [("record", {"a@b": YES}), ("report", SENDER), ("reject", "550 no")],
+        ),
+        (
+            {"a@b": YES, "c@d": NO, "e@f": LATER},
+            [
+                ("record", {"a@b": YES}),
+                ("report", SENDER),
+                ("record", {"c@d": NO}),
+                ("retry", MINUTE, ("e@f",), "450 x"),
+            ],
+        ),
+    ],
+)
+async def test_a_failure_is_recorded_behind_its_report_and_a_delivery_before_it(
+    answers: dict[str, Outcome], steps: list[tuple[object, ...]]
+) -> None:
+    item = Reported(*answers)
+
+    await deliver(item, answers)
+
+    assert [step for step in item.steps if step != ("record", {"e@f": LATER})] == steps
+
+
+async def test_success_is_recorded_behind_its_report_too() -> None:
+    item = Reported("a@b", "c@d")
+    asked = DsnOptions(recipients={"a@b": RecipientDsn(("SUCCESS",))})
+    item.mail = replace(item.mail, dsn=asked)
+
+    await deliver(item, {"a@b": YES, "c@d": YES})
+
+    assert item.steps == [("record", {"c@d": YES}), ("report", SENDER), ("done",)]
+
+
+async def test_a_delay_is_reported_once() -> None:
+    first, second = Reported("a@b", age=5 * HOUR), Reported("a@b", age=5 * HOUR)
+    first.enqueued_at = NOON - 2 * HOUR
+    second.enqueued_at = NOON - HOUR / 2
+
+    of_first = await deliver(first, {"a@b": LATER})
+    of_second = await deliver(second, {"a@b": LATER})
+
+    assert [each.attributes[REPORT] for each in of_first.mails] == ["delayed"]
+    assert of_second.mails == []
+
+
+async def test_a_mail_whose_time_is_over_is_reported_as_failed() -> None:
+    item = Reported("a@b", age=25 * HOUR)
+
+    reports = await deliver(item, {"a@b": LATER})
+
+    assert [each.attributes[REPORT] for each in reports.mails] == ["failed"]
+    assert b"Status: 4.4.7" in cast("bytes", reports.mails[0].content)
+    assert [step[0] for step in item.steps] == ["report", "reject"]
+
+
+async def test_a_report_is_repeated_until_it_is_queued_with_the_same_key() -> None:
+    item = Reported("a@b")
+
+    reports = await deliver(item, {"a@b": NO}, ViewUnavailable(), RuntimeError("a driver's bug"))
+
+    assert item.steps == [("report", SENDER), ("reject", "550 no")]
+    assert len(reports.keys) == 3
+    assert len(set(reports.keys)) == 1
+    assert None not in reports.keys
+
+
+async def test_a_report_that_was_queued_before_with_other_words_is_not_queued_again() -> None:
+    item, before = Reported("a@b"), count("repeated")
+
+    reports = await deliver(item, {"a@b": NO}, KeyReused())
+
+    assert reports.mails == []
+    assert item.steps == [("reject", "550 no")]
+    assert count("repeated") == before + 1
+
+
+@pytest.mark.parametrize("error", [InvalidInput("no keys"), ViewRefused("no table of keys")])
+async def test_a_queue_of_an_earlier_release_gets_the_report_without_a_key(
+    error: Exception,
+) -> None:
+    item = Reported("a@b")
+
+    reports = await deliver(item, {"a@b": NO}, error)
+
+    assert reports.keys[-1] is None
+    assert item.steps == [("report", SENDER), ("reject", "550 no")]
+
+
+async def test_a_report_that_no_queue_takes_holds_up_no_mail(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    item, before = Reported("a@b"), count("impossible")
+
+    reports = await deliver(item, {"a@b": NO}, InvalidMail("an address is malformed"))
+
+    assert reports.mails == []
+    assert item.steps == [("reject", "550 no")]
+    assert count("impossible") == before + 1
+    assert "report impossible" in [each.message for each in caplog.records]
+    assert SENDER not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("answers", "recorded", "remaining"),
+    [
+        ({"a@b": NO}, [], ("a@b",)),
+        ({"a@b": YES, "c@d": NO}, [("record", {"a@b": YES})], ("c@d",)),
+        ({"a@b": NO, "c@d": LATER}, [], ("a@b", "c@d")),
+    ],
+)
+async def test_without_room_for_a_report_its_recipients_wait_on_unrecorded(
+    answers: dict[str, Outcome],
+    recorded: list[tuple[object, ...]],
+    remaining: tuple[str, ...],
+) -> None:
+    """The item leaves the worker, since deliveries of other mail make room."""
+    item = Reported(*answers)
+
+    await deliver(item, answers, StoreFull())
+
+    assert item.steps == [*recorded, ("put off", 5 * MINUTE, remaining, NO_ROOM_FOR_REPORT)]
+
+
+async def test_a_mail_that_was_delivered_ends_without_room_for_its_report() -> None:
+    item = Reported("a@b")
+    item.mail = replace(item.mail, dsn=DsnOptions(recipients={"a@b": RecipientDsn(("SUCCESS",))}))
+    item.failures = {"c@d": "550 no"}
+
+    await deliver(item, {"a@b": YES}, StoreFull())
+
+    assert item.steps == [("record", {"a@b": YES}), ("reject", "550 no")]
+
+
+async def test_reports_beyond_the_limit_wait_and_those_beyond_an_hour_are_not_sent() -> None:
+    clock, item = StillClock(), Reported("a@b")
+    reports = Reports(item)
+    made = reporting(cast("MailQueue", reports), clock, per_minute=1)
+    before = count("limited")
+
+    for _ in range(64):
+        due = made.prepare(cast("Item", item), {"a@b": NO}, {}, ending=None)  # type: ignore[arg-type]
+        if due is not None:
+            await made.send(due)
+
+    assert reports.delays == [MINUTE * number for number in range(61)]
+    assert count("limited") == before + 3
+
+
+def third_part(mail: Mail) -> tuple[str, bytes]:
+    report = email.message_from_bytes(cast("bytes", mail.content))
+    parts = cast("list[email.message.Message]", report.get_payload())
+    return parts[2].get_content_type(), parts[2].as_bytes()
+
+
+async def test_a_mail_goes_back_whole_and_a_larger_one_by_its_header() -> None:
+    small, large = Reported("a@b"), Reported("a@b")
+    rules = ReportRules(largest_returned=small.size_bytes)
+    large.octets += b"more\r\n"
+    large.size_bytes += 6
+
+    (whole,) = (await deliver(small, {"a@b": NO}, rules=rules)).mails
+    (header,) = (await deliver(large, {"a@b": NO}, rules=rules)).mails
+
+    assert third_part(whole)[0] == "message/rfc822"
+    assert b"body" in third_part(whole)[1]
+    assert third_part(header)[0] == "text/rfc822-headers"
+    assert b"To: b@d" in third_part(header)[1]
+    assert b"body" not in third_part(header)[1]
+
+
+@pytest.mark.parametrize("knows_shape", [True, False])
+async def test_of_a_header_that_is_too_long_its_first_lines_go_back(*, knows_shape: bool) -> None:
+    item = Reported("a@b")
+    item.knows_shape = knows_shape
+    item.octets = b"Subject: hello\r\nX-Long: " + b"x" * 1000 + b"\r\n\r\nbody\r\n"
+    item.size_bytes = len(item.octets)
+
+    (mail,) = (await deliver(item, {"a@b": NO}, rules=ReportRules(largest_returned=100))).mails
+
+    assert b"Subject: hello" in third_part(mail)[1]
+    assert b"X-Long" not in cast("bytes", mail.content)
+
+
+async def test_a_mail_whose_bytes_are_gone_is_reported_without_them() -> None:
+    item = Reported("a@b")
+    item.error = BlobMissing()
+
+    (mail,) = (await deliver(item, {"a@b": NO})).mails
+
+    report = email.message_from_bytes(cast("bytes", mail.content))
+    assert len(cast("list[object]", report.get_payload())) == 2
+
+
+async def test_a_next_hop_that_got_what_the_sender_asks_reports_success_itself() -> None:
+    item = Reported("a@b")
+    item.mail = replace(item.mail, dsn=DsnOptions(recipients={"a@b": RecipientDsn(("SUCCESS",))}))
+    handed_on = replace(YES, responder=Responder("mx", takes_dsn=True))
+
+    reports = await deliver(item, {"a@b": handed_on})
+
+    assert reports.mails == []
+    assert item.steps == [("done",)]
