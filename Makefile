@@ -12,7 +12,7 @@ TOOLS := helm kubeconform
 empty :=
 comma := ,
 
-.PHONY: help setup machine lock manifests check test test-cluster test-matrix test-peers unit demo demo-small bench chaos mutants clean
+.PHONY: help setup machine lock manifests check test test-cluster test-matrix test-peers test-machine test-kind unit demo demo-small bench chaos mutants clean
 
 help: ## say what can be made
 	@awk -F ':.*## ' '/^[a-z-]*:.*## / {printf "%-14s%s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,15 @@ test-cluster: setup ## tests on a cluster of their own: faults, nodes that come 
 
 test-peers: setup ## mail through Postfix, Exim, OpenSMTPD, Dovecot, Haraka, maddy and swaks, in and out
 	POSTROAD_TEST_PEERS=yes $(PY) -m pytest $(or $(TESTS),tests/peers)
+
+test-kind: setup ## the demo and the e2e tests over Docker and kind (an engine is started where none answers; TESTS=path)
+	export POSTROAD_STACK_DIR="$${POSTROAD_STACK_DIR:-$${XDG_STATE_HOME:-$$HOME/.local/state}/postroad/kind}"; \
+	cd tests && TESTS="$(TESTS)" ../$(PY) -m stack engine run sh run-kind.sh $(PY)
+
+MACHINE = --cuts $(or $(CUTS),50) --minutes $(or $(MINUTES),30) --undone $(or $(UNDONE),nothing)
+test-machine: setup ## power cuts of a machine of its own, on two kinds of disk (CUTS=50 MINUTES=30 UNDONE=spool|log)
+	cd tests && ../$(PY) -m machine $(MACHINE)
+	cd tests && ../$(PY) -m machine $(MACHINE) --drops
 
 demo-small: setup ## the embedded queue in a directory, without servers: in, held, killed, delivered
 	cd tests && ../$(PY) -m demo.small $(if $(MAIL),--mail $(MAIL))

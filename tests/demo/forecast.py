@@ -13,8 +13,6 @@ BUILDS: Mapping[str, float] = {
     "kube": 1150,
     "versitygw": 150,
     "pause": 1,
-    "node": 420,
-    "kind": 60,
 }
 """Seconds of CPU that the cache's entries cost which Go or a compiler makes."""
 
@@ -23,8 +21,7 @@ FETCHES: Mapping[str, float] = {
     "go": 60,
     "cassandra": 15,
     "base image": 75,
-    "node-image": 180,
-    "pull": 40,
+    "container images": 60,
 }
 """Seconds that are spent on the network and the disk."""
 

@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stack import clusters, exports, tools
+from stack import clusters, docker, exports, locks, tools
+from stack.engine import Engine
 from stack.errors import StackError, tail
 from stack.local import DEFAULT, NATIVE, Stack
 from stack.progress import Progress
@@ -103,6 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     text = "clusters of three nodes each, and faults in them (`cluster --help`)"
     clusters.commands.describe(commands.add_parser("cluster", help=text))
+    text = "run a command beside a Docker engine: the one that answers, else one of our own"
+    engine = add("engine", text, _engine, servers=False)
+    engine.add_argument("verb", choices=("run", "down"), help="down: remove our own, with images")
+    engine.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND")
     kubectl = add("kubectl", "run kubectl against the cluster", _kubectl, servers=False)
     kubectl.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...")
     return parser
@@ -157,6 +162,29 @@ def _image(stack: Stack, options: argparse.Namespace) -> None:
         name: Path(folder) for name, _, folder in (each.partition("=") for each in options.more)
     }
     stack.image(options.context, options.name, options.file, options.target, more)
+
+
+def _engine(stack: Stack, options: argparse.Namespace) -> None:
+    own = Engine(stack.directory / "engine")
+    busy = "docker: another command uses the engine, waiting"
+    with locks.held(stack.directory / "locks" / "engine", lambda: stack.progress.say(busy)):
+        if options.verb == "down":
+            own.remove()
+        else:
+            sys.exit(_beside(own, options.command, stack.progress))
+
+
+def _beside(own: Engine, command: Sequence[str], progress: Progress) -> int:
+    """Run a command beside the engine that answers, else beside our own; return its exit code."""
+    if not command:
+        raise StackError("name the command that is to run: engine run COMMAND")
+    if docker.engine_answers():
+        return subprocess.run(command, check=False).returncode
+    own.start(progress)
+    try:
+        return own.run(command, os.environ)
+    finally:
+        own.stop()
 
 
 def _kubectl(stack: Stack, options: argparse.Namespace) -> None:

@@ -1,19 +1,33 @@
 """The same servers as containers, where a Docker engine answers; the cluster by kind.
 
-Written for laptops and hosted CI, and short on purpose. No engine ever ran it, because the machines
-that this project is built on have none: tests check its command lines only. On Linux, pods reach
-our loopback through the gateway of kind's network; elsewhere they do not.
+Images are pulled; where they cannot be, equal ones are made (`pulling`, `node_image`), and the
+stack's output has which. On Linux, pods reach our loopback through the gateway of kind's network;
+elsewhere they do not.
 """
 
 import functools
 import json
+import os
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from stack import contexts, folders, kube, processes, rabbitmq, s3
+from stack import (
+    contexts,
+    folders,
+    golang,
+    images,
+    kube,
+    node_image,
+    processes,
+    pulling,
+    rabbitmq,
+    s3,
+)
+from stack.cache import Entry
 from stack.cassandra import Cassandra
 from stack.cluster import Cluster
 from stack.errors import MissingRequirement, StackError
@@ -87,18 +101,19 @@ class Container(ManagedServer):
 
     def is_prepared(self) -> bool:
         """Tell whether the image is there."""
-        command = ["docker", "image", "inspect", self.image]
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        return pulling.is_here(self.image)
+
+    def check_machine(self) -> None:
+        """Ask for nothing: the engine has all."""
 
     def missing(self) -> list[str]:
         """Look for the image."""
-        return [] if self.is_prepared() else ["pull"]
+        return [] if self.is_prepared() else ["container images"]
 
     def prepare(self, progress: Progress) -> None:
-        """Pull the image."""
-        if not self.is_prepared():
-            with progress.step(f"{self.name}: pull {self.image}"):
-                run("docker", "pull", "--quiet", self.image)
+        """Pull the image, or make an equal one."""
+        make = functools.partial(pulling.server, self.name, self.image)
+        pulling.obtain(self.image, progress, make)
 
     def launch(self, record: Record) -> None:
         """Start the container it has, or make one."""
@@ -221,7 +236,7 @@ class DockerVersityGW(Container, VersityGW):
 class KindCluster(Container, Cluster):
     """A cluster of one node by kind."""
 
-    image = "kindest/node"
+    image = "kindest/node:v1.34.0"
     inner_ports: ClassVar = {}
 
     @property
@@ -236,8 +251,9 @@ class KindCluster(Container, Cluster):
 
     @property
     def kubectl(self) -> kube.Kubectl:
-        """Run the kubectl in PATH."""
-        return kube.Kubectl(self.kubeconfig, Path("kubectl"))
+        """Run the kubectl in PATH, or our own where there is none."""
+        found = shutil.which("kubectl")
+        return kube.Kubectl(self.kubeconfig, Path(found) if found else None)
 
     @property
     def endpoint(self) -> str:
@@ -254,25 +270,52 @@ class KindCluster(Container, Cluster):
             if "." in entry.get("Gateway", "")  # not the IPv6 one
         )
 
+    @property
+    def node_image(self) -> str:
+        """The image of its node: the one that the user names, else the one that was found or made
+        here."""
+        named = os.environ.get(NODE_IMAGE_VARIABLE)
+        made = f"kindest/node:v{kube.kubernetes_version()}"
+        return named or (made if pulling.is_here(made) else self.image)
+
+    def check_machine(self) -> None:
+        """Refuse systems on which pods do not reach the machine's loopback."""
+        if sys.platform != "linux":
+            raise MissingRequirement(
+                "pods of kind reach this machine's servers on Linux only; use a virtual machine"
+                " with Debian 12"
+            )
+
+    def is_prepared(self) -> bool:
+        """Return whether node image, kind and kubectl are there."""
+        return pulling.is_here(self.node_image) and all(_is_found(each) for each in PROGRAMS)
+
     def prepare(self, progress: Progress) -> None:
-        """Look for kind and kubectl; kind pulls its image itself.
+        """Have kind, kubectl and the node image.
 
         Raises:
-            MissingRequirement: one is missing.
+            MissingRequirement: a program is missing, and cannot be built here.
         """
-        for program in ("kind", "kubectl"):
+        for program, entry in PROGRAMS.items():
             if shutil.which(program) is None:
-                raise MissingRequirement(f"a cluster with Docker needs {program} in PATH")
+                for made in (*golang.toolchain(), entry()):
+                    made.ensure(progress)
+        image = self.node_image
+        make = functools.partial(node_image.make, f"kindest/node:v{kube.kubernetes_version()}")
+        pulling.obtain(image, progress, make)
 
     def launch(self, record: Record) -> None:
         """Start the node that exists, or make a cluster."""
         if self._status():
             run("docker", "start", self.container)
             return
-        run(
-            *("kind", "create", "cluster", "--name", self.cluster),
+        self._kind(
+            *("create", "cluster", "--name", self.cluster, "--image", self.node_image),
             *("--kubeconfig", self.kubeconfig, "--wait", "180s"),
         )
+
+    def _kind(self, *arguments: str | Path) -> None:
+        run(shutil.which("kind") or node_image.kind().path / "kind", *arguments)
 
     def answers(self) -> bool:
         """Ask for its nodes."""
@@ -295,32 +338,42 @@ class KindCluster(Container, Cluster):
         self,
         context: Path,
         name: str,
+        progress: Progress,
         dockerfile: Path | None,
         target: str | None = None,
         more: Mapping[str, Path] | None = None,
     ) -> None:
-        """Build an image with Docker and give it to the cluster."""
-        run(
-            "docker",
-            "build",
-            "--tag",
-            name,
-            "--file",
-            dockerfile or context / "Dockerfile",
-            *contexts.options(target, more),
-            context,
-        )
-        run("kind", "load", "docker-image", name, "--name", self.cluster)
+        """Build an image and give it to the cluster. Where the base was made here, buildah builds
+        it, because a build by Docker does not see the machine's certificates and pip settings."""
+        pulling.obtain(images.BASE_NAME, progress, pulling.ensure_base)
+        if pulling.was_made_here(images.BASE_NAME):
+            self.load_image(images.build(context, name, progress, dockerfile, target, more))
+            return
+        file = dockerfile or context / "Dockerfile"
+        chosen = contexts.options(target, more)
+        run("docker", "build", "--tag", name, "--file", file, *chosen, context)
+        self._kind("load", "docker-image", name, "--name", self.cluster)
 
     def load_image(self, archive: Path) -> None:
         """Give the cluster the images of an archive."""
-        run("kind", "load", "image-archive", archive, "--name", self.cluster)
+        self._kind("load", "image-archive", archive, "--name", self.cluster)
 
     def remove(self) -> None:
         """Delete the cluster."""
         if self._status():
-            run("kind", "delete", "cluster", "--name", self.cluster)
+            self._kind("delete", "cluster", "--name", self.cluster)
         super().remove()
+
+
+NODE_IMAGE_VARIABLE = "POSTROAD_STACK_KIND_IMAGE"
+"""Names the image of kind's node."""
+
+PROGRAMS: dict[str, Callable[[], Entry]] = {"kind": node_image.kind, "kubectl": kube.program}
+"""What is built where PATH has none."""
+
+
+def _is_found(program: str) -> bool:
+    return shutil.which(program) is not None or PROGRAMS[program]().path.is_dir()
 
 
 SERVERS: dict[str, type[ManagedServer]] = {

@@ -23,6 +23,13 @@ def cache_directory() -> Path:
     return Path(home).resolve() / "postroad"
 
 
+def log(name: str) -> Path:
+    """Return the log of a build that is no entry of the cache."""
+    place = cache_directory() / "logs" / f"{name}.log"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
 def fingerprint(directory: Path) -> str:
     """Return eight hexadecimal digits that differ between stacks' folders."""
     return hashlib.sha256(str(directory).encode()).hexdigest()[:8]

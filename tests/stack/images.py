@@ -22,6 +22,9 @@ from stack.errors import StackError
 from stack.progress import Progress
 
 BASE = "docker.io/library/python:3.11-slim-bookworm"
+BASE_NAME = "python:3.11-slim-bookworm"
+"""The same, as a Dockerfile has it."""
+
 RECIPE = "2"
 """Counts the changes of the way in which the base is made; old images are then built anew."""
 DEBIAN = ("buildah", "debootstrap", "ca-certificates")
@@ -100,6 +103,21 @@ def _entry(
     key = cache.key_of(name, RECIPE, target or "", dockerfile.read_bytes(), digest)
     safe = name.replace("/", "_").replace(":", "_")
     return Entry(f"images/{safe}", key, f"image {name}: build", make)
+
+
+def save_base(archive: Path, progress: Progress) -> None:
+    """Write the base image that is made here to an archive. Errors as `build`."""
+    packages.ensure(DEBIAN, progress)
+    log = folders.log("base-image")
+    if not _base_mark().exists():
+        waiting = "another image is built, waiting"
+        with (
+            locks.held(_store() / "lock", lambda: progress.say(waiting)),
+            progress.step("base image"),
+        ):
+            _ensure_base(log)
+    # Builds beside this one add layers, and drop any but those of the base.
+    cache.run(_buildah("push", "-q", BASE, f"docker-archive:{archive}:{BASE}"), log)
 
 
 def full_name(name: str) -> str:

@@ -48,17 +48,9 @@ def program() -> Entry:
     """Return the cache entry of the program that holds every component."""
 
     def make(folder: Path, log: Path) -> None:
-        version = kubernetes_version()
-        facts = {
-            "gitVersion": f"v{version}",
-            "gitMajor": version.split(".")[0],
-            "gitMinor": version.split(".")[1],
-            "gitTreeState": "clean",
-        }
-        stamped = " ".join(f"-X {VERSION_PACKAGE}.{key}={value}" for key, value in facts.items())
         golang.build(
             "kube",
-            ["build", "-trimpath", "-o", str(folder / "kube"), f"-ldflags=-s -w {stamped}", "."],
+            ["build", "-trimpath", "-o", str(folder / "kube"), f"-ldflags={stamp()}", "."],
             folder,
             log,
             directory=SOURCE,
@@ -67,6 +59,19 @@ def program() -> Entry:
 
     key = cache.key_of(SOURCE, golang.go_version())
     return Entry("kube", key, "kubernetes: build (8 to 9 minutes of CPU, once)", make)
+
+
+def stamp() -> str:
+    """Return the linker's flags that write the version of Kubernetes into a program."""
+    version = kubernetes_version()
+    facts = {
+        "gitVersion": f"v{version}",
+        "gitMajor": version.split(".")[0],
+        "gitMinor": version.split(".")[1],
+        "gitTreeState": "clean",
+    }
+    written = " ".join(f"-X {VERSION_PACKAGE}.{key}={value}" for key, value in facts.items())
+    return f"-s -w {written}"
 
 
 def kubernetes_version() -> str:

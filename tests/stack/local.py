@@ -136,7 +136,7 @@ class Stack:
         cluster = self.kubernetes
         if isinstance(cluster, docker.KindCluster):
             with self.progress.step(f"image {name}: build and load"):
-                cluster.build_image(context, name, dockerfile, target, more)
+                cluster.build_image(context, name, self.progress, dockerfile, target, more)
             return
         archive = images.build(context, name, self.progress, dockerfile, target, more)
         with self.progress.step(f"image {name}: load"):

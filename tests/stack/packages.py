@@ -22,7 +22,9 @@ PROOFS = {
     "containerd": "containerd",
     "containernetworking-plugins": "/usr/lib/cni/bridge",
     "debootstrap": "debootstrap",
+    "docker.io": "dockerd",
     "e2fsprogs": "mkfs.ext4",
+    "ethtool": "ethtool",
     "gcc": "gcc",
     "golang-go": "go",
     "iproute2": "ip",
@@ -35,6 +37,7 @@ PROOFS = {
     "openssl": "openssl",
     "rabbitmq-server": "/usr/lib/rabbitmq/bin/rabbitmq-server",
     "runc": "runc",
+    "slirp4netns": "slirp4netns",
     "strace": "strace",
     "util-linux": "nsenter",
 }

@@ -100,7 +100,7 @@ class Server(abc.ABC):
 
     def missing(self) -> list[str]:
         """Return what a start would first build, download or install, by the names of the cache's
-        entries; all Debian packages together are `packages`, and an image to be pulled is `pull`.
+        entries; all Debian packages together are `packages`, those of Docker `container images`.
 
         Raises:
             MissingRequirement: it cannot be had.

@@ -7,7 +7,7 @@ import pytest
 
 from stack import docker
 from stack.docker import DockerCassandra, DockerRabbitMQ, DockerVersityGW, KindCluster
-from stack.errors import StackError
+from stack.errors import MissingRequirement, StackError
 from stack.records import Record
 
 RECORD = Record(
@@ -88,6 +88,37 @@ def test_a_cluster_is_made_by_kind_with_a_kubeconfig_of_its_own(
 
     assert f"--kubeconfig {tmp_path}/own/kubeconfig" in asked(programs)
     assert cluster.container.endswith("-control-plane")
+
+
+@pytest.mark.parametrize(
+    ("named", "taken"), [("", "kindest/node:v1."), ("here.example/node:7", "here.example/node:7")]
+)
+def test_the_node_has_the_image_that_is_named_or_a_pinned_one(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, taken: str
+) -> None:
+    monkeypatch.setenv(docker.NODE_IMAGE_VARIABLE, named)
+
+    KindCluster(tmp_path / "own").launch(RECORD)
+
+    assert f"--image {taken}" in asked(programs)
+
+
+def test_where_pods_do_not_reach_the_machine_kind_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.platform", "darwin")
+
+    with pytest.raises(MissingRequirement, match="on Linux only"):
+        KindCluster(tmp_path / "own").check_machine()
+
+
+def test_a_container_needs_no_package_of_the_native_server(
+    programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stack.packages.missing", lambda names: list(names))
+    monkeypatch.setattr("stack.packages.may_install", lambda: False)
+
+    DockerRabbitMQ(tmp_path / "own").check_machine()
 
 
 def test_what_docker_says_is_passed_on(programs: Path) -> None:
