@@ -62,6 +62,14 @@ async def test_a_chain_that_is_left_to_the_client_has_an_end() -> None:
     assert "CNAME" in answer.reason
 
 
+async def test_a_name_that_is_too_long_for_dns_does_not_exist() -> None:
+    """As `_25._tcp.` before the longest name of a host."""
+    async with running(DnsServer("a A 192.0.2.1")) as server:
+        answer = await answer_to("_25._tcp." + ".".join(["a" * 62] * 4), server)
+
+        assert (answer.kind, server.received) == (AnswerKind.NO_NAME, [])
+
+
 async def test_a_server_without_edns_is_asked_without_it() -> None:
     """Source: RFC 6891 7."""
     async with running(DnsServer(SCRIPT)) as server:

@@ -64,11 +64,16 @@ def is_address(text: str) -> bool:
     return True
 
 
+def is_host_name(text: str) -> bool:
+    """Whether a text can be the name of a host; labels may have underscores."""
+    return len(text) <= 253 and _HOST.fullmatch(text) is not None
+
+
 def _why_unusable(host: str) -> str:
     if not host:
         return "a null MX beside other MX records means nothing (RFC 7505 3)"
     if is_address(host):
         return "an MX record names a host, not an address (RFC 1035 3.3.9)"
-    if len(host) > 253 or not _HOST.fullmatch(host):
+    if not is_host_name(host):
         return "this is not the name of a host"
     return ""

@@ -9,6 +9,7 @@ from itertools import zip_longest
 from typing import NamedTuple, TypeVar
 
 from postroad.routing.answers import Answer
+from postroad.routing.exchangers import is_host_name
 from postroad.routing.plans import NOT_UNICAST, AddressFamily, Pick, RoutingPlan
 
 T = TypeVar("T")
@@ -45,7 +46,7 @@ class ExaminedHost(NamedTuple):
         """The names that may have its TLSA records: where its CNAME records lead to, and its own.
         Source: RFC 7672 2.2.3."""
         aliases = next((each.aliases for each in self.answers if each.aliases), ())
-        return [*aliases[-1:], self.host]
+        return [*filter(is_host_name, aliases[-1:]), self.host]
 
 
 def of_answers(

@@ -16,6 +16,10 @@ from postroad.errors import InvalidInput
 LONGEST_AGE = timedelta(seconds=31_557_600)
 """Source: RFC 8461 3.2."""
 
+SHORTEST_AGE = timedelta(minutes=5)
+"""A policy holds at least so long, else a domain could have itself asked for every mail. Source:
+RFC 8461 3.3."""
+
 REFRESH = timedelta(days=1)
 """How old a policy gets before it is fetched again, though its record has not changed, so that it
 does not end while it is in use. Source: RFC 8461 3.3."""
@@ -136,4 +140,4 @@ def _age(fields: Mapping[str, str]) -> timedelta:
     text = fields.get("max_age", "")
     if not re.fullmatch(r"[0-9]{1,10}", text):
         raise InvalidInput("the policy has no max_age")
-    return min(timedelta(seconds=int(text)), LONGEST_AGE)
+    return max(SHORTEST_AGE, min(timedelta(seconds=int(text)), LONGEST_AGE))

@@ -161,6 +161,29 @@ async def test_dane_is_asked_for_where_everything_before_it_is_validated() -> No
     assert not [each for each in untouched.asked if each.name.startswith("_25")]
 
 
+@pytest.mark.parametrize(
+    ("alias", "asked"),
+    [
+        ("target.example", ["_25._tcp.target.example", "_25._tcp.mx.example"]),
+        ("*.example", ["_25._tcp.mx.example"]),
+        ("a\\032b.example", ["_25._tcp.mx.example"]),
+        (f"{'a' * 64}.example", ["_25._tcp.mx.example"]),
+    ],
+)
+async def test_an_alias_that_is_no_name_of_a_host_is_passed_over(
+    alias: str, asked: list[str]
+) -> None:
+    """It would stand in TLS as the server's name."""
+    resolver = MemoryResolver()
+    resolver.add("d.example", (10, "mx.example"))
+    resolver.add("mx.example", cname=alias)
+    resolver.add(alias, "192.0.2.1")
+    resolver.validate("d.example", "mx.example", alias)
+    await found(resolver, DANE)
+
+    assert [each.name for each in resolver.asked if each.name.startswith("_25")] == asked
+
+
 async def test_a_server_whose_tlsa_records_are_bogus_is_left_out() -> None:
     resolver = dns(*ALL)
     resolver.fail("_25._tcp.mx.example")

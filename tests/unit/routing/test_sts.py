@@ -43,6 +43,7 @@ def test_a_policy_is_read() -> None:
     assert StsPolicy.parse(POLICY.replace("\r\n", "\n") + "later: x") == policy
     assert StsPolicy.parse(POLICY + "mode: none\r\n") == policy
     assert StsPolicy.parse(POLICY.replace("604800", "99999999")).max_age.days == 365
+    assert StsPolicy.parse(POLICY.replace("604800", "0")).max_age == timedelta(minutes=5)
     assert StsPolicy.parse("version: STSv1\nmode: none\nmax_age: 1").mode is StsMode.NONE
 
 

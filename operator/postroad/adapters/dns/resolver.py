@@ -101,6 +101,8 @@ class DnsResolver:
                 reason = f"no name server answered within {self._seconds:g} s"
             except _NoAnswer as error:
                 reason = str(error)
+            except dns.exception.DNSException:  # too long, as a name before another may become
+                return Answer(AnswerKind.NO_NAME, NOT_KEPT)
         return Answer(AnswerKind.UNAVAILABLE, KEPT_FAILURE, reason=reason)
 
     async def _followed(self, question: Question) -> Answer:

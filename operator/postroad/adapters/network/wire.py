@@ -200,7 +200,7 @@ class Wire(asyncio.BaseProtocol):
                 server_hostname=server_hostname,
                 ssl_handshake_timeout=timeout.total_seconds(),
             )
-        except (OSError, ssl.SSLError, EOFError) as error:
+        except (OSError, ssl.SSLError, EOFError, ValueError) as error:  # ValueError: an odd name
             raise HandshakeFailed(error) from error
         finally:
             self._is_securing = False
