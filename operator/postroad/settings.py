@@ -233,7 +233,12 @@ class Worker(_Section):
     """Of all files; beyond it the oldest are deleted, but none of the last two hours."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
-    """Mails in flight at the same time, and sessions with the next hop at most."""
+    """Connections to next hops at most; with a relay, mails in hand too."""
+
+    window: Annotated[int, Field(ge=1, le=20_000)] = 900
+    """Mails in hand at most where mail goes by routes: those of sites that are slow or rest must
+    leave room for others. Each that waits costs a distributed queue a claim every 40 s; an embedded
+    one nothing."""
 
 
 class Reports(_Section):

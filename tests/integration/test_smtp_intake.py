@@ -20,7 +20,6 @@ import pytest
 import uvloop
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.domain.next_hops import NextHop, TlsMode
@@ -36,6 +35,7 @@ from postroad.intake.trace_field import MOST_HOPS
 from postroad.ports.mail_queue import MailQueue
 from support.certificates import Certificates
 from support.mails import samples
+from support.one_hop import OneHop
 from support.recording_queue import RecordingQueue
 
 MOST_RECIPIENTS = 100
@@ -137,7 +137,7 @@ async def test_mails_of_every_shape_are_queued_as_they_came() -> None:
     """Our own transport sends a pipelined mail; its envelope arrives whole."""
     sent = list(samples(200))
     async with an_intake() as intake:
-        relay = SmtpRelay(
+        relay = OneHop(
             NextHop("127.0.0.1", intake.server.port, TlsMode.NONE), ehlo_name="client.example"
         )
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.network.connections import SmtpConnector
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import HopLogin, NextHop, TlsMode
 from postroad.domain.sasl import Mechanism
@@ -13,6 +12,7 @@ from postroad.ports.connections import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates
 from support.connections import Events, a_job
+from support.one_hop import OneHop
 from support.sasl_server import SaslServer
 from support.sink import EXTENSIONS, Sink
 from support.smtp_relay import a_mail, hand_over, kinds
@@ -39,9 +39,9 @@ def a_user(**wrong: object) -> SaslServer:
 
 def relay_of(
     sink: Sink, certificates: Certificates, login: HopLogin, tls: TlsMode = TlsMode.REQUIRED
-) -> SmtpRelay:
+) -> OneHop:
     hop = NextHop("localhost", sink.port, tls, login=login)
-    return SmtpRelay(hop, ehlo_name="relay.example", ca_file=certificates.authority)
+    return OneHop(hop, ehlo_name="relay.example", ca_file=certificates.authority)
 
 
 @pytest.mark.parametrize("mechanism", [None, *Mechanism])

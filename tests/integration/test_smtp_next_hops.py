@@ -7,10 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
+from support.one_hop import OneHop
 from support.sink import EXTENSIONS, Rule, Sink
 from support.smtp_relay import a_mail, chunks, hand_over, kinds, relay_to
 
@@ -158,7 +158,7 @@ async def test_each_address_of_a_next_hop_gets_its_own_time(
 
     loop = asyncio.get_running_loop()
     async with Sink(port=port) as sink:
-        relay = SmtpRelay(
+        relay = OneHop(
             NextHop("two.example", port, TlsMode.NONE),
             ehlo_name="relay.example",
             timeouts=Timeouts(connect=timedelta(milliseconds=300)),

@@ -10,7 +10,6 @@ import aiosmtplib
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.intake.dialogue import Offer
@@ -18,6 +17,7 @@ from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
 from support.mails import samples
+from support.one_hop import OneHop
 from support.recording_queue import RecordingQueue
 
 
@@ -44,7 +44,7 @@ async def test_aiosmtpd_receives_what_we_send() -> None:
     server = await asyncio.get_running_loop().create_server(
         lambda: SMTP(maintenance, hostname="peer.example", enable_SMTPUTF8=True), "127.0.0.1", 0
     )
-    relay = SmtpRelay(
+    relay = OneHop(
         NextHop("127.0.0.1", server.sockets[0].getsockname()[1], TlsMode.NONE), ehlo_name="x"
     )
     for sample in sent:

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from postroad import open_queue
-from postroad.adapters.network.pools import PoolLimits
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.bootstrap.cluster import connect
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.names import QueueName
@@ -21,6 +19,7 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from support.certificates import Certificates
 from support.mails import Sample, samples
+from support.one_hop import OneHop
 from support.programs import Program
 from support.servers import cql
 from support.sink import Sink, rule_for
@@ -301,10 +300,9 @@ def _after_trace(content: bytes) -> bytes:
 
 
 async def _send(sent: list[Sample], port: int) -> None:
-    relay = SmtpRelay(
+    relay = OneHop(
         NextHop("127.0.0.1", port, TlsMode.NONE),
         ehlo_name="client.example",
-        limits=PoolLimits(sessions=20),
     )
 
     async def hand_over(sample: Sample) -> None:

@@ -9,14 +9,13 @@ from email import message_from_bytes
 import pytest
 import uvloop
 
-from postroad.adapters.network.pools import PoolLimits
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Origin, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.errors import BlobsUnavailable
 from support.certificates import Certificates
 from support.mails import Sample, samples
+from support.one_hop import OneHop
 from support.sink import EXTENSIONS, HANG_UP, SILENCE, Rule, Sink
 from support.smtp_relay import a_mail, chunks, hand_over, kinds, refusing, relay_to
 
@@ -66,20 +65,6 @@ async def test_parameters_are_passed_on_where_they_are_offered() -> None:
     ]
     assert bare.mails[0].mail_parameters == []
     assert bare.mails[0].recipient_parameters[recipient] == []
-
-
-async def test_every_outcome_names_its_site() -> None:
-    async with Sink(refusing("RCPT", "550 5.1.1 no")) as sink:
-        relay = relay_to(sink)
-        refused = await hand_over(relay, a_mail("no@x.example"))
-        await relay.close()
-    away = relay_to(sink)
-    unreached = await hand_over(away, a_mail("later@x.example"))
-    await away.close()
-
-    assert {each.site for each in refused.values()} == {"127.0.0.1"}
-    assert {each.site for each in unreached.values()} == {"127.0.0.1"}
-    assert set(kinds(unreached).values()) == {OutcomeKind.DEFERRED}
 
 
 async def test_each_recipient_gets_the_answer_that_was_given_for_it() -> None:
@@ -168,7 +153,7 @@ async def test_a_data_reply_without_recipients_is_answered_with_a_lone_dot() -> 
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     hop = NextHop("127.0.0.1", server.sockets[0].getsockname()[1], TlsMode.NONE)
-    relay = SmtpRelay(hop, ehlo_name="relay.example")
+    relay = OneHop(hop, ehlo_name="relay.example")
     outcomes = await hand_over(relay, a_mail())
     await relay.close()
     server.close()
@@ -347,18 +332,6 @@ async def test_a_session_the_server_closed_meanwhile_is_replaced_unseen() -> Non
     assert sink.connections == 2
 
 
-async def test_sessions_are_shared_bounded_and_replaced_when_worn() -> None:
-    async with Sink() as sink:
-        relay = relay_to(sink, limits=PoolLimits(sessions=3, mails=10))
-        outcomes = await asyncio.gather(*(hand_over(relay, a_mail()) for _ in range(60)))
-        await relay.close()
-
-    assert all(kinds(each) == {"b@dest.example": OutcomeKind.DELIVERED} for each in outcomes)
-    assert len(sink.mails) == 60
-    assert max(sum(m.connection == n for m in sink.mails) for n in range(1, 20)) <= 10
-    assert sink.connections >= 6
-
-
 async def test_a_side_without_a_name_names_its_address() -> None:
     async with Sink() as sink:
         relay = relay_to(sink, ehlo_name=None)
@@ -366,18 +339,6 @@ async def test_a_side_without_a_name_names_its_address() -> None:
         await relay.close()
 
     assert sink.commands[0] == "EHLO [127.0.0.1]"
-
-
-async def test_idle_sessions_say_goodbye() -> None:
-    async with Sink() as sink:
-        relay = relay_to(sink, limits=PoolLimits(idle=timedelta(milliseconds=20)))
-        await hand_over(relay, a_mail())
-        while sink.commands[-1] != "QUIT":
-            await asyncio.sleep(0.01)
-        await hand_over(relay, a_mail())
-        await relay.close()
-
-    assert sink.connections == 2
 
 
 @pytest.mark.parametrize("verb", ["CONNECT", "MAIL", "DATA", "DOT"])
@@ -532,7 +493,7 @@ async def test_what_arrives_in_clear_before_tls_ends_the_session(
 
 
 async def test_a_next_hop_whose_name_no_resolver_takes_defers() -> None:
-    relay = SmtpRelay(NextHop(f"{'x' * 64}.example", 25, TlsMode.NONE), ehlo_name="relay.example")
+    relay = OneHop(NextHop(f"{'x' * 64}.example", 25, TlsMode.NONE), ehlo_name="relay.example")
     outcomes = await hand_over(relay, a_mail())
     await relay.close()
 

@@ -11,7 +11,6 @@ import pytest
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
@@ -20,10 +19,9 @@ from postroad.domain.names import QueueName
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.consumer import Consumer
-from postroad.worker.deliveries import Deliverer
 from support.mails import samples
 from support.sink import HANG_UP, SILENCE, Rule, Sink, rule_for
+from support.workers import a_consumer
 
 QUICK = RetryPlan((timedelta(milliseconds=20),), timedelta(hours=1))
 MOMENT = timedelta(milliseconds=10)
@@ -70,16 +68,9 @@ class Worker:
     """A running worker that can be stopped."""
 
     def __init__(self, queue: MailQueue, port: int, plan: RetryPlan, concurrency: int) -> None:
-        self.relay = SmtpRelay(NextHop("127.0.0.1", port, TlsMode.NONE), ehlo_name="w.example")
-        deliverer = Deliverer(queue.name, self.relay, plan, MachineClock(), SystemRandomness())
-        self.consumer = Consumer(queue, deliverer, concurrency=concurrency)
+        hop = NextHop("127.0.0.1", port, TlsMode.NONE)
+        self.consumer = a_consumer(queue, hop, plan, concurrency)
         self.stop = asyncio.Event()
-
-    async def run(self, within: timedelta) -> None:
-        try:
-            await self.consumer.run(self.stop, within)
-        finally:
-            await self.relay.close()
 
 
 @asynccontextmanager
@@ -92,7 +83,7 @@ async def a_worker(
     within: timedelta = timedelta(seconds=5),
 ) -> AsyncIterator[Worker]:
     worker = Worker(queue, sink.port, plan, concurrency)
-    running = asyncio.create_task(worker.run(within))
+    running = asyncio.create_task(worker.consumer.run(worker.stop, within))
     try:
         yield worker
     finally:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -36,16 +36,15 @@ from peers.server import Peer, Road
 from peers.table import settle
 from peers.tap import Tap
 from postroad import open_queue
-from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.relay import SmtpRelay
-from postroad.domain.mail import Envelope, Mail, Outcome, OutcomeKind
+from postroad.adapters.network.connections import SmtpConnector
+from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.retries import RetryPlan
-from postroad.ports.transport import FindShape, not_known
-from postroad.worker.consumer import Consumer
-from postroad.worker.deliveries import Deliverer
+from postroad.ports.connections import Connection, ConnectionEvent, Connector, JobFinished
+from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates
 from support.sink import Sink
+from support.workers import a_consumer
 
 QUICK = RetryPlan((timedelta(milliseconds=20),), timedelta(seconds=20))
 LONG_SECONDS = 90.0
@@ -55,25 +54,19 @@ offers at once."""
 
 
 class Watched:
-    """A transport that keeps each recipient's last outcome."""
+    """A connector that keeps each recipient's last outcome."""
 
-    def __init__(self, relay: SmtpRelay) -> None:
-        self.relay = relay
+    def __init__(self, connector: Connector) -> None:
+        self._connector = connector
         self.outcomes: dict[str, Outcome] = {}
 
-    async def transmit(
-        self,
-        envelope: Envelope,
-        content: AsyncIterator[bytes],
-        size_bytes: int,
-        shape: FindShape = not_known,
-    ) -> Mapping[str, Outcome]:
-        found = await self.relay.transmit(envelope, content, size_bytes, shape)
-        self.outcomes.update(found)
-        return found
+    def open(self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]) -> Connection:
+        def watching(event: ConnectionEvent) -> None:
+            if isinstance(event, JobFinished):
+                self.outcomes.update(event.outcomes)
+            on_event(event)
 
-    async def close(self) -> None:
-        await self.relay.close()
+        return self._connector.open(hop, watching)
 
 
 class Sending:
@@ -106,24 +99,18 @@ class Sending:
         self._tap.forget()
         protocol = Protocol.LMTP if isinstance(self._peer, Dovecot) else Protocol.SMTP
         mode = TlsMode.REQUIRED if case.tls else TlsMode.NONE
-        relay = SmtpRelay(
-            NextHop("localhost", self._tap.port, mode, protocol),
-            ehlo_name="postroad.example",
-            ca_file=self._authority,
-        )
-        watched = Watched(relay)
+        hop = NextHop("localhost", self._tap.port, mode, protocol)
+        watched = Watched(SmtpConnector(ehlo_name="postroad.example", ca_file=self._authority))
         async with open_queue(f"embedded://{folder}", create=True) as queue:
             for number in range(case.mails):
                 await queue.enqueue(Mail(case.sender, case.recipients, case.content(number)))
-            deliverer = Deliverer(queue.name, watched, QUICK, MachineClock(), SystemRandomness())
             stop = asyncio.Event()
-            consumer = Consumer(queue, deliverer, concurrency=1)
+            consumer = a_consumer(queue, hop, QUICK, 1, watched)
             running = asyncio.create_task(consumer.run(stop, timedelta(seconds=5)))
             while (await queue.size()).size:
                 await asyncio.sleep(0.02)
             stop.set()
             await running
-        await watched.close()
         return watched.outcomes
 
     async def _arrivals(self, case: Case, wanted: list[str]) -> list[Arrival]:

@@ -13,9 +13,8 @@ from postroad.domain.reports.limits import ReportLimit
 from postroad.domain.retries import RetryPlan
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
-from postroad.ports.transport import FindShape, not_known
-from postroad.worker.deliveries import Deliverer
 from postroad.worker.reporting import Reporting
+from support.workers import AnsweringConnector, OneByOne, a_driving
 
 REPORTER = ReportAuthor("mta.example", "MAILER-DAEMON@mta.example")
 DEFAULT_RULES = ReportRules()
@@ -24,7 +23,7 @@ _FAILED = re.compile(rb"Final-Recipient: rfc822;(\S+)\r\nAction: failed\r\n")
 
 
 class RefusingHop:
-    """A transport that refuses recipients whose address begins with `no`, each time in other words,
+    """Refuses recipients whose address begins with `no`, each time in other words,
     and takes the others. `reports` counts what arrived about each recipient."""
 
     def __init__(self) -> None:
@@ -33,11 +32,7 @@ class RefusingHop:
         self._refusals = 0
 
     async def transmit(
-        self,
-        envelope: Envelope,
-        content: AsyncIterator[bytes],
-        size_bytes: int,
-        shape: FindShape = not_known,
+        self, envelope: Envelope, content: AsyncIterator[bytes]
     ) -> Mapping[str, Outcome]:
         octets = b"".join([chunk async for chunk in content])
         if REPORT in envelope.attributes:
@@ -52,9 +47,6 @@ class RefusingHop:
             return _by(responder, Outcome.delivered("250 2.0.0 ok"))
         self._refusals += 1
         return _by(responder, Outcome.failed(f"550 5.1.1 no such user, says {self._refusals}"))
-
-    async def close(self) -> None:
-        pass
 
 
 def _by(responder: Responder, outcome: Outcome) -> Outcome:
@@ -72,8 +64,7 @@ def reporting(
     return Reporting(queue, REPORTER, PLAN, clock, rules=rules, limit=limit)
 
 
-def deliverer(
-    queue: MailQueue, hop: RefusingHop, clock: Clock, randomness: Randomness
-) -> Deliverer:
+def deliverer(queue: MailQueue, hop: RefusingHop, clock: Clock, randomness: Randomness) -> OneByOne:
     """Return what delivers a queue's items to the next hop, and reports."""
-    return Deliverer("q", hop, PLAN, clock, randomness, reporting=reporting(queue, clock))
+    connector, reports = AnsweringConnector(hop), reporting(queue, clock)
+    return OneByOne(a_driving(connector, PLAN, clock, randomness, reporting=reports))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from postroad.adapters.network.pools import PoolLimits
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.shapes import Shape, shape_of
 from postroad.ports.signing import Signer
+from support.one_hop import OneHop
 from support.sink import Rule, Sink
 
 
@@ -27,22 +26,20 @@ def relay_to(
     host: str = "127.0.0.1",
     protocol: Protocol = Protocol.SMTP,
     ca_file: Path | None = None,
-    limits: PoolLimits | None = None,
     timeouts: Timeouts | None = None,
     ehlo_name: str | None = "relay.example",
     signer: Signer | None = None,
-) -> SmtpRelay:
-    return SmtpRelay(
+) -> OneHop:
+    return OneHop(
         NextHop(host, sink.port, tls, protocol),
         ehlo_name=ehlo_name,
         signer=signer,
         ca_file=ca_file,
-        limits=limits or PoolLimits(),
         timeouts=timeouts or Timeouts(),
     )
 
 
-async def hand_over(relay: SmtpRelay, mail: Mail) -> dict[str, Outcome]:
+async def hand_over(relay: OneHop, mail: Mail) -> dict[str, Outcome]:
     content = mail.content
     assert isinstance(content, bytes)
 

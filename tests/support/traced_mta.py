@@ -21,8 +21,6 @@ from pathlib import Path
 import structlog
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.pools import PoolLimits
-from postroad.adapters.network.relay import SmtpRelay
 from postroad.bootstrap.embedded_store import open_directory
 from postroad.domain.mail_views import Sizes
 from postroad.domain.next_hops import NextHop, TlsMode
@@ -33,11 +31,10 @@ from postroad.intake.dialogue import Offer
 from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.consumer import Consumer
-from postroad.worker.deliveries import Deliverer
 from support.disk_calls import PHASE
 from support.ports import free_port
 from support.sink import Sink
+from support.workers import a_consumer
 
 HOUR = timedelta(hours=1)
 OPTIONS = StoreOptions(steps=(HOUR,), checkpoint_every=24 * HOUR)
@@ -88,18 +85,13 @@ class TracedMta:
     async def working(self, port: int) -> AsyncIterator[None]:
         """Deliver to a port meanwhile."""
         hop = NextHop("127.0.0.1", port, TlsMode.NONE)
-        relay = SmtpRelay(hop, ehlo_name="x.example", limits=PoolLimits(sessions=self._clients))
         plan = RetryPlan((HOUR,), 24 * HOUR)
-        deliverer = Deliverer("counted", relay, plan, MachineClock(), SystemRandomness())
-        consumer, stop = (
-            Consumer(self._queue, deliverer, concurrency=self._clients),
-            asyncio.Event(),
-        )
+        consumer = a_consumer(self._queue, hop, plan, self._clients, rest=60.0)
+        stop = asyncio.Event()
         running = asyncio.create_task(consumer.run(stop, HOUR))
         yield
         stop.set()
         await running
-        await relay.close()
 
     async def until(self, condition: Callable[[Sizes], bool]) -> None:
         """Wait until the queue's sizes are as wanted."""

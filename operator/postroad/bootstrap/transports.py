@@ -1,4 +1,4 @@
-"""Builds transports from settings, and the names of this process in SMTP."""
+"""Builds what transmits mail from settings, and the names of this process in SMTP."""
 
 from __future__ import annotations
 
@@ -6,27 +6,18 @@ import socket
 
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.network.pools import PoolLimits
-from postroad.adapters.network.relay import SmtpRelay
-from postroad.domain.next_hops import NextHop
+from postroad.adapters.network.connections import SmtpConnector
+from postroad.ports.connections import Connector
 from postroad.ports.signing import Signer
-from postroad.ports.transport import Transport
 from postroad.settings import Settings
 
 
-def open_transport(
-    settings: Settings, next_hop: NextHop, signer: Signer | None = None
-) -> Transport:
-    """Return the transport to a next hop. Needs a running event loop; connects on first use.
-
-    Raises: InvalidSettings.
-    """
-    return SmtpRelay(
-        next_hop,
+def open_connector(settings: Settings, signer: Signer | None = None) -> Connector:
+    """Return what opens connections to next hops. Needs a running event loop for each."""
+    return SmtpConnector(
         ehlo_name=ehlo_name_of(settings),
         ca_file=settings.worker.relay_ca_file or settings.ca_file,
         signer=signer,
-        limits=PoolLimits(sessions=settings.worker.concurrency),
     )
 
 

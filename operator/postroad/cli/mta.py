@@ -10,6 +10,7 @@ import click
 
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.transports import open_signer
+from postroad.bootstrap.ways import Way, way_of
 from postroad.cli.intake import (
     certificate_of,
     listen_option,
@@ -25,13 +26,11 @@ from postroad.cli.worker import (
     deliver,
     delivery_option,
     login_options,
-    next_hop,
     relay_option,
     tls_option,
     with_relay,
 )
 from postroad.domain.networks import Networks
-from postroad.domain.next_hops import NextHop
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.ports.signing import Signer
 from postroad.settings import Settings, from_environment
@@ -64,7 +63,8 @@ def mta(
     receivers: int,
     **login: Any,
 ) -> None:
-    """Accept mail over SMTP into a queue, and deliver it to a next hop, until SIGTERM.
+    """Accept mail over SMTP into a queue, and deliver it to a next hop, or by routes (--delivery),
+    until SIGTERM.
 
     With embedded:///DIR it needs no server; a missing directory is created.
 
@@ -79,14 +79,14 @@ def mta(
     settings = with_relay(from_environment(), relay, tls, concurrency, delivery, login)
     settings = with_clients(settings, listen, relay_from)
     certificate = certificate_of(settings.intake)
-    hop, signer = next_hop(settings), open_signer(settings)
-    run(settings, _serve(settings, url, hop, signer, certificate, receivers))
+    way, signer = way_of(settings), open_signer(settings)
+    run(settings, _serve(settings, url, way, signer, certificate, receivers))
 
 
 async def _serve(
     settings: Settings,
     url: str,
-    hop: NextHop,
+    way: Way,
     signer: Signer | None,
     certificate: ServerCertificate | None,
     receivers: int,
@@ -101,7 +101,7 @@ async def _serve(
                     halves.create_task(receive_in_children(this, settings, url, receivers))
                 else:
                     halves.create_task(receive(this, settings, certificate))
-                halves.create_task(deliver(this, settings, hop, signer))
+                halves.create_task(deliver(this, settings, way, signer))
         except ExceptionGroup as group:
             ours = group.subgroup(PostroadError) or group
             raise ours.exceptions[0] from group

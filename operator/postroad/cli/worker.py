@@ -1,4 +1,4 @@
-"""`postroad worker`: delivers the mail of a queue to a next hop."""
+"""`postroad worker`: delivers the mail of a queue to a next hop, or by routes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,28 @@ from typing import Any
 import click
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap.transports import open_attempt_log, open_signer, open_transport
+from postroad.bootstrap.transports import (
+    ehlo_name_of,
+    open_attempt_log,
+    open_connector,
+    open_signer,
+)
+from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.cli.reporting import reporting_of
-from postroad.domain.next_hops import HopLogin, NextHop, TlsMode, parse_host_port
+from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
 from postroad.domain.sasl import Mechanism
-from postroad.errors import CredentialsMissing, InvalidSettings
-from postroad.logins import LoginFolder
 from postroad.ports.signing import Signer
-from postroad.settings import Settings, Worker, from_environment
+from postroad.settings import Settings, from_environment
+from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
+from postroad.worker.driving import Driving
+from postroad.worker.routing import FoundRoutes, RelayRoutes, RouteFinder, Routes
+
+_log = logger("worker")
 
 relay_option = click.option(
     "--relay",
@@ -41,15 +50,15 @@ tls_option = click.option(
 concurrency_option = click.option(
     "--concurrency",
     type=click.IntRange(1),
-    help="Mails in flight at the same time (or POSTROAD_WORKER_CONCURRENCY; default: 200).",
+    help="Connections to next hops at most (or POSTROAD_WORKER_CONCURRENCY; default: 200).",
 )
 
 
 delivery_option = click.option(
     "--delivery",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A file of what is decided about delivery (YAML), such as the keys that sign mail (or "
-    "POSTROAD_WORKER_DELIVERY_FILE).",
+    help="A file of what is decided about delivery (YAML), such as the keys that sign mail, and "
+    "where mail goes without --relay (or POSTROAD_WORKER_DELIVERY_FILE).",
 )
 
 
@@ -97,7 +106,7 @@ def worker(
     create: bool,
     **login: Any,
 ) -> None:
-    """Deliver the mail of a queue to a next hop, until SIGTERM.
+    """Deliver the mail of a queue to a next hop, or by routes (--delivery), until SIGTERM.
 
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
     POSTROAD_HEALTH_PORT; 0: any free one).
@@ -134,62 +143,53 @@ def with_relay(
 
 
 async def _deliver(settings: Settings, url: str, create: bool) -> None:
-    hop, signer = next_hop(settings), open_signer(settings)
+    way, signer = way_of(settings), open_signer(settings)
     async with process(settings, url, create=create) as this:
         if this is not None:
-            await deliver(this, settings, hop, signer)
+            await deliver(this, settings, way, signer)
 
 
-def next_hop(settings: Settings) -> NextHop:
-    """Return the next hop. Raises: InvalidSettings."""
-    section = settings.worker
-    if section.relay_host is None:
-        raise InvalidSettings("the worker has no next hop", hint="give --relay host:port")
-    port = section.relay_port or section.relay_tls.default_port
-    return NextHop(
-        section.relay_host, port, section.relay_tls, section.relay_protocol, _login(section)
-    )
-
-
-def _login(section: Worker) -> HopLogin | None:
-    """Return the login at the next hop. Raises: InvalidSettings."""
-    folder = section.relay_login_folder
-    if folder is None:
-        return None
-    login = HopLogin(folder, section.relay_login_mechanism, section.relay_login_unverified)
-    if not login.fits(section.relay_tls):
-        raise InvalidSettings(
-            f"a login is not sent to a next hop with TLS {section.relay_tls}, whose certificate is "
-            "not verified",
-            hint="use --tls required or --tls implicit; --relay-login-unverified permits it",
-        )
-    try:
-        LoginFolder(folder).read()
-    except CredentialsMissing as error:
-        raise InvalidSettings(str(error), hint=error.hint) from error
-    return login
-
-
-async def deliver(this: Process, settings: Settings, hop: NextHop, signer: Signer | None) -> None:
-    """Deliver the queue's mail to the next hop until the process is to end. Raises: what `dequeue`
-    raises."""
-    attempt_log = open_attempt_log(settings)
-    transport = open_transport(settings, hop, signer)
+async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | None) -> None:
+    """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
+    InvalidSettings."""
     plan = RetryPlan(settings.retry.lanes, settings.retry.max_age)
-    deliverer = Deliverer(
-        this.queue.name,
-        transport,
-        plan,
-        MachineClock(),
-        SystemRandomness(),
-        attempt_log,
-        reporting_of(settings, this.queue, plan),
+    randomness, window = SystemRandomness(), window_of(settings, way)
+    if not isinstance(way, NextHop) and ehlo_name_of(settings) is None:
+        _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
+    attempt_log = open_attempt_log(settings)
+    driving = Driving(
+        Deliverer(
+            this.queue.name,
+            plan,
+            MachineClock(),
+            randomness,
+            attempt_log,
+            reporting_of(settings, this.queue, plan),
+        ),
+        open_connector(settings, signer),
+        open_routes(settings, way),
+        rules_of(settings, way),
+        randomness,
+        window=None if isinstance(way, NextHop) else window,
     )
-    consumer = Consumer(this.queue, deliverer, concurrency=settings.worker.concurrency)
+    consumer = Consumer(this.queue, driving, window=window)
     try:
         async with background_maintenance(this):
             await consumer.run(this.stop, this.drain_within)
     finally:
-        await transport.close()
         if attempt_log is not None:
             attempt_log.close()
+
+
+def open_routes(settings: Settings, way: Way) -> Routes:
+    """Return what finds routes. Needs a running event loop; asks on first use.
+
+    Raises: InvalidSettings, as where there is no name server.
+    """
+    if isinstance(way, NextHop):
+        return RelayRoutes(way)
+    from postroad.bootstrap.resolvers import open_resolver, open_sts  # dnspython, not for nothing
+
+    resolver = open_resolver(way.resolver)
+    sts = open_sts(way, resolver, settings.ca_file)
+    return FoundRoutes(RouteFinder(way.plan(), resolver, SystemRandomness(), sts), MachineClock())

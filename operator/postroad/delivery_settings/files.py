@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.delivery_settings.signing import DeliverySettings
 from postroad.errors import InvalidSettings
 
 _Model = TypeVar("_Model", bound=BaseModel)

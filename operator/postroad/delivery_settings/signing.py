@@ -64,23 +64,3 @@ class DomainSigning(DeliverySection):
         header, _, body = self.canonicalization.partition("/")
         forms = Canonical(header), Canonical(body)
         return SigningRule(self.domain, keys, tenants, self.subdomains, *forms)
-
-
-class DeliverySettings(DeliverySection):
-    """All that a file of delivery holds."""
-
-    signing: tuple[DomainSigning, ...] = ()
-    """Mail of other domains is not signed."""
-
-    @model_validator(mode="after")
-    def _every_entry_is_reached(self) -> DeliverySettings:
-        taken: dict[str, set[str | None]] = {}
-        for each in self.signing:
-            tenants: set[str | None] = set(each.tenants or (None,))
-            before = taken.setdefault(each.domain, set())
-            if None in before or tenants <= before:
-                raise ValueError(
-                    f"an entry for {each.domain} is never reached: one before it has all its mail"
-                )
-            before |= tenants
-        return self

@@ -46,10 +46,10 @@ class RetryPlan:
         """
         return self.lanes[min(attempt, len(self.lanes) - 1)] * (1 + self.spread * uniform)
 
-    def rest(self, uniform: float) -> timedelta:
+    def rest(self, uniform: float, least: timedelta = _ZERO) -> timedelta:
         """Return for how long a mail is put off that was not attempted: the second lane, since it
-        is not attempted less often with time, and may be one of many."""
-        return self.delay(1, uniform)
+        is not attempted less often with time, and may be one of many; `least`, if that is more."""
+        return max(self.delay(1, uniform), least * (1 + self.spread * uniform))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +94,15 @@ def decide(
     attempt: int,
     age: timedelta,
     uniform: float,
+    rest: timedelta = _ZERO,
 ) -> ItemEnding:
     """Return how an entry ends after an attempt.
 
     `outcomes` are this attempt's, `failures` the texts of recipients that failed in earlier
     entries, `untried` the reasons why recipients were not attempted; `attempt` counts the attempts
     before this one, `age` is the time since acceptance. Of recipients that wait on, one that was
-    attempted makes it an attempt for all of them, because an entry has one due time.
+    attempted makes it an attempt for all of them, because an entry has one due time. `rest` is how
+    long the next hops of those that were not attempted rest yet.
     """
     deferred = {
         recipient: outcome.text
@@ -116,7 +118,7 @@ def decide(
         error = _joined(deferred.values())
         return RetryItem(plan.delay(attempt, uniform), tuple(waiting), error)
     if untried:
-        return PutOffItem(plan.rest(uniform), tuple(untried), _joined(untried.values()))
+        return PutOffItem(plan.rest(uniform, rest), tuple(untried), _joined(untried.values()))
     if failed or failures:
         return Reject(_joined([*failed, *failures.values()]))
     return Done()

@@ -6,13 +6,21 @@ connection transmits its jobs in order and reports what became of each.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from postroad.domain.mail import Envelope, Outcome
-from postroad.ports.transport import FindShape, not_known
+from postroad.domain.shapes import Shape
 from postroad.routing.routes import ResolvedHop
+
+FindShape = Callable[[], Awaitable[Shape | None]]
+"""Returns the shape that acceptance found, if it is known: `Item.shape`."""
+
+
+async def not_known() -> Shape | None:
+    """Return the shape of a content that acceptance did not examine: None."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,7 @@ class Connector(Protocol):
 
     def open(self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]) -> Connection:
         """Begin to open a connection to one of the addresses of a next hop; its name is compared
-        with its certificate, and not looked up. `on_event` gets its events one after the other, the
+        with its certificate, and looked up by the system's resolver only where it comes without
+        addresses. `on_event` gets its events one after the other, the
         first one after this has returned. Needs a running event loop. Raises: InvalidSettings."""
         ...

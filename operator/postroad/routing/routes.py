@@ -35,7 +35,7 @@ class RoutedSite:
     @classmethod
     def of(cls, tiers: Iterable[Iterable[NextHop]]) -> RoutedSite:
         """Return the site of these next hops, the preferred ones first, in any order in a tier."""
-        return cls(tuple(tuple(sorted(set(tier), key=_written)) for tier in tiers))
+        return cls(tuple(tuple(sorted(set(tier), key=written_hop)) for tier in tiers))
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ class RoutedSite:
         first, *more = (hop for tier in self.tiers for hop in tier)
         if not more and first == NextHop(first.host):
             return first.host
-        text = "\n".join(" ".join(map(_written, tier)) for tier in self.tiers)
+        text = "\n".join(" ".join(map(written_hop, tier)) for tier in self.tiers)
         count = f"+{len(more)}" if more else ""
         return f"{first}{count}.{sha256(text.encode()).hexdigest()[:DIGEST_LETTERS]}"
 
@@ -80,7 +80,7 @@ class NoRoute:
     explanations: tuple[Explanation, ...]
 
 
-def _written(hop: NextHop) -> str:
+def written_hop(hop: NextHop) -> str:
     """Return all that makes a next hop another one, so that no connection is shared by mail with
     other requirements."""
     words = [str(hop), hop.protocol, hop.tls]

@@ -141,6 +141,16 @@ class RoutingTable:
 
     rules: tuple[Rule, ...] = ()
 
+    @cached_property
+    def has_senders(self) -> bool:
+        """Whether a rule asks for the reverse-path."""
+        return any(each.senders is not None for each in self.rules)
+
+    @cached_property
+    def has_tenants(self) -> bool:
+        """Whether a rule asks for the tenant."""
+        return any(each.tenants is not None for each in self.rules)
+
     def find(self, request: RouteRequest) -> tuple[Rule, tuple[str, ...]] | None:
         """Return the first rule that matches, with what of the mail it matches."""
         for number in sorted(self._candidates(request.domain)):

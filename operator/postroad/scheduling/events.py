@@ -33,6 +33,13 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A job that waits is to be delivered no more. One that a connection has goes on."""
+
+    job: DeliveryJob
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A connection has the outcome of a job for each recipient."""
 
@@ -76,7 +83,8 @@ class Tick:
 
 
 Event = (
-    Asked | Answered | Submitted | Finished | Established | NotOpened | Closed | Heard | Tick
+    Asked | Answered | Submitted | Withdrawn | Finished | Established | NotOpened | Closed | Heard
+    | Tick
 )  # fmt: skip
 
 

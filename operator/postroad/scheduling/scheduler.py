@@ -31,6 +31,7 @@ from postroad.scheduling.events import (
     Rest,
     Submitted,
     Tick,
+    Withdrawn,
 )
 from postroad.scheduling.jobs import DeliveryJob, Precedence, precedence_of
 from postroad.scheduling.routing import Routing
@@ -80,6 +81,8 @@ class Scheduler:
                 self._routing.answer(number)
             case Submitted(job):
                 self._submit(job)
+            case Withdrawn(job):
+                self._withdraw(job)
             case Finished(number):
                 self._finish(number)
             case Established(number):
@@ -111,6 +114,13 @@ class Scheduler:
             self._held_back.append(job)
         else:
             self._wait(job)
+
+    def _withdraw(self, job: DeliveryJob) -> None:
+        share, queue = self._shares.get(job.mail), self._waiting.queue(job.site)
+        if share is not None and job in share.waiting.get(queue, ()):
+            self._waiting.take(share, queue, job)
+            self._leave(share, job)
+        self._waiting.forget(queue)
 
     def _admit(self) -> None:
         """Let verifications wait for their sites, never more than may be at work, since what

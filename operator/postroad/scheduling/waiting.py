@@ -146,10 +146,15 @@ class Waiting:
         self.changed(share, queue)
         return queue
 
-    def take(self, share: MailShare, queue: SiteQueue) -> DeliveryJob:
-        """Take a job of a mail out; which of its jobs for this site does not matter."""
+    def take(
+        self, share: MailShare, queue: SiteQueue, job: DeliveryJob | None = None
+    ) -> DeliveryJob:
+        """Take a job of a mail out; without one, any of its jobs for this site."""
         jobs = share.waiting[queue]
-        job = jobs.pop()
+        if job is None:
+            job = jobs.pop()
+        else:
+            jobs.remove(job)
         if not jobs:
             del share.waiting[queue]
             queue.mails.discard(share)

@@ -1,4 +1,4 @@
-"""The worker's loop: dequeues what is due, delivers at most so many at a time, and drains."""
+"""The worker's loop: dequeues what is due, has it delivered, and drains."""
 
 from __future__ import annotations
 
@@ -10,59 +10,46 @@ from typing import cast
 
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.telemetry.logs import logger
-from postroad.worker.deliveries import Deliverer
+from postroad.worker.driving import Driving
 
 _log = logger("worker")
 
 
 class Consumer:
-    """Delivers what a queue has, until `stop` is set."""
+    """Delivers what a queue has, until `stop` is set. At most `window` mails are in hand."""
 
-    def __init__(self, queue: MailQueue, deliverer: Deliverer, *, concurrency: int) -> None:
+    def __init__(self, queue: MailQueue, driving: Driving, *, window: int) -> None:
         self._queue = queue
-        self._deliverer = deliverer
-        self._concurrency = concurrency
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._driving = driving
+        self._window = window
 
     async def run(self, stop: asyncio.Event, within: timedelta) -> None:
-        """Deliver until `stop` is set; then dequeue no more and wait for deliveries in flight.
+        """Deliver until `stop` is set; then dequeue no more, and finish what connections have.
 
-        Deliveries that take longer than `within` are cancelled; their mails stay leased and are
-        redelivered once the queue is closed. Raises: what `dequeue` raises.
+        What takes longer than `within` is cut off; mails that were not delivered stay leased and
+        are redelivered once the queue is closed. Raises: what `dequeue` raises.
         """
         consuming = asyncio.create_task(self._consume(), name="dequeue")
+        passing = asyncio.create_task(self._driving.run(), name="pass time")
         stopping = asyncio.create_task(stop.wait(), name="wait for stop")
         try:
-            await asyncio.wait((consuming, stopping), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((consuming, passing, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
             consuming.cancel()
-            ended = (await asyncio.gather(consuming, return_exceptions=True))[0]
-            await self._drain(within)
-        if isinstance(ended, Exception):
-            raise ended
+            ended = [*await asyncio.gather(consuming, return_exceptions=True)]
+            if len(self._driving):
+                _log.info("draining", queue=self._queue.name, count=len(self._driving))
+            await self._driving.end(within)
+            passing.cancel()
+            ended += await asyncio.gather(passing, return_exceptions=True)
+        for each in ended:
+            if isinstance(each, Exception):
+                raise each
 
     async def _consume(self) -> None:
         # No semaphore here: the queue leases at most `prefetch` items that have not ended.
-        items = cast("AsyncGenerator[Item, None]", self._queue.dequeue(prefetch=self._concurrency))
+        items = cast("AsyncGenerator[Item, None]", self._queue.dequeue(prefetch=self._window))
         async with aclosing(items):
             async for item in items:
-                delivery = asyncio.create_task(self._deliverer.deliver(item))
-                self._in_flight.add(delivery)
-                delivery.add_done_callback(self._forget)
-
-    async def _drain(self, within: timedelta) -> None:
-        if not self._in_flight:
-            return
-        _log.info("draining", queue=self._queue.name, count=len(self._in_flight))
-        _, late = await asyncio.wait(self._in_flight, timeout=within.total_seconds())
-        for delivery in late:
-            delivery.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
-        if late:
-            _log.warning("deliveries cut off", queue=self._queue.name, count=len(late))
-
-    def _forget(self, delivery: asyncio.Task[None]) -> None:
-        self._in_flight.discard(delivery)
-        if not delivery.cancelled() and (error := delivery.exception()) is not None:
-            _log.error("a delivery failed in an unforeseen way", exc_info=error)
+                self._driving.take(item)

@@ -8,21 +8,12 @@ and never loses the report (ADR 0052).
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections import Counter
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Mapping,
-)
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
-from time import perf_counter
-from typing import cast
 
 from postroad.domain.attempt_log import Attempted
 from postroad.domain.attempts import AttemptOutcomes
@@ -37,18 +28,14 @@ from postroad.domain.retries import (
     decide,
 )
 from postroad.errors import (
-    BlobMissing,
     EntryEnded,
     EntryLost,
-    PostroadError,
     QueueClosed,
-    ServerError,
     StoreFull,
 )
 from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import Item
-from postroad.ports.transport import Transport
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS
 from postroad.worker.reporting import DueReport, Reporting
@@ -56,41 +43,10 @@ from postroad.worker.reporting import DueReport, Reporting
 _log = logger("worker")
 _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
 
-MOST_RECIPIENTS = 100
-"""Per transmission. Every server accepts so many; it may refuse more (RFC 5321 4.5.3.1.8)."""
-
-OUT_OF_TIME = Outcome.deferred("451 4.4.2 the next hop took too long over this mail")
-NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients of this mail"
-
 NO_ROOM_FOR_REPORT = "452 4.3.1 there is no room for the report to the sender"
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 """Between attempts to record an outcome while the queue cannot be reached."""
-
-
-class _NotAttempted(Exception):
-    """Nothing was transmitted to the recipients; the argument is the reason."""
-
-
-class _ContentReader:
-    """Reads the content of an item for a transport."""
-
-    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
-        self._chunks = cast("AsyncGenerator[bytes, None]", chunks)
-        self.has_begun = False
-        """Whether the transport has got a chunk. It reads none before it transmits, so without one
-        there was no attempt."""
-
-    def __aiter__(self) -> _ContentReader:
-        return self
-
-    async def __anext__(self) -> bytes:
-        chunk = await anext(self._chunks)
-        self.has_begun = True
-        return chunk
-
-    async def close(self) -> None:
-        await self._chunks.aclose()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,45 +54,12 @@ class Deliverer:
     """What all deliveries of a worker share."""
 
     queue: str
-    transport: Transport
     plan: RetryPlan
     clock: Clock
     randomness: Randomness
     attempt_log: AttemptLog | None = None
     reporting: Reporting | None = None
     """Reports to senders; None: none are made."""
-
-    async def deliver(self, item: Item) -> None:
-        """Transmit one item, record the outcomes, end it. Raises: QueueClosed."""
-        outcomes: dict[str, Outcome] = {}
-        try:
-            await self._deliver(item, outcomes)
-        except BlobMissing:
-            _log.info("mail without its bytes", **_ids(self.queue, item))  # ended by the queue
-        except EntryLost as error:
-            _log.warning(
-                "entry lost", **_ids(self.queue, item), **_counts(outcomes), error=str(error)
-            )
-
-    async def _deliver(self, item: Item, outcomes: dict[str, Outcome]) -> None:
-        begun = self.clock.elapsed()
-        recipients = item.mail.recipients
-        left = recipients
-        untried: dict[str, str] = {}
-        unrecorded: dict[str, Outcome] = {}
-        while left:
-            try:
-                results = await self._transmit(item, left[:MOST_RECIPIENTS])
-            except _NotAttempted as error:
-                untried = dict.fromkeys(left, str(error))
-                break
-            outcomes.update(results)
-            unrecorded.update(results)
-            left = tuple(each for each in left if each not in results)
-            if left:
-                await self.record(item, unrecorded)
-                unrecorded = {}
-        await self.end(item, outcomes, untried, unrecorded, self.clock.elapsed() - begun)
 
     async def end(
         self,
@@ -145,14 +68,16 @@ class Deliverer:
         untried: Mapping[str, str],
         unrecorded: Mapping[str, Outcome],
         duration: timedelta,
+        rest: timedelta = timedelta(0),
     ) -> None:
         """Report to the sender what the outcomes of an attempt ask for, then end the item by them;
         `unrecorded` are those of them that `record` has not had, `untried` the reasons why other
-        recipients were not attempted. Repeated until it succeeds. Raises: QueueClosed, EntryLost.
+        recipients were not attempted, who are not to come again before a `rest` is over. Repeated
+        until it succeeds. Raises: QueueClosed, EntryLost.
         """
         seconds = duration.total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
-        ending = self._ending(item, outcomes, untried)
+        ending = self._ending(item, outcomes, untried, rest)
         left = {**_of_kind(outcomes, OutcomeKind.FAILED), **unrecorded}
         reporting = self.reporting
         report = reporting and reporting.prepare(item, outcomes, untried, ending)
@@ -162,15 +87,19 @@ class Deliverer:
             if not await self._is_queued(reporting, report):
                 left = _of_kind(left, _DELIVERED)
                 ending = self._put_off(item, outcomes) or ending
-        if isinstance(ending, Reject) and (deferred := _of_kind(outcomes, OutcomeKind.DEFERRED)):
-            self.log_attempt(item, deferred, seconds, given_up=True)
+        if isinstance(ending, Reject) and (given_up := _given_up(outcomes, untried)):
+            self.log_attempt(item, given_up, seconds, given_up=True)
         if _must_be_recorded(left, ending):
             await self._record(item, left)
         await self._insist("end", _carrying_out(item, ending, heard))
         self._report(item, outcomes, heard, ending, duration)
 
     def _ending(
-        self, item: Item, outcomes: Mapping[str, Outcome], untried: Mapping[str, str]
+        self,
+        item: Item,
+        outcomes: Mapping[str, Outcome],
+        untried: Mapping[str, str],
+        rest: timedelta,
     ) -> ItemEnding:
         failures = item.failures
         if not (failures or untried) and all(
@@ -185,6 +114,7 @@ class Deliverer:
             attempt=item.attempt,
             age=self.clock.now() - item.accepted_at,
             uniform=self.randomness.uniform(),
+            rest=rest,
         )
 
     def _put_off(self, item: Item, outcomes: Mapping[str, Outcome]) -> PutOffItem | None:
@@ -205,53 +135,13 @@ class Deliverer:
             return False
         return True
 
-    async def _transmit(self, item: Item, recipients: tuple[str, ...]) -> Mapping[str, Outcome]:
-        """Transmit once; return the outcomes of at least one recipient. The caller transmits the
-        others again. Raises: _NotAttempted."""
-        time_left = item.lease_until - self.clock.elapsed()
-        if time_left <= timedelta(0):
-            raise _NotAttempted(NO_TIME_LEFT)
-        envelope = item.mail
-        if len(recipients) < len(envelope.recipients):
-            envelope = replace(envelope, recipients=recipients)
-        begun = perf_counter()
-        try:
-            content = _ContentReader(item.stream())
-            try:
-                async with asyncio.timeout(time_left.total_seconds()) as limit:
-                    results = await self.transport.transmit(
-                        envelope, content, item.size_bytes, item.shape
-                    )
-            finally:
-                await content.close()  # else a transport that stops early keeps a download open
-        except (QueueClosed, BlobMissing, EntryLost):
-            raise
-        except PostroadError as error:
-            text = f"451 4.3.0 {type(error).__name__}"
-            _log.warning("mail not transmitted", **_ids(self.queue, item), error=str(error))
-            if isinstance(error, ServerError) and not content.has_begun:
-                raise _NotAttempted(text) from error
-            results = dict.fromkeys(recipients, Outcome.deferred(text))
-        except Exception as error:
-            if isinstance(error, TimeoutError) and limit.expired():
-                results = dict.fromkeys(recipients, OUT_OF_TIME)
-            else:
-                deferred = Outcome.deferred("451 4.3.5 the worker failed in an unforeseen way")
-                _log.exception("mail not transmitted", **_ids(self.queue, item))
-                results = dict.fromkeys(recipients, deferred)
-        else:
-            results = {each: results[each] for each in recipients if each in results}
-            if not results:
-                # Without an outcome for one recipient at least, `_deliver` would loop for ever.
-                unknown = Outcome.deferred("451 4.3.5 the transport gave no outcome")
-                results = dict.fromkeys(recipients, unknown)
-        finally:
-            seconds = perf_counter() - begun
-            _seconds_of(self.queue).observe(seconds)
-        self.log_attempt(item, results, seconds)
-        for outcome in results.values():
+    def note(self, item: Item, outcomes: Mapping[str, Outcome], seconds: float) -> None:
+        """Count the outcomes of a transmission, and write them into the attempt log: called before
+        `record` and `end`."""
+        self.log_attempt(item, outcomes, seconds)
+        _seconds_of(self.queue).observe(seconds)
+        for outcome in outcomes.values():
             _attempts_of(self.queue, outcome.kind).inc()
-        return results
 
     def log_attempt(
         self, item: Item, outcomes: Mapping[str, Outcome], seconds: float, *, given_up: bool = False
@@ -326,14 +216,17 @@ class Deliverer:
     ) -> None:
         _log.info(
             _EVENTS[type(ending)],
-            **_ids(self.queue, item),
+            **ids_of(self.queue, item),
             attempt=item.attempt,
-            **_counts(outcomes),
+            **counts_of(outcomes),
             replies=sorted({_codes_of(outcome.text) for outcome in outcomes.values()}),
             reasons=heard.reasons if heard else [],
             duration=round(duration.total_seconds(), 3),
         )
 
+
+# Cached, because `labels` costs more than counting.
+_seconds_of, _attempts_of = lru_cache(DELIVERY_SECONDS.labels), lru_cache(ATTEMPTS.labels)
 
 _DELIVERED, _DONE = OutcomeKind.DELIVERED, Done()
 _EVENTS = {
@@ -342,11 +235,6 @@ _EVENTS = {
     PutOffItem: "mail put off",
     Reject: "mail rejected",
 }
-
-
-# Cached, because `labels` costs more than counting.
-_seconds_of = lru_cache(DELIVERY_SECONDS.labels)
-_attempts_of = lru_cache(ATTEMPTS.labels)
 
 
 def _of_kind(outcomes: Mapping[str, Outcome], kind: OutcomeKind) -> dict[str, Outcome]:
@@ -358,6 +246,14 @@ def _must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> bo
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
     return isinstance(ending, RetryItem | PutOffItem)
+
+
+def _given_up(outcomes: Mapping[str, Outcome], untried: Mapping[str, str]) -> dict[str, Outcome]:
+    """Return the last that is known of recipients who are neither delivered to nor failed."""
+    return {
+        **_of_kind(outcomes, OutcomeKind.DEFERRED),
+        **{each: Outcome.deferred(reason) for each, reason in untried.items()},
+    }
 
 
 def _carrying_out(
@@ -374,7 +270,7 @@ def _carrying_out(
             return partial(item.reject, reason, heard)
 
 
-def _counts(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
+def counts_of(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
     return Counter(outcome.kind.value for outcome in outcomes.values())
 
 
@@ -385,7 +281,7 @@ def _codes_of(text: str) -> str:
     return found[0] if found else "-"
 
 
-def _ids(queue: str, item: Item) -> dict[str, str]:
+def ids_of(queue: str, item: Item) -> dict[str, str]:
     return {
         "queue": queue,
         "enqueue_id": str(item.enqueue_id),

@@ -1,15 +1,29 @@
-"""Routes recipients: carries the questions of `routing` to a resolver."""
+"""Routes recipients: carries the questions of `routing` to a resolver, and keeps the answers."""
 
 from __future__ import annotations
 
-from postroad.ports.clock import Randomness
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Protocol
+
+from postroad.domain.next_hops import NextHop
+from postroad.ports.clock import Clock, Randomness
 from postroad.ports.resolver import Resolver
 from postroad.ports.sts import StsPolicies
 from postroad.routing.finding import find_route, sts_domain
 from postroad.routing.plans import RoutingPlan
-from postroad.routing.routes import NoRoute, Route
+from postroad.routing.routes import NoRoute, ResolvedHop, Route, written_hop
 from postroad.routing.sts import DomainPolicy
 from postroad.routing.tables import RouteRequest
+from postroad.scheduling.jobs import Site
+
+LONGEST_KEPT = timedelta(minutes=1)
+"""Of a found route. The resolver keeps answers for longer; this saves the search alone, and orders
+the addresses of a host anew often enough to spread connections over them."""
+
+MOST_KEPT = 10_000
+"""Routes; the oldest ones go first."""
 
 
 class RouteFinder:
@@ -39,6 +53,15 @@ class RouteFinder:
             found: Route | NoRoute = end.value
             return found
 
+    def decisive(self, request: RouteRequest) -> RouteRequest:
+        """Return what of a request decides about its route."""
+        table = self._plan.table
+        return replace(
+            request,
+            sender=request.sender if table.has_senders else None,
+            tenant=request.tenant if table.has_tenants else None,
+        )
+
     async def _policy(self, request: RouteRequest) -> DomainPolicy | None:
         if self._sts is None or (domain := sts_domain(request, self._plan)) is None:
             return None
@@ -46,3 +69,78 @@ class RouteFinder:
 
     def _pick(self, count: int) -> int:
         return int(self._randomness.uniform() * count)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeliveryRoute:
+    """A route as delivery uses it: the site as the scheduler has it, its name for people, and the
+    next hops by the scheduler's names of destinations."""
+
+    site: Site
+    name: str
+    hops: Mapping[str, ResolvedHop]
+
+    @classmethod
+    def of(cls, route: Route) -> DeliveryRoute:
+        """Return the form of a route that was found."""
+        hops = {written_hop(each.next_hop): each for tier in route.tiers for each in tier}
+        tiers = (sorted({written_hop(each.next_hop) for each in tier}) for tier in route.tiers)
+        return cls(Site(tuple(map(tuple, tiers))), route.site.name, hops)
+
+
+class Routes(Protocol):
+    """Where the mail of a worker goes."""
+
+    def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
+        """Return the route if it can be given at once; else None."""
+        ...
+
+    async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
+        """Find the route."""
+        ...
+
+
+class RelayRoutes:
+    """All mail goes to one next hop, whose name the system's resolver looks up: it may be in
+    /etc/hosts, or be a name that the search domains of a pod complete."""
+
+    def __init__(self, hop: NextHop) -> None:
+        name = written_hop(hop)
+        self._route = DeliveryRoute(Site(((name,),)), hop.host, {name: ResolvedHop(hop, ())})
+
+    def known(self, request: RouteRequest) -> DeliveryRoute:
+        """Return the route (see `Routes`)."""
+        return self._route
+
+    async def find(self, request: RouteRequest) -> DeliveryRoute:
+        """Return the route (see `Routes`)."""
+        return self._route
+
+
+class FoundRoutes:
+    """Routes that a finder finds, kept for a while."""
+
+    def __init__(self, finder: RouteFinder, clock: Clock) -> None:
+        self._finder = finder
+        self._clock = clock
+        self._kept: dict[RouteRequest, tuple[DeliveryRoute | NoRoute, timedelta]] = {}
+
+    def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
+        """Return a route that was found not long ago (see `Routes`)."""
+        key = self._finder.decisive(request)
+        found, until = self._kept.get(key, (None, timedelta(0)))
+        if found is not None and until <= self._clock.elapsed():
+            del self._kept[key]
+            return None
+        return found
+
+    async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
+        """Find a route, and keep it (see `Routes`)."""
+        key = self._finder.decisive(request)
+        route = await self._finder.route(key)
+        found = route if isinstance(route, NoRoute) else DeliveryRoute.of(route)
+        ttl = LONGEST_KEPT if route.ttl is None else min(route.ttl, LONGEST_KEPT)
+        self._kept[key] = found, self._clock.elapsed() + ttl
+        while len(self._kept) > MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        return found

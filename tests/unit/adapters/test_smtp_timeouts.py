@@ -8,7 +8,6 @@ import pytest
 from postroad.adapters.network.connecting import MOST_ADDRESSES, SHUN
 from postroad.adapters.network.content import LARGEST_CHANGED
 from postroad.adapters.network.exchange import LONGEST_REPLY_LINE, MOMENT
-from postroad.adapters.network.pools import LONGEST_WAIT, PoolLimits
 from postroad.adapters.network.serving import (
     COMMANDS,
     MOST_DROPPED,
@@ -46,8 +45,6 @@ def test_a_next_hop_has_the_time_of_rfc_5321(timeout: timedelta, minutes: int) -
         (USUAL.goodbye, timedelta(seconds=2)),
         (MOMENT, timedelta(seconds=2)),
         (SHUN, timedelta(minutes=5)),
-        (LONGEST_WAIT, timedelta(minutes=1)),
-        (PoolLimits(), PoolLimits(sessions=20, idle=timedelta(seconds=10), mails=100)),
         (MOST_ADDRESSES, 8),
         (GROUP, 100),
         (LONGEST_REPLY_LINE, 4096),

@@ -3,7 +3,7 @@ only after the end of a mail that was written and answered with 2xx."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from datetime import timedelta
 from typing import cast
 
@@ -18,7 +18,7 @@ from postroad.adapters.network.exchange import Exchange, SessionRefused
 from postroad.adapters.network.opening import SessionTerms
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import TooSlow
+from postroad.adapters.network.wire import TooSlow, WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.replies import LONGEST_TEXT
@@ -122,6 +122,22 @@ async def opened(
     )
 
 
+async def transmit(
+    session: ClientSession, envelope: Envelope, content: OpenContent
+) -> dict[str, Outcome]:
+    """Take the steps of a connection with one mail."""
+    transaction = session.begin(envelope, content)
+    if isinstance(transaction, Outcome):
+        return dict.fromkeys(envelope.recipients, transaction)
+    try:
+        await session.send(transaction)
+        if await transaction.run() and await transaction.send_end():
+            await transaction.conclude()
+    except WireError as error:
+        return session.interrupted(transaction, envelope, error)
+    return session.settled(transaction, envelope)
+
+
 async def hand_over(
     hop: ScriptedHop,
     envelope: Envelope,
@@ -133,7 +149,7 @@ async def hand_over(
     except SessionRefused as error:
         return dict.fromkeys(envelope.recipients, Outcome.deferred(str(error)))
     content = await OpenContent.peek(body(), len(BODY), shape_of((BODY,)))
-    outcomes = await session.transmit(envelope, content)
+    outcomes = await transmit(session, envelope, content)
     session.abort()
     return outcomes
 
@@ -231,30 +247,6 @@ async def test_a_reply_has_its_timeout_as_a_whole() -> None:
 
     with pytest.raises(TooSlow):
         await Exchange(wire).reply(timedelta(seconds=0.1))
-
-
-@pytest.mark.parametrize(
-    ("happens", "is_reusable"),
-    [
-        (lambda _: None, True),
-        (lambda wire: wire.data_received(b"421 4.4.2 idle\r\n"), False),
-        (lambda wire: wire.eof_received(), False),
-        (lambda wire: wire.connection_lost(None), False),
-    ],
-    ids=["silence", "a reply to no command", "end", "loss"],
-)
-async def test_a_session_takes_another_mail_while_its_next_hop_is_silent_and_there(
-    happens: Callable[[ClientWire], object], *, is_reusable: bool
-) -> None:
-    hop = ScriptedHop(lines(*GREETED, "250 ok", "250 ok", "354 go", "250 kept"))
-    session = await opened(hop)
-    content = await OpenContent.peek(body(), len(BODY), shape_of((BODY,)))
-    await session.transmit(ONE, content)
-
-    happens(hop.wire)
-
-    assert session.is_reusable == is_reusable
-    session.abort()
 
 
 async def test_an_lmtp_hop_that_takes_no_recipient_is_not_waited_for() -> None:

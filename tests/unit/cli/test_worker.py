@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from postroad.bootstrap.ways import way_of
 from postroad.cli import main
-from postroad.cli.worker import next_hop, with_relay
+from postroad.cli.worker import with_relay
+from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import HopLogin, NextHop
 from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidSettings
@@ -34,8 +36,9 @@ def test_the_port_of_a_next_hop_follows_its_tls_where_none_is_named(
 ) -> None:
     named = {f"POSTROAD_WORKER_RELAY_{name}": value for name, value in environment.items()}
 
-    hop = next_hop(with_relay(from_environment(named), relay, tls, None, None, {}))
+    hop = way_of(with_relay(from_environment(named), relay, tls, None, None, {}))
 
+    assert isinstance(hop, NextHop)
     assert str(hop) == expected
     assert hop.tls == (tls or environment.get("TLS", "opportunistic"))
 
@@ -45,7 +48,9 @@ def test_a_login_needs_verified_tls_and_its_files(tmp_path: Path) -> None:
 
     def hop(tls: str, **more: object) -> NextHop:
         settings = with_relay(from_environment({}), "hop.example", tls, None, None, chosen | more)
-        return next_hop(settings)
+        found = way_of(settings)
+        assert isinstance(found, NextHop)
+        return found
 
     with pytest.raises(InvalidSettings, match="cannot be read"):
         hop("required")
@@ -64,3 +69,29 @@ def test_the_command_has_the_options_of_the_login(tmp_path: Path) -> None:
 
     assert result.exit_code != 0
     assert "a login is not sent to a next hop with TLS opportunistic" in result.output
+
+
+def test_mail_goes_by_routes_where_the_file_of_delivery_has_them(tmp_path: Path) -> None:
+    file = tmp_path / "delivery.yaml"
+    file.write_text("routing: {postmasterDomain: x.example}")
+
+    way = way_of(with_relay(from_environment({}), None, None, None, file, {}))
+
+    assert isinstance(way, RoutingSettings)
+    assert way.postmaster_domain == "x.example"
+
+
+@pytest.mark.parametrize(
+    ("relay", "text", "problem"),
+    [
+        (None, "signing: []", "no next hop"),
+        ("hop.example", "routing: {}", "either to the relay hop.example or by the routing"),
+        (None, "routing: {rules: [{name: a}]}", "give either mx"),
+    ],
+)
+def test_mail_goes_one_way(tmp_path: Path, relay: str | None, text: str, problem: str) -> None:
+    file = tmp_path / "delivery.yaml"
+    file.write_text(text)
+
+    with pytest.raises(InvalidSettings, match=problem):
+        way_of(with_relay(from_environment({}), relay, None, None, file, {}))

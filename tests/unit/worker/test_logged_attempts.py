@@ -2,24 +2,19 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import cast
 
 from postroad.domain.attempt_log import Attempted
 from postroad.domain.mail import Outcome
-from postroad.domain.retries import RetryPlan
-from postroad.ports.mail_queue import Item
-from postroad.worker.deliveries import Deliverer
+from postroad.errors import BlobsUnavailable
 from unit.worker.test_deliveries import (
     LATER,
-    MINUTE,
     NO,
     NOON,
     YES,
     Answers,
     Limited,
-    NoRandomness,
     OneItem,
-    StillClock,
+    deliver,
 )
 
 
@@ -40,9 +35,7 @@ class Written:
 
 async def written(item: OneItem, transport: Answers) -> Written:
     log = Written(item)
-    plan = RetryPlan((MINUTE,), timedelta(hours=1), spread=0)
-    deliverer = Deliverer("q", transport, plan, StillClock(), NoRandomness(), log)
-    await deliverer.deliver(cast("Item", item))
+    await deliver(item, transport, log)
     return log
 
 
@@ -70,3 +63,11 @@ async def test_a_mail_that_is_tried_again_is_not_given_up() -> None:
     log = await written(OneItem("a@b"), Answers({"a@b": LATER}))
 
     assert [given_up for _, given_up, _ in log.lines] == [False]
+
+
+async def test_a_mail_that_was_put_off_until_it_is_too_old_has_a_line() -> None:
+    item = OneItem("a@b", age=timedelta(hours=2))
+
+    log = await written(item, Answers({}, BlobsUnavailable()))
+
+    assert log.lines == [({"a@b": Outcome.deferred("451 4.3.0 BlobsUnavailable")}, True, 0)]

@@ -14,7 +14,6 @@ from prometheus_client import REGISTRY
 
 from postroad.domain.mail import DsnOptions, Mail, Outcome, RecipientDsn, Responder
 from postroad.domain.reports.deciding import REPORT, ReportRules
-from postroad.domain.retries import RetryPlan
 from postroad.domain.shapes import Shape, shape_of
 from postroad.errors import (
     BlobMissing,
@@ -26,7 +25,7 @@ from postroad.errors import (
     ViewUnavailable,
 )
 from postroad.ports.mail_queue import Item, MailQueue
-from postroad.worker.deliveries import NO_ROOM_FOR_REPORT, Deliverer
+from postroad.worker.deliveries import NO_ROOM_FOR_REPORT
 from support.reported import DEFAULT_RULES, reporting
 from unit.worker.test_deliveries import (
     LATER,
@@ -35,9 +34,11 @@ from unit.worker.test_deliveries import (
     NOON,
     YES,
     Answers,
-    NoRandomness,
     OneItem,
     StillClock,
+)
+from unit.worker.test_deliveries import (
+    deliver as deliver_item,
 )
 
 HOUR = timedelta(hours=1)
@@ -102,9 +103,7 @@ async def deliver(
     clock, reports = StillClock(), Reports(item)
     reports.errors = list(errors)
     made = reporting(cast("MailQueue", reports), clock, rules, per_minute)
-    plan = RetryPlan((MINUTE, 5 * MINUTE), 24 * HOUR, spread=0)
-    worker = Deliverer("q", Answers(answers), plan, clock, NoRandomness(), reporting=made)
-    await worker.deliver(cast("Item", item))
+    await deliver_item(item, Answers(answers), reporting=made, max_age=24 * HOUR)
     return reports
 
 

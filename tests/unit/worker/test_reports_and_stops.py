@@ -20,9 +20,9 @@ from postroad.embedded.owner import Consumer as SpoolConsumer
 from postroad.embedded.owner import OwnedQueue
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.deliveries import Deliverer
 from support.in_memory_cluster import LONG, InMemoryCluster, Process
 from support.reported import RefusingHop, deliverer
+from support.workers import OneByOne
 
 SENDER = "sender@example.org"
 MAIL = Mail(
@@ -34,7 +34,7 @@ MAIL = Mail(
 MOST_STEPS = 200
 
 
-def of_process(process: Process, hop: RefusingHop) -> Deliverer:
+def of_process(process: Process, hop: RefusingHop) -> OneByOne:
     return deliverer(process.queue, hop, process.clock, SeededRandomness(0))
 
 
@@ -87,7 +87,7 @@ async def test_a_process_over_servers_may_stop_or_fail_at_any_step(fault: Fault)
     assert number > 10
 
 
-async def deliver_next(consumer: SpoolConsumer, worker: Deliverer) -> None:
+async def deliver_next(consumer: SpoolConsumer, worker: OneByOne) -> None:
     await worker.deliver(await asyncio.wait_for(consumer.next(), 5))
 
 
@@ -119,5 +119,5 @@ async def test_a_store_may_lose_its_power_at_any_write() -> None:
     assert disks > 20
 
 
-def of_store(queue: OwnedQueue, hop: RefusingHop, clock: ManualClock) -> Deliverer:
+def of_store(queue: OwnedQueue, hop: RefusingHop, clock: ManualClock) -> OneByOne:
     return deliverer(cast("MailQueue", queue), hop, clock, SeededRandomness(0))

@@ -47,25 +47,34 @@ class MemoryConnector:
         self.gate = asyncio.Event()
         """Cleared, it holds back the answers to the ends of mails."""
         self.gate.set()
+        self.away: dict[str, str] = {}
+        """Host → why it accepts no connection."""
+        self.stuck: set[str] = set()
+        """Hosts that never answer the end of a mail."""
+        self.opened: list[str] = []
+        """The host of each connection that was begun."""
 
     def open(
         self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]
     ) -> MemoryConnection:
         """Begin to open a connection (see the port)."""
-        return MemoryConnection(self, on_event)
+        self.opened.append(hop.next_hop.host)
+        return MemoryConnection(self, hop.next_hop.host, on_event)
 
 
 class MemoryConnection:
     """One connection (see the port)."""
 
     def __init__(
-        self, connector: MemoryConnector, on_event: Callable[[ConnectionEvent], None]
+        self, connector: MemoryConnector, host: str, on_event: Callable[[ConnectionEvent], None]
     ) -> None:
         self._hop = connector
+        self._host = host
         self._on_event = on_event
         self._jobs: deque[Transmission] = deque()
         self._changed = asyncio.Event()
-        self._is_closing = self._is_aborted = self._has_ended = False
+        self._aborted = asyncio.Event()
+        self._is_closing = self._has_ended = False
         self._finished = 0
         self._task = asyncio.create_task(self._run())
 
@@ -85,13 +94,13 @@ class MemoryConnection:
 
     def abort(self) -> None:
         """Close at once (see the port)."""
-        self._is_aborted = True
-        self._hop.gate.set()
+        self._aborted.set()
         self.close()
 
     async def _run(self) -> None:
-        text = await self._serve() if self._hop.refusal is None else self._hop.refusal
-        text = "" if self._is_aborted else text
+        refusal = self._hop.away.get(self._host, self._hop.refusal)
+        text = await self._serve() if refusal is None else refusal
+        text = "" if self._aborted.is_set() else text
         self._has_ended = True
         self._on_event(ConnectionClosed(text, tuple(each.job for each in self._jobs)))
 
@@ -120,11 +129,24 @@ class MemoryConnection:
         except Exception as error:
             self._report(ContentFailed(job.job, error))
             return False
-        await self._hop.gate.wait()
-        if loss is Loss.AT_END or self._is_aborted:
+        await self._answer()
+        if loss is Loss.AT_END or self._aborted.is_set():
             return self._finish_all(job, IN_DOUBT)
         self._take(job, content)
         return True
+
+    async def _answer(self) -> None:
+        """Wait until the end of a mail may be answered, or the connection is aborted."""
+        while not self._aborted.is_set() and (
+            self._host in self._hop.stuck or not self._hop.gate.is_set()
+        ):
+            waiting = {asyncio.ensure_future(self._changed.wait())}
+            self._changed.clear()
+            if self._host not in self._hop.stuck:
+                waiting.add(asyncio.ensure_future(self._hop.gate.wait()))
+            _, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for each in left:
+                each.cancel()
 
     def _take(self, job: Transmission, content: bytes) -> None:
         delivered = Outcome.delivered("250 2.0.0 kept")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from postroad.adapters.network.authentication import authentication_at
 from postroad.adapters.network.broken_tls import BrokenTls
-from postroad.adapters.network.connecting import KnownAddresses, Shunned
+from postroad.adapters.network.connecting import Addresses, KnownAddresses, Shunned
 from postroad.adapters.network.exchange import text_of
 from postroad.adapters.network.jobs import ConnectionJob
 from postroad.adapters.network.opening import SessionTerms, context_for
@@ -62,6 +62,7 @@ class SmtpConnector:
         self._ehlo_name = ehlo_name
         self._timeouts = timeouts
         self._shunned = Shunned()
+        self._addresses_of = lru_cache(Addresses)
         self._ca_file = ca_file
         self._context_for = lru_cache(context_for)
         self._broken_tls = BrokenTls()
@@ -71,9 +72,14 @@ class SmtpConnector:
     def open(self, hop: ResolvedHop, on_event: OnEvent) -> SmtpConnection:
         """Begin to open a connection (see the port)."""
         next_hop = hop.next_hop
+        addresses: Addresses | KnownAddresses
+        if hop.addresses:
+            addresses = KnownAddresses(hop.addresses, next_hop.port, self._shunned)
+        else:
+            addresses = self._addresses_of(next_hop.host, next_hop.port)
         open_session = partial(
             ClientSession.open,
-            KnownAddresses(hop.addresses, next_hop.port, self._shunned),
+            addresses,
             SessionTerms(
                 next_hop,
                 self._ehlo_name,

@@ -18,10 +18,6 @@ from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
 
 
-class SessionStale(WireError):
-    """The next hop had closed an idle session before the transaction's first reply."""
-
-
 class ClientSession:
     """One open session. Not for concurrent use."""
 
@@ -94,11 +90,6 @@ class ClientSession:
         return limit is not None and self.transactions >= limit
 
     @property
-    def is_reusable(self) -> bool:
-        """Whether another transaction may begin."""
-        return not self._is_broken and not self.is_worn and self.wire.is_open
-
-    @property
     def is_pipelined(self) -> bool:
         """Whether commands may be sent before replies to others have come."""
         return "PIPELINING" in self._extensions
@@ -108,31 +99,9 @@ class ClientSession:
         """Whether the next hop offers 8BITMIME."""
         return "8BITMIME" in self._extensions
 
-    async def transmit(self, envelope: Envelope, content: OpenContent) -> dict[str, Outcome]:
-        """Hand over one mail; return outcomes as the port requires, without the recipients that the
-        next hop does not take in the same transaction.
-
-        Raises: SessionStale before the first reply, when only the content's beginning was read, so
-        that the caller can use another session; what reading the content raises.
-        """
-        transaction = self.begin(envelope, content)
-        if isinstance(transaction, Outcome):
-            return dict.fromkeys(envelope.recipients, transaction)
-        try:
-            await self.send(transaction)
-            if await transaction.run() and await transaction.send_end():
-                await transaction.conclude()
-        except WireError as error:
-            if self.is_stale(transaction, error):
-                raise SessionStale from error
-            return self.interrupted(transaction, envelope, error)
-        return self.settled(transaction, envelope)
-
-    # The steps of `transmit`, which a connection takes for several mails at a time.
-
     def begin(self, envelope: Envelope, content: OpenContent) -> ClientTransaction | Outcome:
         """Return the next transaction, or the outcome of a mail that this next hop cannot take at
-        all. Until the transaction is settled, the session is not reusable."""
+        all. Until the transaction is settled, the session is broken."""
         needs = Needs.of(envelope, content)
         if refused := refusal(needs, self._extensions):
             return refused

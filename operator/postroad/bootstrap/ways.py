@@ -1,0 +1,71 @@
+"""Where the mail of a worker goes, by its settings, and the limits that follow from it."""
+
+from __future__ import annotations
+
+from postroad.delivery_settings.files import read_delivery
+from postroad.delivery_settings.routing import RoutingSettings
+from postroad.domain.next_hops import HopLogin, NextHop
+from postroad.errors import CredentialsMissing, InvalidSettings
+from postroad.logins import LoginFolder
+from postroad.scheduling.rules import SchedulerRules
+from postroad.settings import Settings, Worker
+
+Way = NextHop | RoutingSettings
+"""Where a worker's mail goes: to one next hop, or by routes."""
+
+
+def way_of(settings: Settings) -> Way:
+    """Return where mail goes. Raises: InvalidSettings."""
+    section = settings.worker
+    file = section.delivery_file
+    routing = None if file is None else read_delivery(file).routing
+    if section.relay_host is None:
+        if routing is None:
+            raise InvalidSettings(
+                "the worker has no next hop",
+                hint="give --relay host:port, or --delivery with a file in which `routing: {}` "
+                "stands, to deliver by the MX records of domains",
+            )
+        return routing
+    if routing is not None:
+        raise InvalidSettings(
+            f"mail goes either to the relay {section.relay_host} or by the routing of {file}",
+            hint="leave one of them out; a rule of routing can name a relay as primary",
+        )
+    port = section.relay_port or section.relay_tls.default_port
+    return NextHop(
+        section.relay_host, port, section.relay_tls, section.relay_protocol, _login(section)
+    )
+
+
+def _login(section: Worker) -> HopLogin | None:
+    """Return the login at the next hop. Raises: InvalidSettings."""
+    folder = section.relay_login_folder
+    if folder is None:
+        return None
+    login = HopLogin(folder, section.relay_login_mechanism, section.relay_login_unverified)
+    if not login.fits(section.relay_tls):
+        raise InvalidSettings(
+            f"a login is not sent to a next hop with TLS {section.relay_tls}, whose certificate is "
+            "not verified",
+            hint="use --tls required or --tls implicit; --relay-login-unverified permits it",
+        )
+    try:
+        LoginFolder(folder).read()
+    except CredentialsMissing as error:
+        raise InvalidSettings(str(error), hint=error.hint) from error
+    return login
+
+
+def rules_of(settings: Settings, way: Way) -> SchedulerRules:
+    """Return the limits of the worker's connections. All of them may lead to a relay, and each mail
+    that is in hand then has one, since any of them may be slow there."""
+    connections = settings.worker.concurrency
+    if isinstance(way, NextHop):
+        return SchedulerRules(connections, per_destination=connections, backlog=1, longest_queue=1)
+    return SchedulerRules(connections)
+
+
+def window_of(settings: Settings, way: Way) -> int:
+    """Return how many mails may be in hand: with a relay, one for each connection."""
+    return settings.worker.concurrency if isinstance(way, NextHop) else settings.worker.window

@@ -1,0 +1,387 @@
+"""Delivers items by the scheduler: its decisions are carried out here, what happens becomes its
+events. The only clock of the scheduler.
+
+Nothing here waits: connections, look-ups and ledgers have tasks of their own, and a tick a second
+lets time pass. Source: ADR 0036, 0038.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Mapping
+from datetime import timedelta
+from itertools import count
+
+from postroad.domain.mail import Outcome, domain_of
+from postroad.errors import BlobMissing, EntryEnded, EntryLost, QueueClosed
+from postroad.ports.clock import Randomness
+from postroad.ports.connections import (
+    ConnectionClosed,
+    ConnectionEvent,
+    ConnectionOpened,
+    Connector,
+    ContentFailed,
+    JobFinished,
+)
+from postroad.ports.mail_queue import Item
+from postroad.routing.routes import NoRoute
+from postroad.routing.tables import RouteRequest
+from postroad.scheduling.events import (
+    Assign,
+    CloseConnection,
+    Closed,
+    Decision,
+    Established,
+    Event,
+    Finished,
+    LookUp,
+    NotOpened,
+    OpenConnection,
+    PutOff,
+    Rest,
+    Submitted,
+    Tick,
+    Withdrawn,
+)
+from postroad.scheduling.jobs import RoutingJob, Site
+from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.scheduler import Scheduler
+from postroad.telemetry.logs import logger
+from postroad.worker.deliveries import Deliverer, ids_of
+from postroad.worker.ledger import Ledger
+from postroad.worker.links import Link, Links
+from postroad.worker.look_ups import LookUps
+from postroad.worker.open_jobs import OpenJob, chunks_of, deferred_by
+from postroad.worker.routing import DeliveryRoute, Routes
+
+_log = logger("worker")
+
+TICK = timedelta(seconds=1)
+"""Between two looks at what time alone changes: rests, ages of connections, deadlines."""
+
+SHORT_REST = timedelta(seconds=20)
+"""A job whose site rests for no longer stays in hand: to put a mail off costs as much as to enqueue
+one, and a next hop that restarts has its mail at once."""
+
+PATIENCE = timedelta(seconds=30)
+"""How long a mail waits for a place on a connection while it keeps others from being seen."""
+
+LONGEST_GOODBYE = timedelta(seconds=5)
+"""For connections to close at the end."""
+
+MOST_REASONS = 10_000
+"""Destinations that failed, whose reasons are kept."""
+
+NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
+NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
+RESTS = "451 4.4.1 the next hop rests after failures"
+ENDING = "451 4.3.2 the worker ends"
+NO_OUTCOME = Outcome.deferred("451 4.3.5 the connection gave no outcome")
+
+
+class Driving:
+    """Delivers the items that it is given. Needs a running event loop.
+
+    `window`: how many items may be in hand; while they are, mails that wait long for a place on a
+    connection are put off, so that others are seen. None: no mail is, since all have one next hop.
+    """
+
+    def __init__(
+        self,
+        deliverer: Deliverer,
+        connector: Connector,
+        routes: Routes,
+        rules: SchedulerRules,
+        randomness: Randomness,
+        *,
+        window: int | None = None,
+    ) -> None:
+        self._deliverer = deliverer
+        self._routes = routes
+        self._window = window
+        self._scheduler = Scheduler(rules, lambda n: int(randomness.uniform() * n))
+        self._ledgers: dict[Ledger, str] = {}
+        """Each with the scheduler's name of its mail."""
+        self._jobs: dict[int, OpenJob] = {}
+        self._look_ups = LookUps(routes, self._on, self._found)
+        self._links = Links(connector, self._happened)
+        self._unopened: dict[int, str] = {}
+        self._resting: list[tuple[timedelta, int]] = []
+        """Jobs of sites that rest for a short time, by when that ends."""
+        self._reasons: dict[str, str] = {}
+        self._numbers = count(1)
+        self._is_ending = False
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._ledgers)
+
+    # Items
+
+    def take(self, item: Item) -> None:
+        """Begin to deliver an item. Returns at once."""
+        ledger = Ledger(item, self._deliverer, self._over)
+        self._ledgers[ledger] = str(next(self._numbers))
+        try:
+            self._route(ledger)
+        except Exception:
+            _log.exception("an item failed in an unforeseen way", **self._ids(ledger))
+            ledger.give_up()
+        ledger.go_on()
+
+    def _ids(self, ledger: Ledger) -> Mapping[str, str]:
+        return ids_of(self._deliverer.queue, ledger.item)
+
+    def _over(self, ledger: Ledger) -> None:
+        del self._ledgers[ledger]
+        self._drop_waiting(ledger)
+        self._changed.set()
+
+    def _drop_waiting(self, ledger: Ledger) -> tuple[str, ...]:
+        """Take back the jobs of an item that no connection has, and its look-ups; return their
+        recipients."""
+        dropped = list(self._look_ups.drop(ledger))
+        for number in list(ledger.open_jobs):
+            job = self._jobs.get(number)
+            if job is not None and job.connection is None:
+                self._forget(job)
+                self._on(Withdrawn(job.scheduled))
+                dropped += job.recipients
+        return tuple(dropped)
+
+    def _forget(self, job: OpenJob) -> None:
+        self._jobs.pop(job.number, None)
+        job.ledger.open_jobs.discard(job.number)
+
+    # Routes
+
+    def _route(self, ledger: Ledger) -> None:
+        """Submit the recipients whose routes are known; look up the others."""
+        mail = ledger.item.mail
+        groups: dict[str, list[str]] = {}
+        for recipient in mail.recipients:
+            groups.setdefault(domain_of(recipient), []).append(recipient)
+        sites: dict[Site, tuple[DeliveryRoute, list[str]]] = {}
+        for domain, recipients in groups.items():
+            request = RouteRequest(domain, mail.sender, mail.tenant)
+            found = self._routes.known(request)
+            if isinstance(found, DeliveryRoute):
+                sites.setdefault(found.site, (found, []))[1].extend(recipients)
+            elif found is None:
+                number, priority = next(self._numbers), mail.priority
+                job = RoutingJob(number, self._ledgers[ledger], priority)
+                self._look_ups.ask(job, ledger, request, tuple(recipients))
+            else:
+                ledger.heard(dict.fromkeys(recipients, found.outcome))
+        for route, together in sites.values():
+            self._submit(ledger, route, tuple(together))
+
+    def _found(
+        self, ledger: Ledger, found: DeliveryRoute | NoRoute, recipients: tuple[str, ...]
+    ) -> None:
+        if isinstance(found, DeliveryRoute):
+            self._submit(ledger, found, recipients)
+        else:
+            ledger.heard(dict.fromkeys(recipients, found.outcome))
+        ledger.go_on()
+
+    # Jobs
+
+    def _submit(self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]) -> None:
+        for each in chunks_of(recipients):
+            job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, each)
+            ledger.open_jobs.add(job.number)
+            self._jobs[job.number] = job
+            self._on(Submitted(job.scheduled))
+
+    def _on(self, event: Event) -> None:
+        """Let the scheduler decide, and carry it out. No decision leads to an event at once."""
+        now = self._deliverer.clock.elapsed().total_seconds()
+        for decision in self._scheduler.on(event, now):
+            self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision) -> None:
+        match decision:
+            case Assign(number, connection):
+                self._assign(self._jobs[number], connection)
+            case OpenConnection(number, destination):
+                self._unopened[number] = destination  # opened with its first job, which has the hop
+            case CloseConnection(number):
+                self._links.close(number)
+            case PutOff(number, until):
+                self._put_off(self._jobs[number], timedelta(seconds=until))
+            case LookUp(number):
+                self._look_ups.begin(number)
+            case Rest(destination, _):
+                _log.info("a next hop rests", queue=self._deliverer.queue, next_hop=destination)
+
+    def _assign(self, job: OpenJob, number: int) -> None:
+        job.connection, job.assigned_at = number, self._deliverer.clock.elapsed()
+        if (destination := self._unopened.pop(number, None)) is not None:
+            self._links.open(number, destination, job.route.hops[destination])
+        if job.ledger.is_over or job.ledger.is_late or self._is_ending:
+            asyncio.get_running_loop().call_soon(self._not_needed, job)
+        else:
+            self._links.submit(number, job.transmission())
+
+    def _not_needed(self, job: OpenJob) -> None:
+        """Take a job off a connection that never had it."""
+        self._end_untried(job, ENDING if self._is_ending else NO_TIME_LEFT)
+
+    def _end_untried(self, job: OpenJob, reason: str) -> None:
+        self._forget(job)
+        job.ledger.not_tried(job.recipients, reason)
+        self._on(Finished(job.number))
+        job.ledger.go_on()
+
+    def _put_off(self, job: OpenJob, until: timedelta) -> None:
+        """The site of a job rests."""
+        job.connection = None
+        job.rest_since = job.rest_since or self._deliverer.clock.elapsed()
+        if until <= job.rest_since + SHORT_REST and not (self._is_ending or job.ledger.is_over):
+            heapq.heappush(self._resting, (until, job.number))
+            return
+        self._forget(job)
+        names = (name for tier in job.route.site.tiers for name in tier)
+        reason = next((self._reasons[each] for each in names if each in self._reasons), RESTS)
+        job.ledger.not_tried(job.recipients, reason, until)
+        job.ledger.go_on()
+
+    # Connections
+
+    def _happened(self, number: int, link: Link, event: ConnectionEvent) -> None:
+        match event:
+            case JobFinished(job, outcomes):
+                self._finish(self._jobs[job], outcomes)
+            case ContentFailed(job, error):
+                self._fail(self._jobs[job], error)
+            case ConnectionOpened():
+                self._reasons.pop(link.destination, None)
+                self._on(Established(number))
+            case ConnectionClosed(text, unsaid):
+                self._note_reason(link.destination, text)
+                for each in unsaid:
+                    self._jobs[each].connection = None
+                self._on(Closed(number) if link.is_open else NotOpened(number))
+
+    def _note_reason(self, destination: str, text: str) -> None:
+        if text:
+            self._reasons[destination] = text
+        while len(self._reasons) > MOST_REASONS:
+            del self._reasons[next(iter(self._reasons))]
+
+    def _finish(self, job: OpenJob, outcomes: Mapping[str, Outcome]) -> None:
+        """Note the outcomes of a job; what is beyond them goes again at once, as no attempt."""
+        ledger = job.ledger
+        self._forget(job)
+        took = job.seconds_until(self._deliverer.clock.elapsed())
+        placed = job.at_site(outcomes) or job.at_site(dict.fromkeys(job.recipients, NO_OUTCOME))
+        if not ledger.is_over:
+            ledger.heard(placed, took)
+        self._on(Finished(job.number))
+        if len(placed) < len(job.recipients) and not ledger.is_over:
+            left = tuple(each for each in job.recipients if each not in placed)
+            self._submit(ledger, job.route, left)
+        ledger.go_on()
+
+    def _fail(self, job: OpenJob, error: Exception) -> None:
+        """The content of a job could not be read."""
+        ledger, ids = job.ledger, self._ids(job.ledger)
+        if isinstance(error, BlobMissing):
+            _log.info("mail without its bytes", **ids)  # ended by the queue
+            ledger.give_up()
+        elif isinstance(error, QueueClosed | EntryEnded | EntryLost):
+            ledger.give_up()
+        elif not ledger.is_over:
+            _log.warning("mail not transmitted", **ids, exc_info=error)
+        self._forget(job)
+        took = job.seconds_until(self._deliverer.clock.elapsed())
+        if not ledger.is_over:
+            text = deferred_by(error)
+            if job.is_attempt(error):
+                ledger.heard(dict.fromkeys(job.recipients, Outcome.deferred(text)), took)
+            else:
+                ledger.not_tried(job.recipients, text)
+        self._on(Finished(job.number))
+        ledger.go_on()
+
+    # Time
+
+    async def run(self) -> None:
+        """Let time pass, until cancelled."""
+        while True:
+            await self._deliverer.clock.sleep(TICK)
+            self._pass_time()
+
+    def _pass_time(self) -> None:
+        now = self._deliverer.clock.elapsed()
+        moment = self._scheduler.next_moment()
+        if moment is not None and moment <= now.total_seconds():
+            self._on(Tick())
+        while self._resting and self._resting[0][0] <= now:
+            job = self._jobs.get(heapq.heappop(self._resting)[1])
+            if job is not None:
+                self._on(Submitted(job.scheduled))
+        for ledger in [each for each in self._ledgers if each.is_late]:
+            self._end_late(ledger)
+        if self._window is not None and len(self._ledgers) >= self._window:
+            self._make_room(now)
+
+    def _end_late(self, ledger: Ledger) -> None:
+        """The lease of an item is over: its jobs are taken back, or broken off."""
+        self._take_back(ledger, NO_TIME_LEFT)
+        for number in list(ledger.open_jobs):
+            job = self._jobs.get(number)
+            if job is not None and job.connection is not None:
+                self._links.abort(job.connection)
+
+    def _make_room(self, now: timedelta) -> None:
+        """Put off mails that have waited in vain for long, where they are more than a quarter of
+        what is in hand; the last ones of them."""
+        waiting = [
+            each
+            for each in self._ledgers
+            if now - each.begun >= PATIENCE and all(map(self._waits, each.open_jobs))
+        ]
+        for ledger in waiting[len(self._ledgers) // 4 :]:
+            self._take_back(ledger, NO_PLACE)
+
+    def _waits(self, number: int) -> bool:
+        job = self._jobs.get(number)
+        return job is not None and job.connection is None
+
+    def _take_back(self, ledger: Ledger, reason: str) -> None:
+        if dropped := self._drop_waiting(ledger):
+            ledger.not_tried(dropped, reason)
+            ledger.go_on()
+
+    # The end
+
+    async def end(self, within: timedelta) -> None:
+        """Finish what connections have, for so long at most, and close them. What waits, and what
+        takes longer, stays leased, and comes again when the queue is closed."""
+        self._is_ending = True
+        for ledger in list(self._ledgers):
+            ledger.is_cut_off = True
+            self._take_back(ledger, ENDING)
+        try:
+            async with asyncio.timeout(within.total_seconds()):
+                await self.until_empty()
+        except TimeoutError:
+            _log.warning(
+                "deliveries cut off", queue=self._deliverer.queue, count=len(self._ledgers)
+            )
+        for job in self._jobs.values():
+            if job.connection is not None:
+                self._links.abort(job.connection)
+        for ledger in list(self._ledgers):
+            ledger.cancel()
+        self._look_ups.cancel()
+        await self._links.close_all(LONGEST_GOODBYE.total_seconds())
+
+    async def until_empty(self) -> None:
+        """Wait until no item is in hand."""
+        while self._ledgers:
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,125 @@
+"""What becomes of one item: its jobs end at different times, the item ends once.
+
+Outcomes that finish a recipient are recorded as soon as they are known, those that come while a
+record is under way with the next one. The item ends when its last job has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+
+from postroad.domain.mail import Outcome
+from postroad.errors import EntryLost, QueueClosed
+from postroad.ports.mail_queue import Item
+from postroad.telemetry.logs import logger
+from postroad.worker.deliveries import Deliverer, counts_of, ids_of
+
+_log = logger("worker")
+
+ZERO = timedelta(0)
+
+
+class Ledger:
+    """One item in hand. `on_over` is called once, when nothing is to be done about it any more."""
+
+    __slots__ = (
+        "_deliverer", "_keeper", "_on_over", "_outcomes", "_rest_until", "_unrecorded", "_untried",
+        "begun", "is_cut_off", "is_over", "item", "open_jobs",
+    )  # fmt: skip
+
+    def __init__(self, item: Item, deliverer: Deliverer, on_over: Callable[[Ledger], None]) -> None:
+        self.item = item
+        self.open_jobs: set[int] = set()
+        """Jobs and look-ups whose end is to come."""
+        self.is_over = False
+        self.is_cut_off = False
+        """Whether the process ends: an item with recipients that were not tried is not ended, and
+        comes again at once."""
+        self._deliverer = deliverer
+        self._on_over = on_over
+        self.begun = deliverer.clock.elapsed()
+        self._outcomes: dict[str, Outcome] = {}
+        self._unrecorded: dict[str, Outcome] = {}
+        self._untried: dict[str, str] = {}
+        self._rest_until = ZERO
+        self._keeper: asyncio.Task[None] | None = None
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the item must not be in hand any longer."""
+        return self._deliverer.clock.elapsed() >= self.item.lease_until
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether all that is left is to record, or to end the item."""
+        return not self.open_jobs
+
+    def heard(self, outcomes: Mapping[str, Outcome], seconds: float = 0.0) -> None:
+        """Note what became of recipients, and how long that took."""
+        self._deliverer.note(self.item, outcomes, seconds)
+        self._outcomes.update(outcomes)
+        self._unrecorded.update(outcomes)
+
+    def not_tried(self, recipients: Iterable[str], reason: str, until: timedelta = ZERO) -> None:
+        """Note recipients to whom nothing was transmitted, and why; they are not to come again
+        before `until` of the clock."""
+        self._untried.update(dict.fromkeys(recipients, reason))
+        self._rest_until = max(self._rest_until, until)
+
+    def go_on(self) -> None:
+        """Do what is due after changes: record, or end the item."""
+        if self._keeper is None and not self.is_over and (self._unrecorded or self.is_at_end):
+            self._keeper = asyncio.get_running_loop().create_task(self._keep())
+
+    def give_up(self) -> None:
+        """Leave the item as it is: the queue has ended it, or hands it out again."""
+        if not self.is_over:
+            self.is_over = True
+            self._on_over(self)
+
+    def cancel(self) -> None:
+        """Break off what is being recorded, and give the item up."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+        self.give_up()
+
+    async def _keep(self) -> None:
+        try:
+            while self.open_jobs:
+                if not self._unrecorded:
+                    self._keeper = None
+                    return
+                await self._deliverer.record(self.item, self._taken())
+            await self._end()
+        except EntryLost as error:
+            _log.warning(
+                "entry lost",
+                **ids_of(self._deliverer.queue, self.item),
+                **counts_of(self._outcomes),
+                error=str(error),
+            )
+        except QueueClosed:
+            pass  # the item comes again
+        except Exception:
+            _log.exception("an item failed in an unforeseen way")
+        self.give_up()
+
+    def _taken(self) -> Mapping[str, Outcome]:
+        taken, self._unrecorded = self._unrecorded, {}
+        return taken
+
+    async def _end(self) -> None:
+        if self.is_cut_off and self._untried:
+            await self._deliverer.record(self.item, self._taken())
+            return
+        now = self._deliverer.clock.elapsed()
+        await self._deliverer.end(
+            self.item,
+            self._outcomes,
+            self._untried,
+            self._taken(),
+            now - self.begun,
+            self._rest_until - now,
+        )

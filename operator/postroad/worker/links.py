@@ -1,0 +1,100 @@
+"""The connections of a worker, by the scheduler's numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from postroad.errors import PostroadError
+from postroad.ports.connections import (
+    Connection,
+    ConnectionClosed,
+    ConnectionEvent,
+    ConnectionOpened,
+    Connector,
+    Transmission,
+)
+from postroad.routing.routes import ResolvedHop
+from postroad.telemetry.logs import logger
+
+_log = logger("worker")
+
+
+@dataclass(slots=True)
+class Link:
+    """A connection, the destination that it leads to, and whether that has answered."""
+
+    destination: str
+    connection: Connection | None = None
+    is_open: bool = False
+
+
+class Links:
+    """Opens and closes connections. `on_event` gets what they report; of one that `close` closed,
+    what became of its jobs alone. Needs a running event loop."""
+
+    def __init__(
+        self, connector: Connector, on_event: Callable[[int, Link, ConnectionEvent], None]
+    ) -> None:
+        self._connector = connector
+        self._on_event = on_event
+        self._links: dict[int, Link] = {}
+        self._closing: dict[int, Link] = {}
+        self._none_left = asyncio.Event()
+
+    def open(self, number: int, destination: str, hop: ResolvedHop) -> None:
+        """Begin to open a connection. One that the settings do not allow closes at once."""
+        link = self._links[number] = Link(destination)
+        happened = partial(self._happened, number, link)
+        try:
+            link.connection = self._connector.open(hop, happened)
+        except PostroadError as error:
+            _log.error("no connection can be opened", error=error.explain())
+            closed = ConnectionClosed(f"451 4.3.5 {type(error).__name__}")
+            asyncio.get_running_loop().call_soon(happened, closed)
+
+    def submit(self, number: int, transmission: Transmission) -> None:
+        """Add a job to a connection."""
+        if (connection := self._links[number].connection) is not None:
+            connection.submit(transmission)
+
+    def close(self, number: int) -> None:
+        """Close a connection that has no job."""
+        link = self._links.pop(number, None)
+        if link is not None and link.connection is not None:
+            self._closing[number] = link
+            link.connection.close()
+
+    def abort(self, number: int) -> None:
+        """Close a connection at once; its jobs have events all the same."""
+        link = self._links.get(number)
+        if link is not None and link.connection is not None:
+            link.connection.abort()
+
+    async def close_all(self, within: float) -> None:
+        """Close all, and those that take longer than `within` seconds at once."""
+        for number in list(self._links):
+            self.close(number)
+        try:
+            async with asyncio.timeout(within):
+                while self._closing:
+                    self._none_left.clear()
+                    await self._none_left.wait()
+        except TimeoutError:
+            for link in self._closing.values():
+                assert link.connection is not None
+                link.connection.abort()
+
+    def _happened(self, number: int, link: Link, event: ConnectionEvent) -> None:
+        if isinstance(event, ConnectionClosed):
+            self._closing.pop(number, None)
+            self._none_left.set()
+            if self._links.pop(number, None) is None:
+                return
+        elif isinstance(event, ConnectionOpened):
+            link.is_open = True
+            if number not in self._links:
+                return
+        self._on_event(number, link, event)

@@ -1,0 +1,108 @@
+"""The jobs of a worker: recipients of one item that have one site, under one number for the
+scheduler and for the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
+
+from postroad.domain.mail import Envelope, Outcome
+from postroad.errors import PostroadError, ServerError
+from postroad.ports.connections import Transmission
+from postroad.scheduling.jobs import DeliveryJob
+from postroad.worker.ledger import Ledger
+from postroad.worker.routing import DeliveryRoute
+
+MOST_RECIPIENTS = 100
+"""Per transmission. Every server accepts so many; it may refuse more (RFC 5321 4.5.3.1.8)."""
+
+
+class OpenJob:
+    """One job, from when it is submitted to the scheduler until it has an end."""
+
+    __slots__ = (
+        "_has_begun",
+        "assigned_at",
+        "connection",
+        "ledger",
+        "recipients",
+        "rest_since",
+        "route",
+        "scheduled",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        mail: str,
+        ledger: Ledger,
+        route: DeliveryRoute,
+        recipients: tuple[str, ...],
+    ) -> None:
+        self.scheduled = DeliveryJob(number, mail, route.site, ledger.item.mail.priority)
+        self.ledger = ledger
+        self.route = route
+        self.recipients = recipients
+        self.connection: int | None = None
+        """The one that has it; None while it waits."""
+        self.assigned_at = timedelta(0)
+        self.rest_since: timedelta | None = None
+        """When its site was found resting first."""
+        self._has_begun = False
+
+    @property
+    def number(self) -> int:
+        """The scheduler's and the connection's number."""
+        return self.scheduled.number
+
+    def seconds_until(self, now: timedelta) -> float:
+        """Return how long a connection has had it."""
+        return (now - self.assigned_at).total_seconds()
+
+    def transmission(self) -> Transmission:
+        """Return what a connection gets of it."""
+        item = self.ledger.item
+        envelope: Envelope = item.mail
+        if self.recipients != envelope.recipients:
+            envelope = replace(envelope, recipients=self.recipients)
+        return Transmission(self.number, envelope, item.size_bytes, self._content, item.shape)
+
+    def at_site(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+        """Return outcomes of its recipients with the site that gave them: recipients that share
+        one share the new one, too."""
+        name = self.route.name
+        placed = {id(each): replace(each, site=name) for each in outcomes.values()}
+        return {each: placed[id(outcomes[each])] for each in self.recipients if each in outcomes}
+
+    def is_attempt(self, error: Exception) -> bool:
+        """Whether a content that failed makes an attempt: one that always breaks off is to be tried
+        less and less often, a store that is away costs its mails none."""
+        return self._has_begun or not isinstance(error, ServerError)
+
+    async def _content(self) -> AsyncGenerator[bytes, None]:
+        self._has_begun = False
+        stream = cast("AsyncGenerator[bytes, None]", self.ledger.item.stream())
+        async with aclosing(stream) as chunks:
+            async for chunk in chunks:
+                self._has_begun = True
+                yield chunk
+
+
+def deferred_by(error: Exception) -> str:
+    """Return the text of an outcome for a content that could not be read."""
+    if isinstance(error, PostroadError):
+        return f"451 4.3.0 {type(error).__name__}"
+    return "451 4.3.5 the worker failed in an unforeseen way"
+
+
+def chunks_of(recipients: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
+    """Yield recipients, no more at a time than a transmission has."""
+    if len(recipients) <= MOST_RECIPIENTS:
+        yield recipients
+        return
+    for at in range(0, len(recipients), MOST_RECIPIENTS):
+        yield recipients[at : at + MOST_RECIPIENTS]

@@ -1,0 +1,165 @@
+"""Workers of tests: what delivers items, over connections that a test answers or over SMTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Protocol
+
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.network.connections import SmtpConnector
+from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.next_hops import NextHop
+from postroad.domain.retries import RetryPlan
+from postroad.ports.attempt_log import AttemptLog
+from postroad.ports.clock import Clock, Randomness
+from postroad.ports.connections import (
+    ConnectionClosed,
+    ConnectionEvent,
+    ConnectionOpened,
+    Connector,
+    ContentFailed,
+    JobFinished,
+    Transmission,
+)
+from postroad.ports.mail_queue import Item, MailQueue
+from postroad.routing.routes import ResolvedHop
+from postroad.scheduling.rules import SchedulerRules
+from postroad.worker.consumer import Consumer
+from postroad.worker.deliveries import Deliverer
+from postroad.worker.driving import Driving
+from postroad.worker.reporting import Reporting
+from postroad.worker.routing import RelayRoutes, Routes
+
+A_HOP = NextHop("hop.example")
+
+
+class Answering(Protocol):
+    """What answers a transmission."""
+
+    async def transmit(
+        self, envelope: Envelope, content: AsyncIterator[bytes]
+    ) -> Mapping[str, Outcome]: ...
+
+
+class AnsweringConnector:
+    """Opens connections whose jobs are answered by a test."""
+
+    def __init__(self, answering: Answering) -> None:
+        self._answering = answering
+
+    def open(
+        self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]
+    ) -> AnsweredConnection:
+        return AnsweredConnection(self._answering, on_event)
+
+
+class AnsweredConnection:
+    """One connection (see the port)."""
+
+    def __init__(self, answering: Answering, on_event: Callable[[ConnectionEvent], None]) -> None:
+        self._answering, self._on_event = answering, on_event
+        self._jobs: asyncio.Queue[Transmission] = asyncio.Queue()
+        self._task = asyncio.create_task(self._run())
+
+    def submit(self, transmission: Transmission) -> None:
+        self._jobs.put_nowait(transmission)
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    def abort(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            self._on_event(ConnectionOpened())
+            while True:
+                await self._transmit(await self._jobs.get())
+        finally:
+            self._on_event(ConnectionClosed(""))
+
+    async def _transmit(self, job: Transmission) -> None:
+        try:
+            async with aclosing(job.content()) as content:
+                outcomes = await self._answering.transmit(job.envelope, content)
+        except asyncio.CancelledError:
+            in_doubt = Outcome.deferred("451 4.4.2 broken off")
+            self._on_event(JobFinished(job.job, dict.fromkeys(job.envelope.recipients, in_doubt)))
+            raise
+        except Exception as error:
+            self._on_event(ContentFailed(job.job, error))
+        else:
+            self._on_event(JobFinished(job.job, outcomes))
+
+
+class OneByOne:
+    """Delivers items, and waits for the end of each."""
+
+    def __init__(self, driving: Driving) -> None:
+        self._driving = driving
+
+    async def deliver(self, item: Item) -> None:
+        """Deliver an item until it is not in hand any more; cancelled, leave it as it is."""
+        self._driving.take(item)
+        try:
+            await self._driving.until_empty()
+        except asyncio.CancelledError:
+            await self._driving.end(timedelta(0))
+            raise
+
+
+def a_driving(
+    connector: Connector,
+    plan: RetryPlan,
+    clock: Clock,
+    randomness: Randomness,
+    *,
+    routes: Routes | None = None,
+    rules: SchedulerRules | None = None,
+    window: int | None = None,
+    queue: str = "q",
+    attempt_log: AttemptLog | None = None,
+    reporting: Reporting | None = None,
+) -> Driving:
+    """Return what delivers items to one hop, or by routes."""
+    return Driving(
+        Deliverer(queue, plan, clock, randomness, attempt_log, reporting),
+        connector,
+        routes or RelayRoutes(A_HOP),
+        rules or SchedulerRules(),
+        randomness,
+        window=window,
+    )
+
+
+def a_consumer(
+    queue: MailQueue,
+    hop: NextHop,
+    plan: RetryPlan,
+    concurrency: int,
+    connector: Connector | None = None,
+    rest: float = 0.01,
+) -> Consumer:
+    """Return a worker as `postroad worker` runs it for a next hop, but that a hop which fails rests
+    for so many seconds."""
+    rules = SchedulerRules(
+        concurrency,
+        per_destination=concurrency,
+        backlog=1,
+        longest_queue=1,
+        first_rest=rest,
+        longest_rest=rest,
+    )
+    driving = a_driving(
+        connector or SmtpConnector(ehlo_name="w.example"),
+        plan,
+        MachineClock(),
+        SystemRandomness(),
+        routes=RelayRoutes(hop),
+        rules=rules,
+        queue=queue.name,
+    )
+    return Consumer(queue, driving, window=concurrency)

@@ -1,0 +1,303 @@
+"""The scheduler drives deliveries over the distributed queue in memory; the test moves the clock,
+and next hops answer as it says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.memory.clock import SeededRandomness, settle
+from postroad.adapters.memory.connections import Loss, MemoryConnector
+from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.domain.mail import Mail, Outcome
+from postroad.domain.retries import RetryPlan
+from postroad.routing.plans import RoutingPlan
+from postroad.routing.tables import RoutingTable
+from postroad.scheduling.rules import SchedulerRules
+from postroad.settings import Settings
+from postroad.worker import driving
+from postroad.worker.consumer import Consumer
+from postroad.worker.routing import FoundRoutes, RouteFinder
+from support.in_memory_cluster import InMemoryCluster, Process
+from support.workers import a_driving
+
+SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+class Worker:
+    """One worker over a queue in memory."""
+
+    def __init__(self, cluster: InMemoryCluster, process: Process, window: int) -> None:
+        self.cluster, self.process, self.queue = cluster, process, process.queue
+        self.hops, self.resolver = MemoryConnector(), MemoryResolver()
+        randomness = SeededRandomness(7)
+        finder = RouteFinder(RoutingPlan(RoutingTable()), self.resolver, randomness)
+        self.driving = a_driving(
+            self.hops,
+            RetryPlan(),
+            process.clock,
+            randomness,
+            routes=FoundRoutes(finder, process.clock),
+            rules=SchedulerRules(),
+            window=window,
+        )
+        self.consumer = Consumer(self.queue, self.driving, window=window)
+        self.stop = asyncio.Event()
+
+    def domain(self, name: str, *hosts: str) -> None:
+        """Let a domain have these hosts."""
+        self.resolver.add(name, *((10, host) for host in hosts or (f"mx.{name}",)))
+        for host in hosts or (f"mx.{name}",):
+            self.resolver.add(host, f"192.0.2.{len(self.resolver.asked) % 200 + 1}")
+
+    async def enqueue(self, *recipients: str, sender: str = "a@origin.example") -> None:
+        await self.queue.enqueue(Mail(sender, recipients, b"Subject: x\r\n\r\nx\r\n"))
+
+    async def pass_time(self, duration: timedelta) -> None:
+        await self.cluster.pass_time(duration)
+
+    @property
+    def delivered(self) -> Counter[str]:
+        return Counter(each for mail, _ in self.hops.delivered for each in mail.recipients)
+
+    async def waiting(self) -> dict[str, tuple[int, str | None]]:
+        """Return the attempts and the last error by the first recipient of what waits."""
+        return {
+            view.mail.recipients[0]: (view.attempt, view.last_error)
+            async for view in self.queue.browse()
+        }
+
+
+@asynccontextmanager
+async def a_worker(window: int = 800, within: float = 0.05) -> AsyncIterator[Worker]:
+    cluster = InMemoryCluster()
+    worker = Worker(cluster, await cluster.start(), window)
+    running = asyncio.create_task(worker.consumer.run(worker.stop, timedelta(seconds=within)))
+    try:
+        yield worker
+    finally:
+        worker.stop.set()
+        await running
+        await cluster.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it did not come to that")
+
+
+async def test_the_recipients_of_a_mail_go_to_their_sites_and_domains_of_one_site_go_together() -> (
+    None
+):
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        worker.domain("two.example", "mx.shared.example")
+        worker.domain("three.example", "mx.shared.example")
+        await worker.enqueue("w@two.example", "x@three.example")  # now the routes are known
+        await worker.pass_time(SECOND)
+        worker.hops.delivered.clear()
+        await worker.enqueue("a@one.example", "b@two.example", "c@three.example")
+        await worker.pass_time(SECOND)
+
+        together = sorted(mail.recipients for mail, _ in worker.hops.delivered)
+        assert together == [("a@one.example",), ("b@two.example", "c@three.example")]
+        assert (await worker.queue.size()).size == 0
+
+
+async def test_a_dead_hop_holds_up_no_other_and_costs_three_connections_in_ten_minutes() -> None:
+    async with a_worker() as worker:
+        worker.domain("dead.example")
+        worker.domain("well.example")
+        worker.hops.away["mx.dead.example"] = "451 4.4.1 connection refused"
+        for number in range(50):
+            await worker.enqueue(f"r{number}@dead.example")
+        for number in range(50):
+            await worker.enqueue(f"r{number}@well.example")
+        await worker.pass_time(SECOND)
+        assert len(worker.delivered) == 50
+
+        await worker.pass_time(10 * MINUTE)
+
+        assert worker.hops.opened.count("mx.dead.example") <= 3
+        waiting = await worker.waiting()
+        assert len(waiting) == 50
+        assert set(waiting.values()) == {(0, "451 4.4.1 connection refused")}
+
+        worker.hops.away.clear()
+        await worker.pass_time(10 * MINUTE)
+        assert worker.delivered == Counter(
+            f"r{number}@{site}.example" for number in range(50) for site in ("dead", "well")
+        )
+
+
+async def test_a_next_hop_that_restarts_has_its_mail_within_seconds() -> None:
+    async with a_worker() as worker:
+        worker.domain("brief.example")
+        worker.hops.away["mx.brief.example"] = "451 4.4.1 connection refused"
+        await worker.enqueue("a@brief.example")
+        await worker.pass_time(5 * SECOND)
+        worker.hops.away.clear()
+        await worker.pass_time(15 * SECOND)
+
+        assert worker.delivered == {"a@brief.example": 1}
+        assert (await worker.queue.size()).size == 0
+
+
+async def test_the_recipients_of_a_dead_hop_wait_alone_and_the_others_never_come_again() -> None:
+    async with a_worker() as worker:
+        worker.domain("dead.example")
+        worker.domain("well.example")
+        worker.hops.away["mx.dead.example"] = "451 4.4.1 connection refused"
+        worker.hops.outcomes["no@well.example"] = Outcome.failed("550 5.1.1 unknown")
+        await worker.enqueue("yes@well.example", "no@well.example", "later@dead.example")
+        await worker.pass_time(2 * MINUTE)
+        assert await worker.waiting() == {"later@dead.example": (0, "451 4.4.1 connection refused")}
+
+        worker.hops.away.clear()
+        await worker.pass_time(30 * MINUTE)
+
+        assert worker.delivered == {"yes@well.example": 1, "later@dead.example": 1}
+        letters = [each async for each in worker.queue.dead_letters()]
+        assert [(each.mail.recipients, each.reason) for each in letters] == [
+            (("no@well.example",), "550 5.1.1 unknown")
+        ]
+
+
+async def test_an_outcome_is_recorded_while_another_site_of_the_mail_is_slow() -> None:
+    """A worker that is killed now delivers to the first one no second time."""
+    async with a_worker() as worker:
+        worker.domain("slow.example")
+        worker.domain("well.example")
+        worker.hops.stuck.add("mx.slow.example")
+        await worker.enqueue("a@well.example", "b@slow.example")
+        await until(lambda: bool(worker.delivered))
+        await settle()
+
+        [records] = worker.cluster.tables.records.values()
+        assert set(records) == {"a@well.example"}
+
+
+async def test_what_a_connection_says_nothing_about_is_no_attempt() -> None:
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        worker.hops.losses["lost@origin.example"] = Loss.BEFORE
+        worker.hops.gate.clear()
+        for _ in range(2):
+            await worker.enqueue("a@one.example")
+        await worker.enqueue("b@one.example", sender="lost@origin.example")
+        await settle()
+        worker.hops.gate.set()
+        await until(lambda: len(worker.hops.opened) == 2)
+        worker.hops.losses.clear()
+        await worker.pass_time(30 * SECOND)
+
+        assert worker.delivered == {"a@one.example": 2, "b@one.example": 1}
+
+
+async def test_a_domain_that_does_not_exist_fails_and_one_that_dns_does_not_answer_waits() -> None:
+    async with a_worker() as worker:
+        worker.resolver.fail("away.example")
+        await worker.enqueue("a@none.example", "b@away.example")
+        await worker.pass_time(SECOND)
+
+        waiting = await worker.waiting()
+        assert set(waiting) == {"b@away.example"}
+        assert waiting["b@away.example"][0] == 1
+        records = next(iter(worker.cluster.tables.records.values()))
+        assert records["a@none.example"].outcome.text.startswith("550 5.1.2")
+        assert worker.hops.opened == []
+
+
+async def test_a_mail_is_out_of_hand_before_rabbitmq_takes_its_consumer_for_broken() -> None:
+    """The next hop never answers the end of a mail: it is in doubt; what waits behind it is put
+    off, and no attempt is counted."""
+    async with a_worker() as worker:
+        worker.domain("slow.example")
+        worker.hops.stuck.add("mx.slow.example")
+        for number in range(100):
+            await worker.enqueue(f"r{number}@slow.example")
+        await worker.pass_time(24 * MINUTE)
+        assert len(worker.driving) == 100
+
+        await worker.pass_time(2 * MINUTE)
+
+        waiting = await worker.waiting()
+        assert len(waiting) == 100
+        attempts = Counter(attempt for attempt, _ in waiting.values())
+        assert 1 <= attempts[1] <= 20  # connections at a time
+        assert attempts[0] == 100 - attempts[1]
+        assert len(worker.driving) < 100
+
+
+async def test_mails_of_a_slow_site_do_not_keep_others_from_being_seen() -> None:
+    async with a_worker(window=300) as worker:
+        worker.domain("slow.example")
+        worker.domain("well.example")
+        worker.hops.stuck.add("mx.slow.example")
+        for number in range(400):
+            await worker.enqueue(f"r{number}@slow.example")
+        await worker.enqueue("a@well.example")
+        await worker.pass_time(SECOND)
+        assert not worker.delivered
+
+        await worker.pass_time(2 * MINUTE)
+
+        assert worker.delivered == {"a@well.example": 1}
+
+
+async def test_mails_that_wait_in_hand_cost_few_transactions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a mail costs that waits for ten minutes: its claim, which is renewed. No more than 25
+    lightweight transactions a second are for as many mails as are in hand by default."""
+    monkeypatch.setattr(driving, "PATIENCE", 60 * MINUTE)
+    in_hand = 150
+    async with a_worker(in_hand) as worker:
+        worker.domain("slow.example")
+        worker.hops.stuck.add("mx.slow.example")
+        for number in range(in_hand):
+            await worker.enqueue(f"r{number}@slow.example")
+        await until(lambda: len(worker.driving) == in_hand)
+        before = len(worker.process.faults.steps)
+        await worker.pass_time(10 * MINUTE)
+
+        assert len(worker.driving) == in_hand
+        steps = Counter(step.operation for step in worker.process.faults.steps[before:])
+        assert in_hand <= steps["claim"] <= 25 * 600 * in_hand / Settings().worker.window
+
+
+async def test_a_stop_finishes_what_connections_have_and_leaves_the_rest_leased() -> None:
+    async with a_worker(within=30) as worker:
+        worker.domain("one.example")
+        worker.hops.gate.clear()
+        for number in range(200):
+            await worker.enqueue(f"r{number}@one.example")
+        await until(lambda: len(worker.driving) == 200)
+        await settle()
+        worker.stop.set()
+        await settle()
+        worker.hops.gate.set()
+        await until(lambda: len(worker.driving) == 0)
+
+        assert 0 < len(worker.delivered) < 200
+        assert (await worker.queue.size()).size == 200 - len(worker.delivered)
+
+
+@pytest.mark.parametrize("recipients", [1, 250])
+async def test_a_mail_for_many_goes_over_its_share_of_connections(recipients: int) -> None:
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        names = [f"r{number}@one.example" for number in range(recipients)]
+        await worker.enqueue(*names)
+        await worker.pass_time(SECOND)
+
+        assert worker.delivered == Counter(names)
+        assert max(len(mail.recipients) for mail, _ in worker.hops.delivered) <= 100
