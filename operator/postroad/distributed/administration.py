@@ -80,11 +80,16 @@ def replacing(decide: ChangeDecision) -> EntryStep:
 
 
 async def expired(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
-    """A waiting mail becomes a dead letter for the recipients who did not get it. A mail without
-    such recipients is left to its consumer, which is about to end it.
+    """A waiting mail becomes a dead letter.
 
     The mark says rejected, not expired: a release that knows no such letters would delete the bytes
     of an expired entry when its message comes, and the letter when it is requeued (ADR 0030)."""
+    return await given_up(engine, entry, EXPIRED)
+
+
+async def given_up(engine: Engine, entry: Entry, reason: str) -> Mark | None:
+    """A waiting mail becomes a dead letter for the recipients who did not get it. A mail without
+    such recipients is left to its consumer, which is about to end it."""
     mark = await engine.view.mark(entry.key)
     if mark is not None:
         return mark
@@ -102,7 +107,7 @@ async def expired(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
     if not left:
         return Mark()
     envelope = replace(entry.envelope, recipients=tuple(left))
-    work = partial(dead_letters.give_up, engine, entry, envelope, EXPIRED)
+    work = partial(dead_letters.give_up, engine, entry, envelope, reason)
     standing = await persist(engine.backoff(), TRIES, work)
     if standing is None:
         engine.on_ending()

@@ -15,7 +15,7 @@ The audit believes the view, so it refuses a bucket whose owner object names ano
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
@@ -24,7 +24,7 @@ from uuid import UUID
 
 from postroad.distributed import ownership
 from postroad.distributed.engine import Engine
-from postroad.distributed.live_slices import live_slices, readable
+from postroad.distributed.live_slices import live_slices, occupied, readable
 from postroad.distributed.merge_join import with_marks
 from postroad.domain.dispatch import deletes_bytes
 from postroad.domain.entries import EndingKind, Mark
@@ -33,6 +33,7 @@ from postroad.domain.names import mail_of_bytes
 from postroad.domain.slices import Partition
 from postroad.domain.wire import decode
 from postroad.errors import UnreadableReference
+from postroad.ports.history import Effective
 from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
 
@@ -46,9 +47,6 @@ MOST_UNASKED = 1000
 """Orphans of a portion that maintenance deletes unasked, if they are more than half of what was
 listed: more than these show a view that was restored or lost, or a bucket that another installation
 uses, and then live mail may need them."""
-
-SLICES = 50
-"""Slices whose rows one request looks for."""
 
 Candidates = dict[str, datetime]
 """Keys that may have no mail, with the moments at which their mails were accepted, oldest first."""
@@ -83,11 +81,7 @@ async def audit_portion(
     """Check the objects whose keys come next after one. Returns where the next portion begins, None
     when this was the last, and the orphans. `asked`: whether an administrator asked for the repair.
     Raises: as `audit`."""
-    engine.check_open()
-    await ownership.check(engine)
-    await engine.limits_cache.refresh()
-    await engine.limits_cache.check_clock()
-    effective = engine.configuration.effective()
+    effective = await _begin(engine)
     following, candidates = await _listed(engine, after)
     listed = len(candidates)
     orphans = await _OrphanCheck(engine, candidates).orphans() if candidates else {}
@@ -98,29 +92,62 @@ async def audit_portion(
             count=len(orphans),
         )
         return following, []
-    if repair and orphans:
-        engine.check_still(effective)  # rows may lie in buckets that were not read
-        await ownership.check(engine)  # the view may have been restored while it was read
-        keys = list(orphans)
-        for start in range(0, len(keys), TOGETHER):
-            await engine.blobs.delete_together(keys[start : start + TOGETHER])
-        metrics.ORPHANED.labels(engine.label).inc(len(orphans))
-        engine.log.warning("bytes without a mail were deleted", count=len(orphans))
+    if repair:
+        await _delete(engine, orphans, effective)
     return following, [Orphan(key, at, repair) for key, at in orphans.items()]
+
+
+async def delete_orphans(engine: Engine, keys: Iterable[str]) -> list[Orphan]:
+    """Check objects that were found without a mail as `audit` does, and delete those that have
+    none. Objects that are younger than any upload, and those named like no mail, stay. Returns
+    what was deleted. Raises: as `audit`."""
+    effective, deleted = await _begin(engine), []
+    old = _old(engine, sorted(keys))
+    while candidates := dict(islice(old, PORTION)):
+        orphans = await _OrphanCheck(engine, candidates).orphans()
+        await _delete(engine, orphans, effective)
+        deleted += [Orphan(key, at, deleted=True) for key, at in orphans.items()]
+    return deleted
+
+
+async def _begin(engine: Engine) -> Effective:
+    """Return the configuration under which the rows are read. Raises: BucketNotOwned, ServerError,
+    ClockSkew, ConfigurationStale."""
+    engine.check_open()
+    await ownership.check(engine)
+    await engine.limits_cache.refresh()
+    await engine.limits_cache.check_clock()
+    return engine.configuration.effective()
+
+
+async def _delete(engine: Engine, orphans: Candidates, effective: Effective) -> None:
+    if not orphans:
+        return
+    engine.check_still(effective)  # rows may lie in buckets that were not read
+    await ownership.check(engine)  # the view may have been restored while it was read
+    keys = list(orphans)
+    for start in range(0, len(keys), TOGETHER):
+        await engine.blobs.delete_together(keys[start : start + TOGETHER])
+    metrics.ORPHANED.labels(engine.label).inc(len(orphans))
+    engine.log.warning("bytes without a mail were deleted", count=len(orphans))
+
+
+def _old(engine: Engine, keys: Iterable[str]) -> Iterator[tuple[str, datetime]]:
+    """Yield the keys of mails that were accepted before any upload that may still run, with these
+    moments."""
+    before = engine.clock.now() - engine.timing.upload - engine.timing.grace
+    for key in keys:
+        mail_id = mail_of_bytes(engine.name, key)
+        if mail_id is not None and moment_of(mail_id) < before:
+            yield key, moment_of(mail_id)
 
 
 async def _listed(engine: Engine, after: str) -> tuple[str | None, Candidates]:
     """List keys whose mails were accepted before any upload that may still run; return the last
     key, None at the end."""
-    before = engine.clock.now() - engine.timing.upload - engine.timing.grace
     candidates: Candidates = {}
     async for key in engine.blobs.keys(f"{engine.name}/", after):
-        mail_id = mail_of_bytes(engine.name, key)
-        if mail_id is None:
-            continue  # not an object that the queue stored
-        accepted_at = moment_of(mail_id)
-        if accepted_at < before:
-            candidates[key] = accepted_at
+        candidates.update(_old(engine, [key]))
         if len(candidates) == PORTION:
             return key, candidates
     return None, candidates
@@ -240,13 +267,10 @@ def _slices_from(engine: Engine, moment: datetime) -> datetime:
     return next(readable(engine, moment, moment))[0]
 
 
-async def _occupied(engine: Engine, first: datetime) -> AsyncIterator[Partition]:
+def _occupied(engine: Engine, first: datetime) -> AsyncIterator[Partition]:
     """Yield the partitions from a moment until now that have rows."""
-    slices = readable(engine, first, engine.clock.now() + engine.timing.skew)
-    while together := list(islice(slices, SLICES)):
-        buckets = max(each for _, each in together)
-        for partition in await engine.view.occupied([start for start, _ in together], buckets):
-            yield partition
+    reading, last = engine.configuration.effective().reading, engine.clock.now()
+    return occupied(engine.view, reading, first, last + engine.timing.skew)
 
 
 async def _keys_with_marks(

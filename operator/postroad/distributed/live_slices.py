@@ -12,16 +12,21 @@ import heapq
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import NamedTuple
 
 from postroad.distributed.engine import Engine
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.slices import Partition, slices_between
-from postroad.ports.view import ClosedSlice
+from postroad.ports.view import ClosedSlice, View
 
 TOGETHER = 100
 """Partitions that one request asks about. Cassandra reads each of them, nearly always without the
 disk, and holds the replies of all together."""
+
+
+SLICES = 50
+"""Slices whose rows one request of `occupied` looks for."""
 
 
 class Slice(NamedTuple):
@@ -77,6 +82,18 @@ def _merged(streams: list[Iterator[tuple[datetime, int]]]) -> Iterator[tuple[dat
         known = (start, buckets)  # of equal starts the one with the most buckets comes last
     if known is not None:
         yield known
+
+
+async def occupied(
+    view: View, configurations: Iterable[ViewConfiguration], first: datetime, last: datetime
+) -> AsyncIterator[Partition]:
+    """Yield the partitions from `first` to `last` that have rows, slice by slice, under some
+    configurations. Raises: ViewError."""
+    slices = slices_under(configurations, first, last)
+    while together := list(islice(slices, SLICES)):
+        buckets = max(each for _, each in together)
+        for partition in sorted(await view.occupied([start for start, _ in together], buckets)):
+            yield partition
 
 
 async def standing(engine: Engine, first: datetime, last: datetime) -> AsyncIterator[Slice]:

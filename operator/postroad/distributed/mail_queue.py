@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.distributed import administration, dead_letters
+from postroad.distributed import administration, dead_letters, ownership
 from postroad.distributed.ages import AgesCache
-from postroad.distributed.audit import Orphan, audit
+from postroad.distributed.audit import Orphan, audit, delete_orphans
 from postroad.distributed.browse import browse
 from postroad.distributed.browse_start import BrowseStartAdvance
 from postroad.distributed.dequeue import dequeue
 from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.enqueue import enqueue
+from postroad.distributed.found_entries import EntryChange, change_found
 from postroad.distributed.items import DistributedItem
 from postroad.distributed.leases import Leases
 from postroad.distributed.maintenance import Maintenance
@@ -23,6 +24,7 @@ from postroad.distributed.size import SizeCache
 from postroad.domain.mail import Mail
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
+from postroad.domain.slices import EntryKey
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.mail_queue import NO_DELAY
 
@@ -105,6 +107,24 @@ class DistributedQueue(Administration):
         first.
         Raises: BucketNotOwned, ServerError, ClockSkew, ConfigurationStale."""
         return audit(self._engine, repair=repair, adopt=adopt)
+
+    async def check_owner(self) -> None:
+        """Check that the bucket's bytes are this view's, as an audit does. Raises: BucketNotOwned,
+        ServerError."""
+        await ownership.check(self._engine)
+
+    async def delete_orphans(self, keys: Iterable[str]) -> int:
+        """Delete those of some objects that have no mail, as `audit` finds out; return how many.
+        Raises: as `audit`."""
+        return len(await delete_orphans(self._engine, keys))
+
+    async def change_found(
+        self, change: EntryChange, keys: Iterable[EntryKey], selector: Selector
+    ) -> int:
+        """Change the mails that wait under these entries, or under their successors, and that are
+        selected; return how many. Raises: InvalidInput for an empty selector, ServerError,
+        ClockSkew, ConfigurationStale."""
+        return await change_found(self._engine, change, keys, selector)
 
     async def close(self) -> None:
         if self._engine.closed:
