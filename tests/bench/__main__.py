@@ -14,6 +14,7 @@ ROOMS = {
     "broker": "bench.broker_room",
     "mta": "bench.mta_room",
     "operator": "bench.operator_room",
+    "pipeline": "bench.pipeline_room",
     "queue": "bench.queue_room",
     "scheduler": "bench.scheduler_room",
 }

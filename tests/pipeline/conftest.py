@@ -5,14 +5,23 @@ They run in a process of their own (`tests/run-all.sh`), since the JVM stays unt
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
+from postroad.cli import main, pipeline_options
+from postroad.cli import pipeline as archive_command
 from postroad.pipeline import jars
+from postroad.pipeline.key_stores import KeyStores
 from postroad.pipeline.spark.lake import EXTENSIONS
 from postroad.pipeline.spark.session import SETTINGS, open_session
+from postroad.settings import Settings
 
 ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Starts sooner; the tests end before the second compiler would pay."""
@@ -36,3 +45,35 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+RunJob = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+def run_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunJob:
+    """Runs `postroad pipeline …` in this process and its Spark, whose catalogs are its own."""
+
+    @asynccontextmanager
+    async def session(
+        settings: Settings, stores: KeyStores, files: Sequence[Path], master: str
+    ) -> AsyncIterator[SparkSession]:
+        assert files
+        assert master == "local[*]"
+        context = spark.sparkContext
+        # What Spark's processes have, which began before the variables of this test were set.
+        own = {each: os.environ[each] for each in os.environ if each.startswith("POSTROAD_")}
+        monkeypatch.setattr(context, "environment", context.environment | own)
+        new, sessions = spark.newSession(), spark._jvm.SparkSession
+        sessions.setDefaultSession(new._jsparkSession)  # what the connector's threads ask
+        yield new
+        sessions.setDefaultSession(spark._jsparkSession)
+
+    for module in (archive_command, pipeline_options):
+        monkeypatch.setattr(module, "spark_session", session)
+    monkeypatch.setenv("POSTROAD_PIPELINE_ADDRESSES", "plain")
+
+    async def run(*arguments: str) -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, main, ["pipeline", *arguments])
+
+    return run

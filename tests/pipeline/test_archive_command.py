@@ -6,11 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import secrets
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from datetime import datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -20,8 +18,8 @@ from uuid import UUID
 import pytest
 from pyspark.sql import SparkSession
 
-from postroad import AttemptOutcomes, Mail, Outcome, Selector, open_queue
-from postroad.bootstrap.cluster import connect, s3_access
+from postroad import AttemptOutcomes, Outcome, Selector, open_queue
+from postroad.bootstrap.cluster import s3_access
 from postroad.controller.pipeline_runs import summary
 from postroad.distributed.merge_join import with_marks
 from postroad.domain.entries import Entry, UndecodableRow
@@ -30,15 +28,16 @@ from postroad.domain.names import QueueName
 from postroad.domain.slices import Partition, slice_of
 from postroad.pipeline.spark.lake import LakeTables, open_lake
 from postroad.pipeline.spark.servers import lake_folder, s3_settings
-from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers
-from postroad.ports.view import ClosedSlice, View
+from postroad.ports.view import View
 from postroad.settings import from_environment
 from support.certificates import Certificates
 from support.entry_lines import EntryLine, entry_line
 from support.lake_frames import in_order, lines_in
-from support.servers import cql
+from support.stored_queue import close_slices, fill, name, real, url
 from support.tls_lines import tls_line
+
+__all__ = ["name", "real", "url"]
 
 pytestmark = [
     pytest.mark.needs("java", "mvn", "rabbitmq", "cassandra", "s3"),
@@ -52,29 +51,6 @@ CATALOGS = count()
 OUTCOME = Outcome(OutcomeKind.DELIVERED, "250 2.0.0 queued", "mx.example.net")
 
 
-@pytest.fixture
-def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The URL of a queue of this test alone, in a keyspace of its own."""
-    word = secrets.token_hex(4)
-    monkeypatch.setenv("POSTROAD_CASSANDRA_KEYSPACE", f"archive_{word}")
-    yield f"distributed://archive-{word}.outgoing"
-    cql(f"DROP KEYSPACE IF EXISTS archive_{word}")
-
-
-@pytest.fixture
-def name(url: str) -> QueueName:
-    return QueueName.parse(url.removeprefix("distributed://"))
-
-
-@pytest.fixture
-async def real(name: QueueName) -> AsyncIterator[Servers]:
-    found = connect(from_environment())
-    yield found
-    await found.broker(name).delete()
-    await found.blobs(name.bucket("postroad-")).drop()
-    await found.close()
-
-
 async def archive(url: str, **variables: str) -> tuple[int, str, str]:
     """Run the command; return its exit code, output and errors."""
     done = await asyncio.to_thread(
@@ -85,32 +61,6 @@ async def archive(url: str, **variables: str) -> tuple[int, str, str]:
         text=True,
     )
     return done.returncode, done.stdout, done.stderr
-
-
-async def fill(queue: MailQueue) -> dict[UUID, AttemptOutcomes]:
-    """Let mails meet every fate; return the outcomes that their entries ended with."""
-    for number in range(14):
-        mail = Mail(
-            sender=f"a{number % 2}@example.org",
-            recipients=("b@example.net", "c@Example.COM")[: number % 2 + 1],
-            content=b"x" * number,
-            name="held" if number >= 12 else None,
-        )
-        await queue.enqueue(mail, delay=HOUR if number >= 8 else timedelta(0))
-    kept = {}
-    items = queue.dequeue(prefetch=1)
-    for number in range(8):
-        item = await anext(items)
-        outcomes = AttemptOutcomes.of(dict.fromkeys(item.mail.recipients, OUTCOME), 0.5)
-        kept[item.enqueue_id] = outcomes
-        if number < 4:
-            await item.done(outcomes)
-        elif number < 6:
-            await item.retry(HOUR, outcomes=outcomes)
-        else:
-            await item.reject("550 no", outcomes)
-    await queue.remove(Selector(sender="a0@example.org"))
-    return kept
 
 
 def id_of(row: Entry | UndecodableRow) -> UUID:
@@ -146,10 +96,8 @@ async def test_the_lake_has_what_the_view_had(
         starts = [slice_of(now - HOUR, HOUR), slice_of(now, HOUR)]  # the hour may have ended since
         lines = {start: await lines_of(view, start, kept) for start in starts}
         starts = [start for start in starts if lines[start]]
-        for start in starts:
-            rows = Counter(line.bucket_id for line in lines[start])
-            await view.close_slice(ClosedSlice(start, HOUR, rows))
-        await view.advance(content_start=starts[0], browse_start=starts[0])
+        rows = {start: Counter(line.bucket_id for line in lines[start]) for start in starts}
+        await close_slices(view, rows)
         expected = [line for start in starts for line in lines[start]]
         assert {line.state for line in expected} == {
             *("delivered", "removed", "rejected", "replaced", "waiting"),

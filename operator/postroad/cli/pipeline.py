@@ -3,48 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from datetime import datetime, timedelta
 
 import click
-from pydantic import SecretStr
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import open_archived
+from postroad.cli.pipeline_answers import advise, destinations, trace, traffic
+from postroad.cli.pipeline_audit import audit
+from postroad.cli.pipeline_keeping import export, forget
+from postroad.cli.pipeline_options import (
+    INSTANT,
+    address_key,
+    installed,
+    jars_folder,
+    master_option,
+)
 from postroad.cli.pipeline_session import run_stores, spark_session
 from postroad.cli.pipeline_summary import write_summary
+from postroad.cli.pipeline_view import ages, apply
 from postroad.cli.queue_options import DURATION, json_option, queue_option, say
 from postroad.distributed.timing import Timing
 from postroad.domain.instants import rfc3339
-from postroad.errors import InvalidSettings, NotInstalled
 from postroad.pipeline import jars
 from postroad.pipeline.archive import Wanted
-from postroad.pipeline.java import java_home
 from postroad.pipeline.planning import finest_window
 from postroad.pipeline.runs import Run
-from postroad.settings import LEAST_KEY, AddressKind, Settings, from_environment
-
-
-class Instant(click.ParamType[datetime]):
-    """A moment with a zone, such as `2026-01-01T10:00:00Z`."""
-
-    name = "instant"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail("write a moment as 2026-01-01T10:00:00Z", param, ctx)
-        if moment.tzinfo is None:
-            self.fail("a moment needs a zone, as in 2026-01-01T10:00:00Z", param, ctx)
-        return moment.astimezone(UTC)
+from postroad.settings import Settings, from_environment
 
 
 @click.group()
@@ -53,19 +38,23 @@ def pipeline() -> None:
     Java 17, and the jars that `postroad pipeline fetch` fetches once."""
 
 
+for _job in (traffic, destinations, trace, advise, ages, audit, apply, export, forget):
+    pipeline.add_command(_job)
+
+
 @pipeline.command()
 def fetch() -> None:
     """Fetch the jars of Spark into POSTROAD_PIPELINE_JARS, by Maven; their checksums are known."""
-    folder = _jars_folder(from_environment())
+    folder = jars_folder(from_environment())
     count = jars.fetch(folder)
     click.echo(f"fetched {count} jar{'' if count == 1 else 's'} into {folder}")
 
 
 @pipeline.command()
 @queue_option
-@click.option("--from", "first", type=Instant(), help="Only slices that start from then on.")
-@click.option("--to", "before", type=Instant(), help="Only slices that start before then.")
-@click.option("--master", default="local[*]", help="Spark's master; default: this process.")
+@click.option("--from", "first", type=INSTANT, help="Only slices that start from then on.")
+@click.option("--to", "before", type=INSTANT, help="Only slices that start before then.")
+@master_option
 @click.option(
     "--wait",
     "patience",
@@ -110,8 +99,8 @@ async def _archive(
     url: str, settings: Settings, master: str, wanted: Wanted, patience: timedelta
 ) -> tuple[Run, datetime | None]:
     """Return the run, and the instant before which all is archived."""
-    files = _installed(settings)
-    key = _address_key(settings)
+    files = installed(settings)
+    key = address_key(settings)
     with run_stores(settings) as stores:
         async with open_archived(url, settings) as queue:
             from postroad.pipeline.spark import archiving, servers
@@ -135,38 +124,3 @@ async def _archive(
                     session, source, place, kept, MachineClock(), wanted, patience
                 )
             return run, (await queue.view.limits()).archived_through
-
-
-def _installed(settings: Settings) -> list[Path]:
-    """Return the jars. Raises: NotInstalled without them, PySpark or Java."""
-    if find_spec("pyspark") is None:
-        raise NotInstalled("PySpark is missing", hint="install postroad with the extra `pipeline`")
-    java_home(os.environ.get("JAVA_HOME"))
-    return jars.jars_in(_jars_folder(settings))
-
-
-def _jars_folder(settings: Settings) -> Path:
-    return settings.pipeline.jars or jars.default_folder()
-
-
-def _address_key(settings: Settings) -> bytes:
-    """Raises: InvalidSettings where addresses are to be hashed without a key."""
-    key = settings.pipeline.address_key or _key_in(settings.pipeline.address_key_file)
-    if key is None and settings.pipeline.addresses is AddressKind.HASHED:
-        raise InvalidSettings(
-            "POSTROAD_PIPELINE_ADDRESS_KEY: hashes of addresses need a key",
-            hint="set one and keep it, or set POSTROAD_PIPELINE_ADDRESSES to plain or none",
-        )
-    return b"" if key is None else key.get_secret_value().encode()
-
-
-def _key_in(file: Path | None) -> SecretStr | None:
-    if file is None:
-        return None
-    try:
-        key = file.read_text().strip("\r\n")
-    except (OSError, ValueError) as error:
-        raise InvalidSettings(f"POSTROAD_PIPELINE_ADDRESS_KEY_FILE: {error}") from error
-    if len(key) < LEAST_KEY:
-        raise InvalidSettings(f"{file}: a key of addresses has at least {LEAST_KEY} characters")
-    return SecretStr(key)

@@ -133,7 +133,7 @@ class Archive(Generic[E]):
         closed = {each.slice_start: each async for each in self._view.closed_slices(first)}
         had = await self._lake.slices(min(first, limits.archived_through or first))
         asked = to_ask((each for start, each in closed.items() if wanted(start)), had)
-        stamps = dict(zip(asked, await self._stamps(asked), strict=True))
+        stamps = await read_stamps(self._view, asked)
         found = {
             each: without_reading(had.get(each), closed[each.slice_start], stamp)
             for each, stamp in stamps.items()
@@ -156,14 +156,6 @@ class Archive(Generic[E]):
         await self._view.advance(archived_through=through)
         return run
 
-    async def _stamps(self, partitions: Sequence[Partition]) -> list[PartitionStamp]:
-        """Read stamps, some at a time: each is a small read."""
-        found: list[PartitionStamp] = []
-        for place in range(0, len(partitions), TOGETHER):
-            some = partitions[place : place + TOGETHER]
-            found += await asyncio.gather(*map(self._view.stamp, some))
-        return found
-
     async def _replace(
         self, changed: Stamps, closed: Mapping[datetime, ClosedSlice], now: datetime
     ) -> dict[Partition, ArchivedPartition]:
@@ -185,6 +177,17 @@ class Archive(Generic[E]):
         kept = {each: result for each, result in results.items() if result is not None}
         await self._lake.put_entries(read.entries, kept.keys())
         return discarded | kept
+
+
+async def read_stamps(
+    view: View, partitions: Sequence[Partition]
+) -> dict[Partition, PartitionStamp]:
+    """Read stamps, some at a time: each is a small read. Raises: ViewError."""
+    found: dict[Partition, PartitionStamp] = {}
+    for place in range(0, len(partitions), TOGETHER):
+        some = partitions[place : place + TOGETHER]
+        found |= zip(some, await asyncio.gather(*map(view.stamp, some)), strict=True)
+    return found
 
 
 def _counted(replaced: Collection[ArchivedPartition]) -> dict[str, int]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from postroad.domain.ages import AGES
 from postroad.domain.attempts import OutcomeCount
+from postroad.domain.durations import format_duration
 from postroad.domain.instants import rfc3339
 from postroad.pipeline.coverage import Coverage
 from postroad.pipeline.departures import Departure, Tally
 
 MISSING = "-"
+
+TRAFFIC_PARTS = ("hour", "sender_domain", "domain", "site")
+"""What traffic can be asked by: fields of its lines."""
 
 
 class Line(Protocol):
@@ -40,16 +45,19 @@ class JobAnswer(Generic[L]):
         """Yield the answer as JSON: what it is about, then its lines."""
         stretch = self.coverage.stretch
         lacking = [_between(*each) for each in self.coverage.lacking]
-        yield {"job": self.job, **_between(*stretch), "lacking": lacking}
+        as_of = rfc3339(self.coverage.as_of)
+        yield {"job": self.job, **_between(*stretch), "lacking": lacking, "as_of": as_of}
         for line in self.lines:
             yield _document(line)
 
     def text(self) -> str:
-        """Return the lines as a table, numbers to the right; empty where there is none."""
+        """Return the lines as a table, numbers to the right, without the columns in which no line
+        has anything; empty where there is no line."""
         if not self.lines:
             return ""
-        rows = [self.lines[0].HEAD, *(line.cells() for line in self.lines)]
-        columns = list(zip(*rows, strict=True))
+        found = zip(self.lines[0].HEAD, *(line.cells() for line in self.lines), strict=True)
+        columns = [column for column in found if set(column[1:]) != {MISSING}]
+        rows = zip(*columns, strict=True)
         widths = [max(map(len, column)) for column in columns]
         numeric = [all(map(_is_number, column[1:])) for column in columns]
         return "\n".join(
@@ -201,6 +209,25 @@ class TraceLine:
             MISSING if self.seconds is None else f"{self.seconds:.1f}",
             "; ".join(map(_outcome_text, self.outcomes)) or MISSING,
         )
+
+
+def age_name(limit: timedelta) -> str:
+    """Return an age limit as text."""
+    return "older" if limit == timedelta.max else format_duration(limit)
+
+
+@dataclass(frozen=True, slots=True)
+class AgesLine:
+    """How many mails for one domain wait, each under the first limit that its age is below."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("domain", "total", *map(age_name, AGES))
+
+    domain: str
+    total: int
+    ages: Mapping[str, int]
+
+    def cells(self) -> tuple[str, ...]:
+        return (self.domain or MISSING, str(self.total), *map(str, self.ages.values()))
 
 
 def _outcome_text(count: OutcomeCount) -> str:

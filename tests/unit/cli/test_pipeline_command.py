@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postroad.cli import main
-from postroad.cli import pipeline as command
+from postroad.cli import pipeline_options as options
 from postroad.pipeline import jars
 
 URL = "distributed://mail.outgoing"
@@ -39,7 +39,7 @@ def assert_refused(result: Result, text: str, code: int = 1) -> None:
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "find_spec", lambda _: None)
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
 
     assert_refused(archive(), "install postroad with the extra `pipeline`")
 
@@ -86,6 +86,48 @@ def test_while_cassandra_is_away_the_command_is_to_be_repeated(
     monkeypatch.setenv("POSTROAD_CASSANDRA_PORT", "1")
 
     assert_refused(archive(), "Cassandra", code=75)
+
+
+JOBS = (
+    *(("traffic",), ("destinations",), ("trace", "a@b.example"), ("advise",), ("ages",)),
+    *(("audit",), ("apply", "hold", "--all"), ("export", "somewhere"), ("forget", "a@b.example")),
+)
+
+
+@pytest.mark.parametrize("job", JOBS, ids=[each[0] for each in JOBS])
+def test_each_job_names_what_serves_a_queue_without_tables(
+    job: tuple[str, ...], tmp_path: Path
+) -> None:
+    url = f"embedded://{tmp_path}/store"
+    result = CliRunner().invoke(main, ["pipeline", *job, "--queue", url])
+
+    assert_refused(result, "postroad verify DIR", code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("apply", "hold"), "--all"),
+        (("apply", "requeue", "--all"), "'requeue' is not one of"),
+        (("apply", "give-up-without-bytes", "--all"), "is not one of"),
+        (("forget",), "name an ADDRESS, or give --older-than"),
+        (("forget", "a@b.example", "--older-than", "400d"), "name an ADDRESS, or give"),
+        (("forget", "--older-than", "99999999999d"), "is no age"),
+        (("forget", "--older-than", "0d"), "is no age"),
+        (("traffic", "--by", "day"), "'day' is not one of"),
+    ],
+)
+def test_what_a_job_cannot_do_is_named(arguments: tuple[str, ...], text: str) -> None:
+    result = CliRunner().invoke(main, ["pipeline", *arguments, "--queue", URL])
+
+    assert result.exit_code == 2
+    assert text in result.stderr
+
+
+def test_an_export_into_a_directory_that_exists_is_refused(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["pipeline", "export", str(tmp_path), "--queue", URL])
+
+    assert_refused(result, "name a new directory")
 
 
 def test_jars_that_are_there_are_not_fetched_again(installed: Path) -> None:

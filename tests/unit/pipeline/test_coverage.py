@@ -45,3 +45,11 @@ def test_an_answer_names_what_it_lacks() -> None:
 
     assert "2026-03-02T13:00:00.000Z" in sentence
     assert "2026-03-02T14:00:00.000Z" in sentence
+
+
+def test_an_answer_names_since_when_it_lacks_what_happened() -> None:
+    found = coverage_of(DAY, [], BEGUN, THROUGH, NOON + HOUR)
+    (sentence,) = found.sentences()
+
+    assert "2026-03-02T13:00:00.000Z" in sentence
+    assert coverage_of(DAY, [], BEGUN, THROUGH, DAY.before).sentences() == ()

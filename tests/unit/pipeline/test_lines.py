@@ -47,6 +47,15 @@ def test_a_table_has_numbers_to_the_right_and_a_dash_for_what_is_not_there() -> 
     assert lines[1].endswith("         0      0      -      -      -")
 
 
+def test_a_column_in_which_no_line_has_anything_is_left_out() -> None:
+    head, _ = JobAnswer("traffic", DAY, (IDLE,)).text().splitlines()
+
+    assert head.split() == [
+        *("hour", "to", "accepted", "delivered", "deferred", "rejected", "removed", "attempts"),
+        "bytes",
+    ]
+
+
 def test_no_lines_are_no_table() -> None:
     assert JobAnswer("traffic", DAY, ()).text() == ""
 
@@ -73,6 +82,7 @@ def test_json_says_first_what_the_answer_is_about() -> None:
         "first": "2026-03-02T12:00:00.000Z",
         "before": "2026-03-03T12:00:00.000Z",
         "lacking": [{"first": "2026-03-02T12:00:00.000Z", "before": "2026-03-02T13:00:00.000Z"}],
+        "as_of": None,
     }
     (line,) = json.loads(json.dumps(lines))
     assert line["outcomes"] == {"delivered": 50, "deferred": 30, "failed": 20}

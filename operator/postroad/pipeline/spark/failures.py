@@ -24,12 +24,20 @@ def translated() -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         causes = _causes(error.java_exception)
-        line = causes[-1].strip().splitlines()[0][:300]
+        line = _line(causes[-1])
         if any(word in cause for cause in causes for word in _REFUSED):
             raise CredentialsRefused(line) from error
         raise JobFailed(line) from error
     except PySparkException as error:
-        raise JobFailed(str(error).strip().splitlines()[0][:300]) from error
+        raise JobFailed(_line(str(error))) from error
+
+
+def _line(text: str) -> str:
+    """Return the first line of an error; of one in a process of Python, what postroad raised
+    there."""
+    lines = text.strip().splitlines()
+    raised = [each for each in lines if each.startswith("postroad.errors.")]
+    return (raised[-1] if raised else lines[0])[:300]
 
 
 def _causes(exception: object) -> list[str]:

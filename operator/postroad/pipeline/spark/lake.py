@@ -7,7 +7,7 @@ is on a command line. Every method may raise what Spark raises.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -137,6 +137,34 @@ class LakeTables:
                     f" older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}')"
                 )
 
+    # What forgets
+
+    def rewrite_entries(self, lines: DataFrame, moments: Iterable[datetime]) -> None:
+        """Replace the entries of the hours that these slice starts lie in by the given ones."""
+        hours = within(F.col("slice_start"), ranges_of(moments, _HOUR))
+        self._overwrite("entries", lines.where(hours), hours)
+
+    def drop_before(self, day: datetime) -> None:
+        """Delete the entries, and the lines of slices, that start before a day."""
+        for name in ("entries", "slices"):
+            old = F.col("slice_start") < F.lit(day)
+            self._overwrite(name, self._table(name).where(F.lit(False)), old)
+
+    def drop_states(self) -> None:
+        """Forget all states of the tables but the present one, and delete each file that this one
+        does not name, those of runs that were stopped too: no other run may be under way."""
+        actions = self._session._jvm.org.apache.iceberg.spark
+        java = self._session._jsparkSession
+        now = int(datetime.now(UTC).timestamp() * 1000) + _DAY // timedelta(milliseconds=1)
+        for name in LAKE_TABLES:
+            table = actions.Spark3Util.loadIcebergTable(java, self._name(name))
+            action = actions.actions.SparkActions.get(java)
+            # The last commit's list of files has those that it replaced, too.
+            action.rewriteManifests(table).execute()
+            action.expireSnapshots(table).expireOlderThan(now).retainLast(1).execute()
+            # Listed by the table's own access to the store, which the session does not have.
+            action.deleteOrphanFiles(table).usePrefixListing(True).olderThan(now).execute()
+
     # The tables themselves
 
     def create(self) -> None:
@@ -217,7 +245,10 @@ def open_lake(
 
 def _creation(name: str, table: LakeTable) -> str:
     cut = f" PARTITIONED BY ({table.cut_by})" if table.cut_by else ""
-    properties = ", ".join(f"'{key}' = '{value}'" for key, value in _PROPERTIES.items())
+    # Bounds of values would keep the beginnings of addresses in files of metadata.
+    none = {f"write.metadata.metrics.column.{each}": "none" for each in table.unbounded}
+    given = {**_PROPERTIES, **none}
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in given.items())
     return (
         f"CREATE TABLE IF NOT EXISTS {name} ({_listed(table.columns)}) USING iceberg{cut}"
         f" TBLPROPERTIES ({properties})"

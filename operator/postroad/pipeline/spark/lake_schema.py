@@ -26,10 +26,12 @@ _PLACE: Columns = {
 
 
 class LakeTable(NamedTuple):
-    """Columns, and the transform by whose values Iceberg cuts the files; empty: not cut."""
+    """Columns; the transform by whose values Iceberg cuts the files, empty: not cut; the columns of
+    which it keeps no bounds."""
 
     columns: Columns
     cut_by: str = ""
+    unbounded: tuple[str, ...] = ()
 
     @property
     def schema(self) -> str:
@@ -64,6 +66,7 @@ ENTRIES = LakeTable(
         "seconds": ("float", "duration of that attempt"),
     },
     cut_by="hours(slice_start)",
+    unbounded=("sender", "recipients.element"),
 )
 
 SLICES = LakeTable(

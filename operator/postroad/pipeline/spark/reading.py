@@ -37,6 +37,10 @@ _ROW = (
     *("mail_id", "sender", "recipients", "blob_key", "size_bytes"),
     *("accepted_at", "enqueued_at", "due_at", "held", "attempt"),
 )
+AUDITED = ("mail_id", "blob_key", "accepted_at", "due_at", "held")
+SELECTED = (*AUDITED, "name", "sender", "recipients", "attributes")
+"""What an audit needs of a row; and what a selector compares."""
+
 _NEVER_NULL = ("mail_id", "blob_key", "size_bytes", "accepted_at", "enqueued_at", "attempt")
 """Columns without which a row is undecodable, beside the recipients."""
 
@@ -61,6 +65,21 @@ class PartitionReader:
     async def read(self, stamps: Stamps) -> PartitionsRead[DataFrame]:
         """See `EntrySource`. What was read stays as it was read, until Spark ends."""
         return await asyncio.to_thread(self._read, stamps)
+
+    async def states(self, stamps: Stamps, columns: Iterable[str] = AUDITED) -> DataFrame:
+        """Read rows, then marks, and return one line for each entry that has either, with its
+        state and these columns of its row: `entry_states`. They stay as they were read. Raises:
+        JobFailed, CredentialsRefused."""
+        return await asyncio.to_thread(self._states, stamps, columns)
+
+    def _states(self, stamps: Stamps, columns: Iterable[str]) -> DataFrame:
+        with translated():
+            groups = products(stamps)
+            rows = _of(self._table("enqueued_mails"), columns, groups)
+            rows = rows.withColumn("has_row", F.lit(True)).localCheckpoint()
+            marks = _of(self._table("deleted_mails"), _MARK, groups)
+            marks = marks.where(F.col("enqueue_id").isNotNull()).withColumn("has_mark", F.lit(True))
+            return entry_states(rows, marks, self._watermarks(stamps)).localCheckpoint()
 
     def _read(self, stamps: Stamps) -> PartitionsRead[DataFrame]:
         with translated():
@@ -115,7 +134,7 @@ def _of(table: DataFrame, columns: Iterable[str], groups: Iterable[Product]) -> 
     parts = [
         table.where(F.col("slice_start").isin(*starts) & F.col("bucket_id").isin(*buckets))
         for starts, buckets in groups
-    ]
+    ] or [table.where(F.lit(False))]
     return reduce(DataFrame.unionByName, (part.select(*wanted) for part in parts))
 
 
@@ -124,17 +143,7 @@ def entry_lines(
 ) -> DataFrame:
     """Return the lines of `lake_schema.ENTRIES`, as the domain decides about rows and marks, with
     `unfinished` (a replacement is under way) and `undecodable`."""
-    joined = (
-        rows.join(marks, _KEY, "left")
-        .join(F.broadcast(watermarks), _PLACE, "left")
-        .withColumn("ending", readable_ending())
-        .withColumn(
-            "purged", F.coalesce(F.col("enqueue_id") <= F.col("purged_through"), F.lit(False))
-        )
-        .withColumn(
-            "state", state_of(*map(F.col, ("ending", "delivered_at", "published", "purged")))
-        )
-    )
+    joined = _with_states(rows.join(marks, _KEY, "left"), watermarks)
     by_purge = F.col("delivered_at").isNull() & F.col("ending").isNull() & F.col("purged")
     sender, recipients = F.coalesce("sender", F.lit("")), F.col("recipients")
     lacks = (F.col(name).isNull() for name in _NEVER_NULL)
@@ -163,6 +172,39 @@ def entry_lines(
         *(
             columns.get(name, F.col(name)).cast(types.get(name, "boolean")).alias(name)
             for name in names
+        )
+    )
+
+
+def entry_states(rows: DataFrame, marks: DataFrame, watermarks: DataFrame) -> DataFrame:
+    """Return one line for each entry that has a row or a mark of its own: its place, the columns of
+    its row, `has_row`, `has_mark`, `ending`, `state` (the fields of `EntryState`), `over_at` (when
+    it was last written that it is over) and `successor`."""
+    joined = _with_states(rows.join(marks, _KEY, "full"), watermarks)
+    has = (F.coalesce(name, F.lit(False)).alias(name) for name in ("has_row", "has_mark"))
+    others = (name for name in rows.columns if name not in {*_KEY, "held", "has_row"})
+    return joined.select(
+        *_KEY,
+        *others,
+        F.coalesce("held", F.lit(False)).alias("held"),
+        *has,
+        "ending",
+        "state",
+        F.greatest("delivered_at", "ended_at").alias("over_at"),
+        F.col("replaced_by").alias("successor"),
+    )
+
+
+def _with_states(joined: DataFrame, watermarks: DataFrame) -> DataFrame:
+    """Add `ending`, as far as this release can decode it, and `state`."""
+    return (
+        joined.join(F.broadcast(watermarks), _PLACE, "left")
+        .withColumn("ending", readable_ending())
+        .withColumn(
+            "purged", F.coalesce(F.col("enqueue_id") <= F.col("purged_through"), F.lit(False))
+        )
+        .withColumn(
+            "state", state_of(*map(F.col, ("ending", "delivered_at", "published", "purged")))
         )
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
@@ -11,9 +12,12 @@ from postroad.domain.attempts import OutcomeCount
 from postroad.domain.bounces import BounceClass
 from postroad.domain.instants import optional_instant
 from postroad.domain.mail import OutcomeKind
+from postroad.errors import InvalidInput
+from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.lines import TraceLine
 from postroad.pipeline.spark.ranges import within
+from postroad.settings import AddressKind
 
 _MOMENTS = ("accepted_at", "enqueued_at", "due_at", "delivered_at", "ended_at")
 _PLAIN = (
@@ -30,6 +34,20 @@ def of_mail(identifier: str) -> Column:
 def of_address(kept: str) -> Column:
     """Whether an entry is of a mail from or to this address, as the lake keeps it."""
     return (F.col("sender") == kept) | F.array_contains("recipients", kept)
+
+
+def wanted_by(what: str, kind: AddressKind, key: bytes) -> Column:
+    """Return the condition of an entry that is asked for by an id or an address. `kind`, `key`: how
+    the lake keeps addresses. Raises: InvalidInput for what is neither, or not kept."""
+    try:
+        return of_mail(str(UUID(what)))
+    except ValueError:
+        pass
+    if kind is AddressKind.NONE:
+        raise InvalidInput("the lake keeps no addresses (POSTROAD_PIPELINE_ADDRESSES): give an id")
+    if "@" not in what:
+        raise InvalidInput(f"{what!r} is neither an id nor an address")
+    return of_address(what if kind is AddressKind.PLAIN else hashed_address(what, key))
 
 
 def trace(entries: DataFrame, stretch: Stretch, wanted: Column) -> tuple[TraceLine, ...]:

@@ -10,23 +10,20 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from postroad.domain.instants import optional_instant
 from postroad.domain.mail import OutcomeKind
 from postroad.pipeline.coverage import Stretch
-from postroad.pipeline.lines import TrafficLine
+from postroad.pipeline.lines import TRAFFIC_PARTS, TrafficLine
 from postroad.pipeline.spark.movements import ACCEPTED, REJECTED, REMOVED, movements
-
-PARTS = ("hour", "sender_domain", "domain", "site")
-"""What traffic can be asked by."""
 
 _SHARES = (0.5, 0.95, 0.99)
 
 
 def traffic(
-    entries: DataFrame, stretch: Stretch, by: Collection[str] = PARTS
+    entries: DataFrame, stretch: Stretch, by: Collection[str] = TRAFFIC_PARTS
 ) -> tuple[TrafficLine, ...]:
     """Return what happened in a stretch of time, by these parts, in their order; without parts, one
     line."""
     hour = F.unix_micros(F.date_trunc("hour", "at"))  # no local time of Python's
     found = movements(entries, stretch).withColumn("hour", hour)
-    parts = [each for each in PARTS if each in by]
+    parts = [each for each in TRAFFIC_PARTS if each in by]
     lines = found.groupBy(*parts).agg(*_measures())
     ordered = lines.orderBy(*parts) if parts else lines
     return tuple(map(_line, ordered.collect()))
@@ -61,7 +58,7 @@ def _sum(condition: Column, number: Column, name: str) -> Column:
 
 
 def _line(row: Row) -> TrafficLine:
-    values = dict.fromkeys(PARTS) | row.asDict()
+    values = dict.fromkeys(TRAFFIC_PARTS) | row.asDict()
     hour, waited = optional_instant(values.pop("hour")), values.pop("waited")
     p50, p95, p99 = (each / 1000 for each in waited) if waited else (None, None, None)
     return TrafficLine(hour=hour, **values, p50=p50, p95=p95, p99=p99)

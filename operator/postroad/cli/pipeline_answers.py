@@ -1,0 +1,97 @@
+"""`postroad pipeline traffic`, `destinations`, `trace`, `advise`: what a queue's lake answers."""
+
+from __future__ import annotations
+
+import click
+
+from postroad.cli.pipeline_lake import AskedLake, lake_job
+from postroad.cli.pipeline_options import address_key
+from postroad.configuration.evidence import observe
+from postroad.distributed.timing import Timing
+from postroad.domain.configuration.history import replay
+from postroad.errors import HistoryMissing
+from postroad.pipeline.lines import (
+    TRAFFIC_PARTS,
+    DestinationLine,
+    JobAnswer,
+    TraceLine,
+    TrafficLine,
+)
+from postroad.pipeline.sizing import AdviceLine, sizing
+
+
+@click.command()
+@click.option(
+    "--by",
+    multiple=True,
+    type=click.Choice([*TRAFFIC_PARTS, "nothing"]),
+    help="One line for each value of this; repeatable; default: by all. `nothing`: one line.",
+)
+@lake_job
+async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLine]:
+    """Who sent how much where: recipients that were accepted, delivered, deferred, rejected and
+    removed, attempts, bytes, and the time to delivery."""
+    from postroad.pipeline.spark.claimed_lake import in_thread
+    from postroad.pipeline.spark.traffic import traffic as find
+
+    coverage = await asked.coverage()
+    parts = by or TRAFFIC_PARTS
+    lines = await in_thread(find, asked.lake.entries(), coverage.stretch, parts)
+    return JobAnswer("traffic", coverage, lines)
+
+
+@click.command()
+@lake_job
+async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
+    """How each destination answers: rates, the commonest reasons, what was delivered on a retry,
+    and what is out of line with the 7 days before."""
+    from postroad.pipeline.spark.claimed_lake import in_thread
+    from postroad.pipeline.spark.destinations import destinations as find
+
+    coverage = await asked.coverage()
+    lines = await in_thread(find, asked.lake.entries(), coverage.stretch)
+    return JobAnswer("destinations", coverage, lines)
+
+
+@click.command()
+@click.argument("what", metavar="ADDRESS|ID")
+@lake_job
+async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
+    """What became of a mail, by its mail id or one of its enqueue ids, or of all mails from or to
+    an address: every entry of them, in the lake and in the view. Without --from, since the lake
+    began."""
+    from postroad.pipeline.spark.address_columns import column_of
+    from postroad.pipeline.spark.claimed_lake import in_thread
+    from postroad.pipeline.spark.tracing import trace as find
+    from postroad.pipeline.spark.tracing import wanted_by
+    from postroad.pipeline.spark.view_entries import with_view
+
+    settings = asked.opened.settings
+    key = address_key(settings)
+    wanted = wanted_by(what, settings.pipeline.addresses, key)
+    coverage = await asked.coverage(length=None)
+    tables = asked.opened.view_tables()
+    kept = column_of(settings.pipeline.addresses, key)
+    last = asked.now + Timing().skew
+    entries, coverage = await with_view(
+        asked.opened.session, asked.lake, tables, kept, coverage, last
+    )
+    return JobAnswer("trace", coverage, await in_thread(find, entries, coverage.stretch, wanted))
+
+
+@click.command()
+@lake_job
+async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
+    """The sliceWindow, bucketCount and updateBrowseStartPace that suit the mail that the queue has
+    had, with reasons. Nothing is applied. Without --from, since the lake began."""
+    from postroad.pipeline.spark.claimed_lake import in_thread
+    from postroad.pipeline.spark.slice_counts import slice_counts
+
+    coverage = await asked.coverage(length=None)
+    present = replay(asked.opened.queue.events)
+    if present is None:
+        raise HistoryMissing("the configuration history has no configuration")
+    counts = await in_thread(slice_counts, asked.lake.slice_lines(), coverage.stretch)
+    seen = await observe(asked.opened.queue.view)
+    lines = sizing(present.configuration, counts, seen.hosts, seen.row_bytes)
+    return JobAnswer("advise", coverage, lines)

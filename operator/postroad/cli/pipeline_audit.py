@@ -1,0 +1,103 @@
+"""`postroad pipeline audit`: what is wrong between the servers of a queue, and its repair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+
+import click
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap import open_queue
+from postroad.bootstrap.archiving import list_keys
+from postroad.cli.escaping import escaped, json_line
+from postroad.cli.pipeline_options import master_option, open_with_spark
+from postroad.cli.pipeline_summary import write_summary
+from postroad.cli.queue_options import json_option, queue_option
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.distributed.timing import Timing
+from postroad.pipeline.coverage import Coverage, Stretch
+from postroad.pipeline.findings import FindingKind, FindingLine, FindingSummary, summaries
+from postroad.pipeline.lines import JobAnswer, Line
+
+SHOWN = 10
+"""Findings of each kind that the text names; JSON has all."""
+
+
+@click.command()
+@queue_option
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Delete orphans, make dead letters of mail without bytes, give waiting mail new messages"
+    " where some are lost; the rest is only named.",
+)
+@master_option
+@json_option
+def audit(url: str, repair: bool, master: str, as_json: bool) -> None:
+    """Compare objects, dead letters, rows, marks and messages of a distributed queue: bytes that no
+    mail needs, waiting mail without bytes, marks without rows, rows where they do not belong, rows
+    that vanished, and at least how many messages are lost.
+
+    Without --repair, nothing is written. What was accepted less than an hour before is no finding,
+    nor are objects younger than the longest upload (6 hours).
+    """
+    coverage, findings, repaired = asyncio.run(_audit(url, repair, master))
+    counts = summaries(findings, repaired)
+    if as_json:
+        lines: list[Line] = [*counts, *findings]
+        for document in JobAnswer("audit", coverage, lines).documents():
+            click.echo(json_line(document))
+        return
+    click.echo(escaped(_text(coverage, counts, findings)))
+
+
+def _text(
+    coverage: Coverage, counts: tuple[FindingSummary, ...], findings: tuple[FindingLine, ...]
+) -> str:
+    shown: Counter[FindingKind] = Counter()
+    examples = []
+    for each in findings:
+        shown[each.kind] += 1
+        if shown[each.kind] <= SHOWN:
+            examples.append(each)
+    more = {kind: count - SHOWN for kind, count in shown.items() if count > SHOWN}
+    notes = [
+        f"and {count} more of: {kind.value} (--json names all)" for kind, count in more.items()
+    ]
+    parts = [JobAnswer("audit", coverage, counts).text()]
+    if examples:
+        parts += ["", JobAnswer("audit", coverage, examples).text(), *notes]
+    return "\n".join(parts)
+
+
+async def _audit(
+    url: str, repairs: bool, master: str
+) -> tuple[Coverage, tuple[FindingLine, ...], Mapping[FindingKind, int]]:
+    async with open_with_spark(url, master) as opened:
+        from postroad.pipeline.spark.audit_run import Audit, AuditedQueue, repair
+
+        queue, settings = opened.queue, opened.settings
+        audited_queue = AuditedQueue(
+            name=queue.name,
+            tables=opened.view_tables(),
+            broker=queue.servers.broker(queue.name),
+            blobs=queue.servers.blobs(queue.bucket),
+            row_lifetime=queue.row_lifetime,
+            lister=partial(list_keys, queue.bucket),
+        )
+        async with open_queue(url, settings=settings) as engine:
+            assert isinstance(engine, DistributedQueue)
+            await engine.check_owner()
+            job = Audit(opened.session, audited_queue, MachineClock(), Timing())
+            audited = await job.run()
+            repaired = await repair(engine, audited) if repairs else {}
+        if not audited.is_counted:
+            click.echo("postroad: RabbitMQ did not report all messages: none was counted", err=True)
+        counts = {each.kind.value: each.found for each in summaries(audited.findings, repaired)}
+        left = sum(counts.values()) - sum(repaired.values())
+        write_summary(settings.pipeline.summary_file, counts, findings=left)
+        coverage = Coverage(Stretch(audited.first, audited.times.young))
+        return coverage, audited.findings, repaired

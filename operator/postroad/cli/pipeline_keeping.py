@@ -1,0 +1,139 @@
+"""`postroad pipeline export` and `forget`: what a lake gives away, and what it keeps no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.cli.pipeline_lake import opened_lake
+from postroad.cli.pipeline_options import INSTANT, address_key, master_option
+from postroad.cli.queue_options import json_option, queue_option, say
+from postroad.domain.durations import parse_duration
+from postroad.domain.identifiers import EPOCH
+from postroad.errors import InvalidInput
+
+
+class Age(click.ParamType[timedelta]):
+    """Whole days such as `400d`, or a duration of hours and less."""
+
+    name = "age"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        age = _age(value)
+        if not timedelta(0) < age < datetime.now(UTC) - EPOCH:
+            self.fail(f"{value!r} is no age: write days as in 400d, or hours as in 36h", param, ctx)
+        return age
+
+
+def _age(text: str) -> timedelta:
+    """Return an age; 0 for what is none."""
+    days = text.removesuffix("d")
+    try:
+        if days != text and days.isascii() and days.isdigit():
+            return timedelta(days=int(days))
+        return parse_duration(text)
+    except (InvalidInput, OverflowError):
+        return timedelta(0)
+
+
+TABLES, KINDS = ("entries", "slices", "runs"), ("parquet", "json")
+
+
+@click.command()
+@click.argument("folder", metavar="DIR")
+@queue_option
+@click.option("--table", type=click.Choice(TABLES), default=TABLES[0], show_default=True)
+@click.option("--format", "kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True)
+@click.option("--from", "first", type=INSTANT, help="From then on; default: a day before --to.")
+@click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
+@master_option
+@json_option
+def export(
+    folder: str,
+    url: str,
+    table: str,
+    kind: str,
+    first: datetime | None,
+    before: datetime | None,
+    master: str,
+    as_json: bool,
+) -> None:
+    """Write a table of the lake into a new directory, or a folder of any store that Spark knows, as
+    Parquet or as JSON lines. Addresses are as the lake keeps them."""
+    place = _place(folder)
+    count, notes = asyncio.run(_export(url, master, (first, before), (table, place, kind)))
+    lines = (f"exported {count} {table} to {folder}", *(f"note: {each}" for each in notes))
+    values = {"table": table, "folder": folder, "count": count, "notes": list(notes)}
+    say(values, as_json=as_json, text="\n".join(lines))
+
+
+def _place(folder: str) -> str:
+    """Return the URI of a folder. Raises: InvalidInput for a directory that exists."""
+    if urlsplit(folder).scheme:
+        return folder
+    path = Path(folder).absolute()
+    if path.exists():
+        raise InvalidInput(f"{folder} exists: name a new directory")
+    return path.as_uri()
+
+
+async def _export(
+    url: str,
+    master: str,
+    asked: tuple[datetime | None, datetime | None],
+    wanted: tuple[str, str, str],
+) -> tuple[int, tuple[str, ...]]:
+    from postroad.pipeline.spark.claimed_lake import in_thread
+    from postroad.pipeline.spark.exporting import export as write
+
+    table, place, kind = wanted
+    async with opened_lake(url, master, asked) as lake:
+        coverage = await lake.coverage()
+        count = await in_thread(write, lake.lake, table, coverage.stretch, place, kind)
+        return count, coverage.sentences()
+
+
+@click.command()
+@click.argument("address", required=False)
+@queue_option
+@click.option("--older-than", "age", type=Age(), help="What was queued so long ago, e.g. 400d.")
+@master_option
+@json_option
+def forget(
+    address: str | None, url: str, age: timedelta | None, master: str, as_json: bool
+) -> None:
+    """Forget an address, or what is older than an age: the lake is rewritten, and its former states
+    are deleted at once.
+
+    Of an address, the entries stay without it, so that traffic stays true. It is forgotten plain
+    and as the hash by the present key. The view keeps its rows until they are cleaned, and a later
+    run of the archive copies those that the lake does not have for good yet: forget it again then.
+    """
+    if (address is None) == (age is None):
+        raise click.UsageError("name an ADDRESS, or give --older-than")
+    count = asyncio.run(_forget(url, master, address, age))
+    what = "entries forgotten" if address is None else "entries without the address now"
+    say({"entries": count}, as_json=as_json, text=f"{count} {what}")
+
+
+async def _forget(url: str, master: str, address: str | None, age: timedelta | None) -> int:
+    from postroad.pipeline.spark import forgetting
+
+    async with opened_lake(url, master, (None, None)) as lake:
+        if age is not None:
+            what = forgetting.older_than(age, lake.now)
+        else:
+            key = address_key(lake.opened.settings)
+            what = forgetting.of_address(address or "", key or None)
+        run = await forgetting.forget(lake.lake, lake.opened.queue.view, MachineClock(), what)
+        return run.counts["entries"]

@@ -1,0 +1,120 @@
+"""A queue's lake, open for one job, and how its answer is printed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.cli.escaping import escaped, json_line
+from postroad.cli.pipeline_options import (
+    INSTANT,
+    QueueWithSpark,
+    master_option,
+    open_with_spark,
+)
+from postroad.cli.queue_options import json_option, queue_option
+from postroad.domain.instants import rfc3339
+from postroad.errors import InvalidInput
+from postroad.pipeline.coverage import Coverage, Stretch
+from postroad.pipeline.lines import JobAnswer
+
+if TYPE_CHECKING:
+    from postroad.pipeline.spark.lake import LakeTables
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLake:
+    """The lake that a job answers from. `asked`: the stretch as the options name it, where either
+    end may be open."""
+
+    opened: QueueWithSpark
+    lake: LakeTables
+    asked: tuple[datetime | None, datetime | None]
+    now: datetime
+
+    async def coverage(self, length: timedelta | None = DAY) -> Coverage:
+        """Return the stretch that is asked about: until now, and of this length or from the lake's
+        first slice on, unless options name its ends; and how far the lake covers it. Raises:
+        InvalidInput for one that ends before it begins, ViewError, JobFailed."""
+        from postroad.pipeline.spark.claimed_lake import in_thread
+        from postroad.pipeline.spark.extent import extent_of
+
+        extent = await in_thread(extent_of, self.lake)
+        before = self.asked[1] or self.now
+        begin = before - length if length is not None else min(extent.begun or before, before)
+        first = self.asked[0] or begin
+        if before < first:
+            raise InvalidInput(f"--to ({rfc3339(before)}) lies before --from ({rfc3339(first)})")
+        archived = (await self.opened.queue.view.limits()).archived_through
+        return extent.coverage(Stretch(first, before), archived)
+
+
+LakeJob = Callable[..., Coroutine[Any, Any, JobAnswer[Any]]]
+
+
+def lake_job(job: LakeJob) -> Callable[..., None]:
+    """Run a job over the lake of `--queue`, passed as `asked`, and print its answer."""
+
+    @queue_option
+    @click.option("--from", "first", type=INSTANT, help="From then on; default: a day before --to.")
+    @click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
+    @master_option
+    @json_option
+    @wraps(job)
+    def run(
+        url: str,
+        first: datetime | None,
+        before: datetime | None,
+        master: str,
+        as_json: bool,
+        **options: Any,
+    ) -> None:
+        async def answer() -> JobAnswer[Any]:
+            async with opened_lake(url, master, (first, before)) as asked:
+                return await job(asked=asked, **options)
+
+        say_answer(asyncio.run(answer()), as_json=as_json)
+
+    return run
+
+
+@asynccontextmanager
+async def opened_lake(
+    url: str, master: str, asked: tuple[datetime | None, datetime | None]
+) -> AsyncIterator[AskedLake]:
+    """Open the lake of a queue by its URL, with Spark. Raises: NotInstalled, InvalidQueueURL,
+    QueueNotFound, LakeNotFound, LakeTooNew, JobFailed, ServerError."""
+    async with open_with_spark(url, master) as opened:
+        from postroad.pipeline.spark.claimed_lake import in_thread
+        from postroad.pipeline.spark.lake import open_lake
+        from postroad.pipeline.spark.servers import lake_folder, s3_settings
+
+        queue = opened.queue
+        folder, store = lake_folder(queue.bucket, queue.name), s3_settings(queue.s3)
+        lake = await in_thread(open_lake, opened.session, folder, store)
+        yield AskedLake(opened, lake, asked, MachineClock().now())
+
+
+def say_answer(answer: JobAnswer[Any], *, as_json: bool) -> None:
+    """Print an answer: JSON lines, or a table below what it is about, with what it lacks last."""
+    if as_json:
+        for document in answer.documents():
+            click.echo(json_line(document))
+        return
+    first, before = map(rfc3339, answer.coverage.stretch)
+    parts = (
+        f"{answer.job} from {first} until {before}",
+        answer.text() or "nothing",
+        *(f"note: {each}" for each in answer.coverage.sentences()),
+    )
+    click.echo(escaped("\n".join(parts)))

@@ -1,0 +1,90 @@
+"""The job `forget`: an address, or what is old, goes from the lake and from its former states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from uuid import uuid4
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
+
+from postroad.domain.instants import instant
+from postroad.domain.slices import slice_of
+from postroad.pipeline.addresses import hashed_address
+from postroad.pipeline.archive_claim import ArchiveClaim
+from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.claimed_lake import in_thread
+from postroad.pipeline.spark.lake import LakeTables
+from postroad.ports.clock import Clock
+from postroad.ports.view import View
+
+JOB = "forget"
+
+Forgetting = Callable[[LakeTables], int]
+"""Rewrites tables of the lake; returns how many entries it changed or deleted."""
+
+
+async def forget(lake: LakeTables, view: View, clock: Clock, forgetting: Forgetting) -> Run:
+    """Rewrite the lake, and delete its former states with every file that only they have. Holds the
+    archive's claim, so that nothing else writes. May be stopped and repeated. Raises:
+    ArchiveUnderWay, JobFailed, CredentialsRefused, LakeTooNew, ViewError."""
+    run_id, began = uuid4(), clock.now()
+    async with ArchiveClaim(view, clock, run_id) as claim:
+        await in_thread(lake.create)
+        count = await in_thread(forgetting, lake)
+        run = Run(run_id, JOB, began, clock.now(), {"entries": count})
+        await claim.renew()
+        await in_thread(lake.put_run, run)
+        await claim.renew()
+        await in_thread(lake.drop_states)
+        return run
+
+
+def of_address(address: str, key: bytes | None) -> Forgetting:
+    """Forget an address, plain and hashed by this key (None: there is none): sender or recipient
+    of an entry that it is, is null then. The entry stays, so that counts stay true."""
+    return partial(_forget_address, address=address, key=key)
+
+
+def older_than(age: timedelta, now: datetime) -> Forgetting:
+    """Delete the entries of slices that started before a day, so long ago."""
+    return partial(_forget_old, day=slice_of(now - age, timedelta(days=1)))
+
+
+def _forget_address(lake: LakeTables, address: str, key: bytes | None) -> int:
+    def forgotten(kept: Column) -> Column:
+        return F.when(~_is(kept, address, key), kept)
+
+    entries = lake.entries()
+    is_meant = _is(F.col("sender"), address, key) | F.exists(
+        "recipients", lambda each: _is(each, address, key)
+    )
+    found = entries.where(is_meant).groupBy(F.unix_micros("slice_start").alias("start")).count()
+    counts = {instant(row["start"]): row["count"] for row in found.collect()}
+    if counts:
+        lines = entries.withColumn("sender", forgotten(F.col("sender"))).withColumn(
+            "recipients", F.transform("recipients", forgotten)
+        )
+        lake.rewrite_entries(lines, counts)
+    return sum(counts.values())
+
+
+def _is(kept: Column, address: str, key: bytes | None) -> Column:
+    """Whether what is kept of an address is this one, however its domain is spelt."""
+    local, at, domain = address.rpartition("@")
+    spelt = kept == address
+    if at:
+        domain_of_it = F.substring_index(kept, "@", -1)
+        local_of_it = kept.substr(F.lit(1), F.length(kept) - F.length(domain_of_it))
+        spelt |= (local_of_it == f"{local}@") & (F.lower(domain_of_it) == domain.lower())
+    if key is not None:
+        spelt |= kept == hashed_address(address, key)
+    return F.coalesce(spelt, F.lit(False))
+
+
+def _forget_old(lake: LakeTables, day: datetime) -> int:
+    count: int = lake.entries().where(F.col("slice_start") < F.lit(day)).count()
+    lake.drop_before(day)
+    return count
