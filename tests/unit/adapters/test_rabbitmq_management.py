@@ -22,23 +22,20 @@ async def two_nodes(_: web.Request) -> web.Response:
     return web.json_response([{"name": each, "running": runs} for each, runs in running.items()])
 
 
+QUEUES: list[dict[str, object]] = [
+    {"name": "whole", "members": ["a", "b"], "online": ["a"], "effective_policy_definition": []},
+    {"name": "headless", "members": ["a"], "effective_policy_definition": {"max-length": 9}},
+    {"name": "classic"},
+]
+
+
 async def three_queues(_: web.Request) -> web.Response:
-    return web.json_response(
-        [
-            {
-                "name": "whole",
-                "members": ["a", "b"],
-                "online": ["a"],
-                "effective_policy_definition": [],
-            },
-            {
-                "name": "headless",
-                "members": ["a"],
-                "effective_policy_definition": {"max-length": 9},
-            },
-            {"name": "classic"},
-        ]
-    )
+    return web.json_response(QUEUES)
+
+
+async def one_queue(request: web.Request) -> web.Response:
+    named = [each for each in QUEUES if each["name"] == request.match_info["name"]]
+    return web.json_response(named[0] if named else {}, status=200 if named else 404)
 
 
 @pytest.fixture
@@ -51,6 +48,7 @@ async def url(certificates: Certificates) -> AsyncIterator[str]:
     application = web.Application()
     application.router.add_get("/api/nodes", two_nodes)
     application.router.add_get("/api/queues/{vhost}", three_queues)
+    application.router.add_get("/api/queues/{vhost}/{name}", one_queue)
     runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "localhost", 0, ssl_context=certificates.server_context())
@@ -82,6 +80,11 @@ async def test_quorum_queues_are_those_with_members_and_have_the_keys_of_their_p
     assert await api.quorum_queues() == [
         QuorumQueue("whole", ("a", "b"), ("a",)),
         QuorumQueue("headless", ("a",), (), frozenset({"max-length"})),
+    ]
+    assert [await api.quorum_queue(each) for each in ("whole", "classic", "none")] == [
+        QuorumQueue("whole", ("a", "b"), ("a",)),
+        None,
+        None,
     ]
     await api.close()
 

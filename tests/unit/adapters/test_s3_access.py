@@ -20,7 +20,7 @@ from postroad.adapters.s3 import objects, store
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.codes import error_of
 from postroad.adapters.s3.objects import Objects
-from postroad.adapters.s3.store import Store
+from postroad.adapters.s3.store import OPEN_BUCKETS, Store
 from postroad.errors import (
     BlobMissing,
     BlobsRefused,
@@ -131,6 +131,19 @@ async def test_the_clients_trust_the_authorities_of_the_access(tmp_path: Path) -
 async def test_a_bucket_has_its_objects_once(made: Store) -> None:
     assert made.objects("a") is made.objects("a")
     assert made.objects("a") is not made.objects("b")
+
+
+async def test_the_buckets_that_were_used_last_have_clients(made: Store) -> None:
+    """An operator has a thousand."""
+    first, second = made.objects("first"), made.objects("second")
+    for number in range(OPEN_BUCKETS - 2):
+        made.objects(f"bucket-{number}")
+        assert made.objects("first") is first
+
+    made.objects("one more")
+
+    assert made.objects("first") is first
+    assert made.objects("second") is not second
 
 
 async def test_a_closed_store_takes_no_requests(made: Store) -> None:

@@ -76,8 +76,8 @@ class Vhost:
         if self.management is None:
             return
         try:
-            ours = {each.name for each in wanted.queues}
-            queues = [each for each in await self.management.quorum_queues() if each.name in ours]
+            names = [each.name for each in wanted.queues]
+            queues = [each for name in names if (each := await self.management.quorum_queue(name))]
             if all(len(each.members) >= SAFE_COPIES for each in queues):
                 return
             running = await self.management.nodes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from postroad.adapters.s3 import buckets, emptying
-from postroad.adapters.s3.objects import SILENCE
+from postroad.adapters.s3.objects import SILENCE, Objects
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import upload
 from postroad.batching import Batcher
@@ -24,13 +24,16 @@ class S3Blobs:
     def __init__(self, store: Store, bucket: str) -> None:
         self._store = store
         self._bucket = bucket
-        self._objects = store.objects(bucket)
         self._deleting: Batcher[None, str, PostroadError | None] = Batcher(
             self._delete_batch,
             lambda: BlobsUnavailable("the object store did not answer others in time"),
             most=MOST_TOGETHER,
             max_wait=SILENCE,
         )
+
+    @property
+    def _objects(self) -> Objects:
+        return self._store.objects(self._bucket)
 
     async def put(self, key: str, content: Content, limit_bytes: int | None = None) -> Stored:
         return await upload(self._store, self._objects, self._bucket, key, content, limit_bytes)

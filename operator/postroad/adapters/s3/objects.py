@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
+from functools import cached_property
 from typing import Literal
 
 import obstore
@@ -64,12 +65,26 @@ class Objects:
     """The objects of one bucket. Safe to use concurrently. `guard` is asked before each write."""
 
     def __init__(self, access: Access, bucket: str, guard: Guard | None = None) -> None:
+        """Open nothing yet. Raises: TlsRefused."""
+        self._access, self._bucket = access, bucket
         self._guard = guard or _no_guard
-        self._reading = _opened(access, bucket, {"read_timeout": SILENCE})
-        self._writing = _opened(access, bucket, {})
-        # Else obstore sends DeleteObjects for a single deletion too, which some stores lack.
-        self._singly = _opened(access, bucket, {"read_timeout": SILENCE}, disable_bulk_delete=True)
         self._deletes_many = True
+        if access.ca_file is not None:
+            authorities(access.ca_file)
+
+    @cached_property
+    def _reading(self) -> S3Store:
+        return _opened(self._access, self._bucket, {"read_timeout": SILENCE})
+
+    @cached_property
+    def _writing(self) -> S3Store:
+        return _opened(self._access, self._bucket, {})
+
+    @cached_property
+    def _singly(self) -> S3Store:
+        """Else obstore sends DeleteObjects for a single deletion too, which some stores lack."""
+        options = {"read_timeout": SILENCE}
+        return _opened(self._access, self._bucket, options, disable_bulk_delete=True)
 
     async def put(self, key: str, body: bytes) -> None:
         """Store one object in one request. Raises: BlobsError, CredentialsRefused."""
@@ -167,7 +182,11 @@ def _no_guard() -> None:
 
 
 def _opened(
-    access: Access, bucket: str, timeouts: dict[str, object], *, disable_bulk_delete: bool = False
+    access: Access,
+    bucket: str,
+    timeouts: Mapping[str, object],
+    *,
+    disable_bulk_delete: bool = False,
 ) -> S3Store:
     options: dict[str, object] = {
         "connect_timeout": timedelta(seconds=3),
