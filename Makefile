@@ -86,11 +86,11 @@ bench: setup ## measure side by side with a peer, or with what was calculated (R
 	$(PY) -m bench $(ROOM)
 
 # One run by default; see docs/chaos.md for what else can be said.
-BACKEND := memory
-SEED := 1
-SEEDS := 1
-SECONDS := $(if $(filter memory,$(BACKEND)),3600,300)
-MINUTES := 0
+BACKEND ?= memory
+SEED ?= 1
+SEEDS ?= 1
+SECONDS ?= $(if $(filter memory,$(BACKEND)),3600,300)
+MINUTES ?= 0
 chaos: setup ## look for lost, returned and repeated mail under drawn faults (BACKEND= SEED= SEEDS= SECONDS= FAULTS= BITE=)
 	$(if $(filter single,$(BACKEND)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
 	eval "$$(cd tests && $(PYTHON) -m stack env)"; \

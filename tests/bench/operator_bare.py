@@ -130,12 +130,12 @@ class BareClients:
             each: session.prepare(each.cql.replace("{keyspace}", keyspace)) for each in _STATEMENTS
         }
         self._makers = [BareQueueMaker(site, session, prepared) for _ in range(at_once)]
-        self._makers[0].declare(topology.SHARED)
 
     def make(self, names: Sequence[QueueName]) -> float:
-        """Make queues; return the seconds that it took."""
+        """Make queues, and what they share; return the seconds that it took."""
         left = iter(names)
         began = time.perf_counter()
+        self._makers[0].declare(topology.SHARED)
         with ThreadPoolExecutor(len(self._makers)) as threads:
             for each in [threads.submit(_make_all, maker, left) for maker in self._makers]:
                 each.result()

@@ -91,12 +91,12 @@ async def measure() -> list[Result]:
             await site.until_ready(QUEUE_CLUSTER, "main")
             going = QueueName(site.namespace, "going")
             neighbour = QueueName(site.namespace, "neighbour")
-            await _fill(site, going, MAILS, with_bytes=True)
-            await _fill(site, neighbour, NEIGHBOUR, with_bytes=False)
+            await fill(site, going, MAILS, with_bytes=True)
+            await fill(site, neighbour, NEIGHBOUR, with_bytes=False)
             return await _measured(site, going, neighbour)
 
 
-async def _fill(site: Site, name: QueueName, mails: int, *, with_bytes: bool) -> None:
+async def fill(site: Site, name: QueueName, mails: int, *, with_bytes: bool) -> None:
     """Write a long queue before its MailQueue is applied, which then takes it over."""
     began = time.monotonic()
     given = {**site.variables, "POSTROAD_S3_BUCKET": name.bucket("postroad-")}

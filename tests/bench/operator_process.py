@@ -17,7 +17,7 @@ from stack.processes import MARKER
 from support.cpu_time import cpu_seconds
 from support.programs import Program
 
-START_SECONDS = 60.0
+START_SECONDS = 180.0
 WANTED = re.compile(
     r"postroad_(kubernetes_requests_total|reconciles_total|workqueue_depth|operator_leader)[{ ]"
 )

@@ -20,6 +20,7 @@ from bench import (
     operator_scale,
     operator_schema,
     operator_setup,
+    operator_waiting,
 )
 from bench.results import Result, progress
 from postroad.telemetry import logs
@@ -31,6 +32,7 @@ CASES: dict[str, Callable[[], Awaitable[list[Result]]]] = {
     "deletion": operator_deletion.measure,
     "rotation": operator_rotation.measure,
     "leaders": operator_leaders.measure,
+    "waiting": operator_waiting.measure,
 }
 
 

@@ -43,7 +43,7 @@ RATE = float(os.environ.get("RATE", "10"))
 READY_SECONDS, DRAIN_SECONDS = 120.0, 300.0
 RENEWED = ("rabbitmq", "cassandra")
 NAME = "outgoing"
-CONTENT = b"Subject: while logins rotate\r\n\r\n" + b"x" * 2000 + b"\r\n"
+CONTENT = b"Subject: while logins rotate\r\n\r\n" + (b"x" * 78 + b"\r\n") * 25
 
 
 @dataclass
@@ -53,6 +53,10 @@ class Submitted:
     accepted: list[str] = field(default_factory=list)
     refused: int = 0
 
+    @property
+    def sent(self) -> int:
+        return len(self.accepted) + self.refused
+
     def send(self, port: int, until: float) -> None:
         """Send mail after mail until an instant, each in its time. Blocks."""
         sender, number, began = Sender("127.0.0.1", port), 0, time.monotonic()
@@ -61,15 +65,21 @@ class Submitted:
             recipient = f"mail-{number}@dest.example"
             try:
                 reply = sender.send(SampleMail("a@origin.example", [recipient], CONTENT))
-            except (OSError, smtplib.SMTPException):
-                self.refused += 1
+            except (OSError, smtplib.SMTPException) as error:
+                self._refuse(repr(error))
             else:
                 if reply.code == 250:
                     self.accepted.append(recipient)
                 else:
-                    self.refused += 1
+                    self._refuse(f"{reply.code} {reply.text}")
             time.sleep(max(0.0, began + number / RATE - time.monotonic()))
         sender.close()
+
+    def _refuse(self, why: str) -> None:
+        """Count a mail that was not accepted; print why, the first ten times."""
+        self.refused += 1
+        if self.refused <= 10:
+            print(f"not accepted: {why}", file=sys.stderr, flush=True)
 
 
 class Rotation:
