@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 import stack
 from postroad.adapters.kubernetes.access import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import FIELD_MANAGER, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.api import FIELD_MANAGER
 from stack.control_plane import ControlPlane
 from stack.server import State
 from support.crds import install_crds
+from support.namespaces import new_namespace
 from support.running_operator import Running
-
-NO_FINALIZERS = {"metadata": {"finalizers": None}}
 
 
 @pytest.fixture(scope="session")
@@ -56,20 +53,6 @@ async def operator_namespace(api: ApiServer) -> AsyncIterator[str]:
     """A namespace for the operator's Lease, where another than the queues' is needed."""
     async with new_namespace(api) as name:
         yield name
-
-
-@asynccontextmanager
-async def new_namespace(api: ApiServer) -> AsyncIterator[str]:
-    """Make a namespace, yield its name, and remove it."""
-    name = f"test-{uuid4().hex[:8]}"
-    created = await api.create(
-        NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    )
-    yield name
-    for kind in (MAIL_QUEUE, QUEUE_CLUSTER):
-        for left in await api.list(kind, name):  # the operator that would let them go has ended
-            await api.patch(kind, name, left["metadata"]["name"], NO_FINALIZERS)
-    await api.delete(NAMESPACE, created)
 
 
 @pytest.fixture

@@ -83,7 +83,7 @@ class Forwarder:
             target_reader, target_writer = await self._open()
             try:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(self._copy(reader, target_writer))
+                    group.create_task(self._send(reader, target_writer))
                     group.create_task(self._copy(target_reader, writer))
                 for end in (target_writer, writer):
                     end.close()
@@ -98,6 +98,10 @@ class Forwarder:
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection(*self._target)
+
+    async def _send(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Copy what a client sends."""
+        await self._copy(reader, writer)
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await reader.read(CHUNK_BYTES):

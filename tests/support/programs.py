@@ -28,13 +28,14 @@ class Program:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         before: Sequence[str] = (),
+        module: str = "postroad",
     ) -> Program:
         """Start one; its log goes into a file of `folder`. `before` is a command that runs the
-        command behind it."""
+        command behind it, `module` what stands in for postroad."""
         log = folder / f"{arguments[0]}-{len(list(folder.iterdir()))}.log"
         with log.open("wb") as stream:
             process = await asyncio.create_subprocess_exec(
-                *(*before, sys.executable, "-m", "postroad", *arguments),
+                *(*before, sys.executable, "-m", module, *arguments),
                 stdin=DEVNULL,
                 stdout=stream,
                 stderr=stream,

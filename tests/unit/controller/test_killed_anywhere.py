@@ -19,10 +19,9 @@ from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.api import MAIL_QUEUE, SECRET
 from postroad.controller.deletion import Deletion
-from postroad.controller.deletion_progress import DeletionProgress
-from postroad.controller.queue_resource import Queue
 from postroad.domain.names import QueueName
 from postroad.ports.kubernetes import Object
+from support.careless_operator import delete_carelessly
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secret, secrets, view, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -166,15 +165,7 @@ def test_a_kill_at_any_call_changes_nothing_of_the_end(
 
 
 def test_an_order_that_loses_something_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A deletion that takes the finalizer off before it deletes."""
-
-    async def careless(self: Deletion, found: Object) -> None:
-        await self._finalizers.remove(MAIL_QUEUE, found)
-        queue = Queue.of(found)
-        cluster = await self._clusters.for_deletion(queue)
-        await self._step(found, queue, cluster, DeletionProgress.of({}, self._clock.now()))
-
-    monkeypatch.setattr(Deletion, "proceed", careless)
+    monkeypatch.setattr(Deletion, "proceed", delete_carelessly)
 
     _, different = survived(delete)
 
