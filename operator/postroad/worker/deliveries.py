@@ -137,9 +137,10 @@ class Deliverer:
 
     def note(self, item: Item, outcomes: Mapping[str, Outcome], seconds: float) -> None:
         """Count the outcomes of a transmission, and write them into the attempt log: called before
-        `record` and `end`."""
+        `record` and `end`. No seconds: there was none, because no route was found."""
         self.log_attempt(item, outcomes, seconds)
-        _seconds_of(self.queue).observe(seconds)
+        if seconds:
+            _seconds_of(self.queue).observe(seconds)
         for outcome in outcomes.values():
             _attempts_of(self.queue, outcome.kind).inc()
 

@@ -70,9 +70,6 @@ PATIENCE = timedelta(seconds=30)
 LONGEST_GOODBYE = timedelta(seconds=5)
 """For connections to close at the end."""
 
-MOST_REASONS = 10_000
-"""Destinations that failed, whose reasons are kept."""
-
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
 RESTS = "451 4.4.1 the next hop rests after failures"
@@ -109,7 +106,6 @@ class Driving:
         self._unopened: dict[int, str] = {}
         self._resting: list[tuple[timedelta, int]] = []
         """Jobs of sites that rest for a short time, by when that ends."""
-        self._reasons: dict[str, str] = {}
         self._numbers = count(1)
         self._is_ending = False
         self._changed = asyncio.Event()
@@ -217,22 +213,22 @@ class Driving:
                 _log.info("a next hop rests", queue=self._deliverer.queue, next_hop=destination)
 
     def _assign(self, job: OpenJob, number: int) -> None:
-        job.connection, job.assigned_at = number, self._deliverer.clock.elapsed()
+        now = self._deliverer.clock.elapsed()
+        job.connection, job.assigned_at = number, now
         if (destination := self._unopened.pop(number, None)) is not None:
             self._links.open(number, destination, job.route.hops[destination])
-        if job.ledger.is_over or job.ledger.is_late or self._is_ending:
+        if job.ledger.is_over or job.ledger.is_late(now) or self._is_ending:
             asyncio.get_running_loop().call_soon(self._not_needed, job)
         else:
             self._links.submit(number, job.transmission())
 
     def _not_needed(self, job: OpenJob) -> None:
-        """Take a job off a connection that never had it."""
-        self._end_untried(job, ENDING if self._is_ending else NO_TIME_LEFT)
-
-    def _end_untried(self, job: OpenJob, reason: str) -> None:
+        """Take a job off a connection that never had it; that may have closed meanwhile, so that
+        the job waits again."""
         self._forget(job)
-        job.ledger.not_tried(job.recipients, reason)
+        job.ledger.not_tried(job.recipients, ENDING if self._is_ending else NO_TIME_LEFT)
         self._on(Finished(job.number))
+        self._on(Withdrawn(job.scheduled))
         job.ledger.go_on()
 
     def _put_off(self, job: OpenJob, until: timedelta) -> None:
@@ -243,8 +239,7 @@ class Driving:
             heapq.heappush(self._resting, (until, job.number))
             return
         self._forget(job)
-        names = (name for tier in job.route.site.tiers for name in tier)
-        reason = next((self._reasons[each] for each in names if each in self._reasons), RESTS)
+        reason = self._links.reason(job.route.hops) or RESTS
         job.ledger.not_tried(job.recipients, reason, until)
         job.ledger.go_on()
 
@@ -257,19 +252,11 @@ class Driving:
             case ContentFailed(job, error):
                 self._fail(self._jobs[job], error)
             case ConnectionOpened():
-                self._reasons.pop(link.destination, None)
                 self._on(Established(number))
-            case ConnectionClosed(text, unsaid):
-                self._note_reason(link.destination, text)
+            case ConnectionClosed(_, unsaid):
                 for each in unsaid:
                     self._jobs[each].connection = None
                 self._on(Closed(number) if link.is_open else NotOpened(number))
-
-    def _note_reason(self, destination: str, text: str) -> None:
-        if text:
-            self._reasons[destination] = text
-        while len(self._reasons) > MOST_REASONS:
-            del self._reasons[next(iter(self._reasons))]
 
     def _finish(self, job: OpenJob, outcomes: Mapping[str, Outcome]) -> None:
         """Note the outcomes of a job; what is beyond them goes again at once, as no attempt."""
@@ -323,7 +310,7 @@ class Driving:
             job = self._jobs.get(heapq.heappop(self._resting)[1])
             if job is not None:
                 self._on(Submitted(job.scheduled))
-        for ledger in [each for each in self._ledgers if each.is_late]:
+        for ledger in [each for each in self._ledgers if each.is_late(now)]:
             self._end_late(ledger)
         if self._window is not None and len(self._ledgers) >= self._window:
             self._make_room(now)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +20,10 @@ from postroad.routing.routes import ResolvedHop
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")
+
+
+MOST_REASONS = 10_000
+"""Destinations of which it is kept why the last connection ended."""
 
 
 @dataclass(slots=True)
@@ -43,6 +47,7 @@ class Links:
         self._links: dict[int, Link] = {}
         self._closing: dict[int, Link] = {}
         self._none_left = asyncio.Event()
+        self._reasons: dict[str, str] = {}
 
     def open(self, number: int, destination: str, hop: ResolvedHop) -> None:
         """Begin to open a connection. One that the settings do not allow closes at once."""
@@ -73,6 +78,11 @@ class Links:
         if link is not None and link.connection is not None:
             link.connection.abort()
 
+    def reason(self, destinations: Iterable[str]) -> str | None:
+        """Return why the last connection to one of these ended, or was not opened; None: it is not
+        known, or one is open."""
+        return next((self._reasons[each] for each in destinations if each in self._reasons), None)
+
     async def close_all(self, within: float) -> None:
         """Close all, and those that take longer than `within` seconds at once."""
         for number in list(self._links):
@@ -93,8 +103,16 @@ class Links:
             self._none_left.set()
             if self._links.pop(number, None) is None:
                 return
+            self._note_reason(link.destination, event.text)
         elif isinstance(event, ConnectionOpened):
             link.is_open = True
             if number not in self._links:
                 return
+            self._reasons.pop(link.destination, None)
         self._on_event(number, link, event)
+
+    def _note_reason(self, destination: str, text: str) -> None:
+        if text:
+            self._reasons[destination] = text
+        while len(self._reasons) > MOST_REASONS:
+            del self._reasons[next(iter(self._reasons))]
