@@ -142,6 +142,7 @@ _BY_WORDS = tuple(
         (
             _B.RATE,
             r"too (?:many|fast|quick|much)",
+            r"unexpected volume|limits? (?:for|on) how many",
             r"rate.?limit",
             r"throttl",
             r"slow down",

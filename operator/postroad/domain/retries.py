@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from postroad.domain.bounces import BounceClass, bounce_of
 from postroad.domain.durations import format_duration
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.errors import InvalidSettings
@@ -21,6 +22,17 @@ DEFAULT_LANES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 2
 """Short steps first: most deferrals are greylisting or a moment's load."""
 
 DEFAULT_MAX_AGE = timedelta(hours=120)
+
+LEAST_DELAYS = {
+    BounceClass.RATE: timedelta(minutes=15),
+    BounceClass.BLOCKED: timedelta(minutes=30),
+    BounceClass.AUTHENTICATION: timedelta(minutes=15),
+    BounceClass.MAILBOX_FULL: timedelta(hours=1),
+    BounceClass.LOOP: timedelta(hours=1),
+}
+"""By the reason of a deferral: when it may have passed. A site that limits the rate counts
+attempts, and a mailbox is emptied, an entry in DNS changed, by people. What is not here may pass at
+once, as greylisting does in the first lanes, which many sites do not name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +57,17 @@ class RetryPlan:
         datetime.timedelta(seconds=14400)
         """
         return self.lanes[min(attempt, len(self.lanes) - 1)] * (1 + self.spread * uniform)
+
+    def delay_for(self, attempt: int, texts: Iterable[str], uniform: float) -> timedelta:
+        """Return the delay after an attempt that was deferred with these texts: the longer of the
+        lane and the shortest of LEAST_DELAYS, which is at most the last lane.
+
+        >>> plan = RetryPlan(spread=0)
+        >>> plan.delay_for(0, ["452 4.2.2 over quota"], 0.5)
+        datetime.timedelta(seconds=3600)
+        """
+        least = _least_delay(texts, self.lanes[-1])
+        return max(self.delay(attempt, uniform), least * (1 + self.spread * uniform))
 
     def rest(self, uniform: float, least: timedelta = _ZERO) -> timedelta:
         """Return for how long a mail is put off that was not attempted: the second lane, since it
@@ -101,8 +124,9 @@ def decide(
     `outcomes` are this attempt's, `failures` the texts of recipients that failed in earlier
     entries, `untried` the reasons why recipients were not attempted; `attempt` counts the attempts
     before this one, `age` is the time since acceptance. Of recipients that wait on, one that was
-    attempted makes it an attempt for all of them, because an entry has one due time. `rest` is how
-    long the next hops of those that were not attempted rest yet.
+    attempted makes it an attempt for all of them, because an entry has one due time: that of the
+    recipient whose reason passes first. `rest` is how long the next hops of those that were not
+    attempted rest yet.
     """
     deferred = {
         recipient: outcome.text
@@ -116,7 +140,8 @@ def decide(
         return Reject(f"not delivered within {limit}: {_joined(waiting.values())}")
     if deferred:
         error = _joined(deferred.values())
-        return RetryItem(plan.delay(attempt, uniform), tuple(waiting), error)
+        texts = () if untried else dict.fromkeys(deferred.values())
+        return RetryItem(plan.delay_for(attempt, texts, uniform), tuple(waiting), error)
     if untried:
         return PutOffItem(plan.rest(uniform, rest), tuple(untried), _joined(untried.values()))
     if failed or failures:
@@ -129,3 +154,15 @@ def _joined(texts: Iterable[str]) -> str:
     distinct = list(dict.fromkeys(texts))
     more = f"; and {len(distinct) - 3} more" if len(distinct) > 3 else ""
     return "; ".join(distinct[:3]) + more
+
+
+def _least_delay(texts: Iterable[str], longest: timedelta) -> timedelta:
+    """Return the shortest delay that a reason asks for; none without texts. Ends at the first one
+    that asks for none, because a mail to a thousand may be deferred in a thousand ways."""
+    shortest = None
+    for text in texts:
+        least = min(LEAST_DELAYS.get(bounce_of(text).reason, _ZERO), longest)
+        shortest = least if shortest is None else min(shortest, least)
+        if shortest == _ZERO:
+            break
+    return shortest or _ZERO

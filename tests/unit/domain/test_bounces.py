@@ -35,6 +35,14 @@ CASES = (
     ("535 5.7.8 x", B.SECURITY),
     ("550 5.7.26 x", B.AUTHENTICATION),
     ("450 4.7.28 x", B.RATE),
+    # As large sites write them.
+    ("421 4.7.28 Our system has detected an unusual rate of unsolicited mail", B.RATE),
+    ("421 4.7.0 [TSS04] Messages from 192.0.2.1 deferred due to unexpected volume", B.RATE),
+    ("421 RP-001 We have limits for how many messages can be sent per hour and per day.", B.RATE),
+    ("451 4.7.650 The mail server [192.0.2.1] has been temporarily rate limited", B.RATE),
+    ("452 4.2.2 The recipient's inbox is out of storage space.", B.MAILBOX_FULL),
+    ("450 4.2.1 The user is receiving mail at a rate that prevents additional messages", B.RATE),
+    ("451 4.7.500 Server busy. Please try again later from [192.0.2.1].", B.SYSTEM),
     # It says little: the words decide.
     ("450 4.7.1 Recipient address rejected: Greylisted, come back", B.GREYLISTED),
     ("554 5.7.1 Service unavailable; host [192.0.2.1] blocked using zen.example.org", B.BLOCKED),

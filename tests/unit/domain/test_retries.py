@@ -58,6 +58,46 @@ def test_the_outcomes_decide_the_ending(
     assert ending(outcomes, **facts) == expected
 
 
+LONG = RetryPlan((MINUTE, 5 * MINUTE, 240 * MINUTE), spread=0.5)
+FULL, LIMITED = "452 4.2.2 <b@example.net> is over quota", "450 4.7.28 unusual rate of mail"
+GREY = "450 4.7.1 greylisted"
+
+
+@pytest.mark.parametrize(
+    ("texts", "attempt", "minutes"),
+    [
+        ((FULL,), 0, 60),
+        ((FULL,), 1, 60),
+        ((FULL,), 2, 240),  # the lane is longer
+        ((LIMITED,), 0, 15),
+        ((GREY,), 0, 1),
+        ((FULL, LIMITED), 0, 15),
+        ((FULL, LIMITED, GREY), 0, 1),
+        (("451 4.4.1 cannot connect",), 0, 1),
+        (("no reply at all",), 1, 5),
+        ((), 0, 1),
+    ],
+)
+@pytest.mark.parametrize("uniform", [0.0, 1.0])
+def test_a_delay_is_that_of_the_lane_or_of_the_reason_that_passes_first(
+    texts: tuple[str, ...], attempt: int, minutes: int, uniform: float
+) -> None:
+    delay = LONG.delay_for(attempt, texts, uniform)
+
+    assert delay == minutes * MINUTE * (1 + 0.5 * uniform)
+
+
+def test_no_reason_asks_for_more_than_the_last_lane() -> None:
+    assert PLAN.delay_for(0, [FULL], 0.0) == 15 * MINUTE
+    assert ending({"a": Outcome.deferred(FULL)}) == RetryItem(15 * MINUTE, ("a",), FULL)
+
+
+def test_recipients_that_were_not_attempted_wait_for_no_reason_of_others() -> None:
+    found = ending({"a": Outcome.deferred(FULL)}, untried={"b": "x"})
+
+    assert found == RetryItem(MINUTE, ("a", "b"), FULL)
+
+
 def test_many_different_failures_make_a_short_reason() -> None:
     outcomes = {str(number): Outcome.failed(f"550 {number}") for number in range(10)}
 
