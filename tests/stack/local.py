@@ -17,6 +17,7 @@ from stack.cluster import Cluster
 from stack.control_plane import ControlPlane
 from stack.errors import NotPossible, StackError
 from stack.existing import ExistingServer
+from stack.kind import KindCluster
 from stack.kubernetes import Kubernetes
 from stack.minio import MinIO
 from stack.progress import Progress
@@ -31,6 +32,13 @@ NATIVE: Mapping[str, Callable[[Path], ManagedServer]] = {
     "minio": MinIO,
     "kubernetes": Kubernetes,
     "apiserver": ControlPlane,
+}
+
+CONTAINERS: Mapping[str, Callable[[Path], ManagedServer]] = {
+    "rabbitmq": docker.DockerRabbitMQ,
+    "cassandra": docker.DockerCassandra,
+    "s3": docker.DockerVersityGW,
+    "kubernetes": KindCluster,
 }
 
 PROVIDER_VARIABLE = "POSTROAD_STACK_PROVIDER"
@@ -77,12 +85,12 @@ class Stack:
         directory = self.directory / name
         record = records.load(directory / records.FILE_NAME)
         provider = record.provider if record else self._provider(name)
-        makers = docker.SERVERS if provider == docker.PROVIDER else NATIVE
+        makers = CONTAINERS if provider == docker.PROVIDER else NATIVE
         return makers[name](directory)
 
     def _provider(self, name: str) -> str:
         wanted = self._environment.get(PROVIDER_VARIABLE)
-        if name not in docker.SERVERS or wanted == "native":
+        if name not in CONTAINERS or wanted == "native":
             return "native"
         return docker.PROVIDER if docker.engine_answers() else "native"
 
@@ -134,7 +142,7 @@ class Stack:
         """Build an image, unless its context is unchanged, and give it to the cluster. `target`: a
         stage of the Dockerfile; `more`: further contexts by their names."""
         cluster = self.kubernetes
-        if isinstance(cluster, docker.KindCluster):
+        if isinstance(cluster, KindCluster):
             with self.progress.step(f"image {name}: build and load"):
                 cluster.build_image(context, name, self.progress, dockerfile, target, more)
             return

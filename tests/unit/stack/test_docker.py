@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from stack import docker
-from stack.docker import DockerCassandra, DockerRabbitMQ, DockerVersityGW, KindCluster
+from stack import docker, kind
+from stack.docker import DockerCassandra, DockerRabbitMQ, DockerVersityGW
 from stack.errors import MissingRequirement, StackError
+from stack.kind import KindCluster
 from stack.records import Record
 
 RECORD = Record(
@@ -96,7 +97,7 @@ def test_a_cluster_is_made_by_kind_with_a_kubeconfig_of_its_own(
 def test_the_node_has_the_image_that_is_named_or_a_pinned_one(
     programs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str, taken: str
 ) -> None:
-    monkeypatch.setenv(docker.NODE_IMAGE_VARIABLE, named)
+    monkeypatch.setenv(kind.NODE_IMAGE_VARIABLE, named)
 
     KindCluster(tmp_path / "own").launch(RECORD)
 
