@@ -33,19 +33,17 @@ RUN python -m venv /opt/build && /opt/build/bin/pip install --require-hashes -r 
  && rm -rf /opt/pipeline/pyspark/examples /opt/pipeline/pyspark/data /opt/pipeline/bin \
  && python -m compileall -q --invalidation-mode unchecked-hash /opt/pipeline
 
-# A build context of this name takes its place, where the jars are there already:
-# --build-context jars=$HOME/.cache/postroad/jars
+# The jars, in the root folder. A build context of this name takes the place of this stage, where
+# the jars are there already: --build-context jars=$HOME/.cache/postroad/jars
 FROM $BASE AS jars
-ENV DEBIAN_FRONTEND=noninteractive
-RUN mkdir -p /usr/share/man/man1 \
- && apt-get update && apt-get install -y --no-install-recommends maven
+RUN mkdir -p /usr/share/man/man1 && apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends maven
 WORKDIR /src/postroad
 COPY operator/postroad/__init__.py operator/postroad/errors.py ./
 COPY operator/postroad/pipeline/__init__.py operator/postroad/pipeline/jars.py \
      operator/postroad/pipeline/jars.txt pipeline/
-WORKDIR /jars
 RUN PYTHONPATH=/src python -c \
-    "from pathlib import Path; from postroad.pipeline import jars; jars.fetch(Path('/jars'))"
+    "from pathlib import Path; from postroad.pipeline import jars; jars.fetch(Path('/'))"
 
 FROM $BASE AS runtime
 LABEL org.opencontainers.image.title="postroad" \

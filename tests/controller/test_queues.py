@@ -11,6 +11,8 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.api import (
     CONFIG_MAP,
     DEPLOYMENT,
+    JOB,
+    POD,
     QUEUE_CLUSTER,
     SERVICE,
 )
@@ -87,15 +89,27 @@ async def test_the_cluster_says_what_it_found(operator: Running) -> None:
 
 
 async def test_nothing_is_written_while_nothing_changes(api: ApiServer, namespace: str) -> None:
-    """Many reconciles of all kinds pass here. They read Secrets, and list what there is; all else
-    they have from the watches."""
+    """Many reconciles of all kinds pass here. They read Secrets, and list what there is, also the
+    runs of jobs; all else they have from the watches."""
+    pipeline = {
+        "archive": {"schedule": "@yearly"},
+        "addresses": {"keep": "none"},
+        "image": "postroad-pipeline:1",
+        "executors": {"instances": 1},
+    }
     watched = RecordingApi(api.access)
     operator = Running(api, namespace, operator_api=watched)
     await operator.start()
     try:
         await operator.apply_cluster()
         await operator.apply(
-            mail_queue(namespace, view=view("1h", 3), workers=workers(), intake=intake())
+            mail_queue(
+                namespace,
+                view=view("1h", 3),
+                workers=workers(),
+                intake=intake(),
+                pipeline=pipeline,
+            )
         )
         await operator.until_ready()
         await operator.until_ready("main", QUEUE_CLUSTER)
@@ -109,5 +123,6 @@ async def test_nothing_is_written_while_nothing_changes(api: ApiServer, namespac
     read = [each.path for each in watched.calls[before[0] :] if each.method == "GET"]
     assert read
     others = [each for each in read if "/secrets/" not in each]
-    assert {each.rpartition("/")[2] for each in others} <= {each.plural for each in WATCHED}
+    listed = {each.plural for each in (*WATCHED, JOB, POD)}
+    assert {each.rpartition("/")[2] for each in others} <= listed
     assert watched.writes[before[1] :] == []

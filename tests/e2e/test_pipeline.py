@@ -24,14 +24,14 @@ from support.servers import object_keys
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes", "mvn"),
     pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        "POSTROAD_TEST_PIPELINE" not in os.environ,
+        reason="the image takes minutes, a run after a killed one too: set POSTROAD_TEST_PIPELINE",
+    ),
 ]
 
 HOUR = timedelta(hours=1)
 MAILS = 7
-AT_LENGTH = "POSTROAD_TEST_PIPELINE"
-"""Set, the tests run that take minutes: a run whose driver was killed waits for its claim."""
-
-long_run = pytest.mark.skipif(AT_LENGTH not in os.environ, reason=f"takes minutes: set {AT_LENGTH}")
 
 
 @pytest.fixture(scope="session")
@@ -148,7 +148,6 @@ def test_a_run_in_a_restricted_namespace_writes_the_lake(
     assert any("/entries/data/" in each for each in lake_files(sandbox))
 
 
-@long_run
 def test_executors_are_pods_and_one_that_is_killed_is_made_again(
     sandbox: Sandbox, pipeline_image: str
 ) -> None:
@@ -162,7 +161,6 @@ def test_executors_are_pods_and_one_that_is_killed_is_made_again(
     none_is_left(sandbox)
 
 
-@long_run
 def test_a_driver_that_is_killed_is_followed_by_another(
     sandbox: Sandbox, pipeline_image: str
 ) -> None:
