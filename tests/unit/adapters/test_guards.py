@@ -16,6 +16,7 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
+from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.driver_connection import CoalescingConnection
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.s3 import buckets
@@ -25,6 +26,7 @@ from postroad.adapters.s3.store import Store
 from postroad.controller.api import MAIL_QUEUE
 from postroad.errors import LeadershipLost
 from support.access_to_kubernetes import access_to
+from support.amqp import amqp_server
 from support.api_over_http import api_over_http
 from support.resources import mail_queue
 
@@ -139,16 +141,16 @@ class Transport:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
-        self.is_aborted = False
 
     def write(self, data: bytes) -> None:
         self.written.append(data)
 
-    def abort(self) -> None:
-        self.is_aborted = True
 
-
-async def test_no_frame_leaves_for_rabbitmq_and_the_connection_ends() -> None:
+async def test_no_frame_leaves_for_rabbitmq_and_the_connection_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ended: list[Exception] = []
+    monkeypatch.setattr(CoalescingConnection, "_terminate_stream", lambda _, e: ended.append(e))
     connection = CoalescingConnection.__new__(CoalescingConnection)
     connection._frames, connection._loop = [], asyncio.get_running_loop()
     transport = connection._transport = Transport()
@@ -160,7 +162,25 @@ async def test_no_frame_leaves_for_rabbitmq_and_the_connection_ends() -> None:
     await asyncio.sleep(0)
 
     assert transport.written == [b"one"]
-    assert transport.is_aborted
+    assert [type(each) for each in ended] == [LeadershipLost]
+
+
+async def test_a_connection_that_may_send_nothing_more_can_be_closed() -> None:
+    """As an operator's, whose Lease is given back before."""
+    async with amqp_server() as server:
+        gate = Gate(99)
+        rabbitmq = RabbitMQ(
+            RabbitMQAccess.from_uri(f"amqp://127.0.0.1:{server.port}/%2F"), guard=gate
+        )
+        channel = await rabbitmq.publishing.channel()
+        (opened,) = rabbitmq.publishing._all
+        gate.left = 0
+
+        await channel.close()
+        await rabbitmq.close()
+
+        assert opened.gone.done()
+        assert opened.driver.is_closed
 
 
 async def test_the_management_api_is_read_and_not_written() -> None:

@@ -47,8 +47,9 @@ class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has
         try:
             if self.guard is not None:
                 self.guard()
-        except PostroadError:
-            self._transport.abort()
+        except PostroadError as error:
+            # As the driver ends a connection itself: else it fails, and `gone` never comes.
+            self._terminate_stream(error)
         else:
             super()._adapter_emit_data(data)
 
