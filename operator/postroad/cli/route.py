@@ -13,12 +13,12 @@ import click
 from postroad.adapters.machine.clocks import SystemRandomness
 from postroad.bootstrap.resolvers import open_resolver, open_sts
 from postroad.cli.queue_options import json_option, say
-from postroad.delivery_settings.files import read_routing
+from postroad.delivery_settings.files import read_delivery, read_routing
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.durations import format_duration
 from postroad.domain.error_codes import FAILED, TRY_AGAIN
 from postroad.domain.mail import OutcomeKind, check_address, domain_of
-from postroad.errors import InvalidMail
+from postroad.errors import InvalidInput, InvalidMail
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import NULL_SENDER, RouteRequest
 from postroad.settings import from_environment
@@ -48,12 +48,18 @@ class AddressOrDomain(click.ParamType[str]):
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
     help="A file of routes (YAML); without it, MX records decide.",
 )
+@click.option(
+    "--delivery",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="A file of delivery (YAML), whose section `routing` decides.",
+)
 @click.option("--sender", default=NULL_SENDER, help="The reverse-path; without it, the null one.")
 @click.option("--tenant", help="The tenant whose mail it is.")
 @json_option
 def route(
     addresses: tuple[str, ...],
     file: Path | None,
+    delivery: Path | None,
     sender: str,
     tenant: str | None,
     as_json: bool,
@@ -64,7 +70,7 @@ def route(
     honours them), and connects to no next hop. Exit code 0: there is a route for each address; 1:
     mail for one fails; 75: none fails, one is deferred.
     """
-    routing = RoutingSettings() if file is None else read_routing(file)
+    routing = _routing_in(file, delivery)
     reverse_path = None if sender in ("", NULL_SENDER) else sender
     requests = [RouteRequest(_domain_in(each), reverse_path, tenant) for each in addresses]
     found = asyncio.run(_routes(routing, requests))
@@ -73,6 +79,18 @@ def route(
     codes = {_EXIT_CODES[each.outcome.kind] for each in found if isinstance(each, NoRoute)}
     if codes:
         sys.exit(min(codes))
+
+
+def _routing_in(file: Path | None, delivery: Path | None) -> RoutingSettings:
+    """Raises: InvalidInput, InvalidSettings."""
+    if delivery is None:
+        return RoutingSettings() if file is None else read_routing(file)
+    if file is not None:
+        raise InvalidInput("give either --routes or --delivery")
+    routing = read_delivery(delivery).routing
+    if routing is None:
+        raise InvalidInput(f"{delivery} has no section routing, so all its mail goes to the relay")
+    return routing
 
 
 async def _routes(

@@ -148,3 +148,34 @@ def test_a_file_that_cannot_be_used_is_refused_before_any_question(tmp_path: Pat
 
     assert result.exit_code == 1
     assert "rules[0]: give either mx" in result.output
+
+
+def test_the_section_of_a_file_of_delivery_decides_as_a_file_of_routes_does(
+    routes: Path, tmp_path: Path
+) -> None:
+    file, indented = tmp_path / "delivery.yaml", routes.read_text().replace("\n", "\n  ")
+    file.write_text(f"routing:\n  {indented}\n")
+
+    result = CliRunner().invoke(
+        main, ["route", "--delivery", str(file), "--tenant", "acme", "a@x.example"]
+    )
+
+    assert result.exit_code == 0
+    assert "192.0.2.9:587" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "problem"),
+    [("signing: []", (), "no section routing"), ("routing: {}", ("--routes",), "give either")],
+)
+def test_a_file_of_delivery_stands_alone_and_has_routes(
+    tmp_path: Path, text: str, more: tuple[str, ...], problem: str
+) -> None:
+    file = tmp_path / "delivery.yaml"
+    file.write_text(text)
+    files = (word for option in ("--delivery", *more) for word in (option, str(file)))
+
+    result = CliRunner().invoke(main, ["route", *files, "a@x.example"])
+
+    assert result.exit_code != 0
+    assert problem in result.output
