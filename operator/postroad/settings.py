@@ -216,6 +216,10 @@ class Worker(_Section):
     relay_login_unverified: bool = False
     """Log in also in clear, and where the next hop's certificate is not verified."""
 
+    source_addresses: Annotated[tuple[str, ...], BeforeValidator(_split), Field(max_length=2)] = ()
+    """Addresses of this machine from which the next hop is connected to, comma separated, one of
+    IPv4 and one of IPv6 at most. None: the system chooses."""
+
     delivery_file: Path | None = None
     """YAML file of what an administrator decides about delivery (`delivery_settings`)."""
 

@@ -73,6 +73,8 @@ class Sink:
         self.mails: list[Delivery] = []
         self.commands: list[str] = []
         self.connections = 0
+        self.clients: list[str] = []
+        """The address of each connection's client."""
         self.port = port
         self.rule = rule or (lambda verb, argument: None)
         self.gate = asyncio.Event()
@@ -117,6 +119,7 @@ class Sink:
         assert task is not None
         self._dialogues.add(task)
         self.connections += 1
+        self.clients.append(writer.get_extra_info("peername")[0])
         try:
             await _Dialogue(self, reader, writer, self.connections).run()
         except (OSError, asyncio.IncompleteReadError, EOFError):

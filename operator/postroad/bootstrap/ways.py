@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.domain.next_hops import HopLogin, NextHop
+from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.errors import CredentialsMissing, InvalidSettings
 from postroad.logins import LoginFolder
+from postroad.routing.exchangers import is_address
 from postroad.scheduling.rules import SchedulerRules
 from postroad.settings import Settings, Worker
 
@@ -34,8 +35,28 @@ def way_of(settings: Settings) -> Way:
         )
     port = section.relay_port or section.relay_tls.default_port
     return NextHop(
-        section.relay_host, port, section.relay_tls, section.relay_protocol, _login(section)
+        section.relay_host,
+        port,
+        section.relay_tls,
+        section.relay_protocol,
+        _login(section),
+        source=_source(section),
     )
+
+
+def _source(section: Worker) -> SourceAddresses | None:
+    """Return from where the next hop is connected to. Raises: InvalidSettings."""
+    addresses = section.source_addresses
+    if not addresses:
+        return None
+    families = {":" in each for each in addresses}
+    if not all(map(is_address, addresses)) or len(families) < len(addresses):
+        raise InvalidSettings(
+            f"{', '.join(addresses)} are no source addresses",
+            hint="name one address of IPv4 and one of IPv6 at most with "
+            "POSTROAD_WORKER_SOURCE_ADDRESSES",
+        )
+    return SourceAddresses(addresses)
 
 
 def _login(section: Worker) -> HopLogin | None:

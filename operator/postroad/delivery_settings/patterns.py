@@ -77,6 +77,13 @@ def _absolute(path: Path) -> Path:
     return path
 
 
+def _address(text: str) -> str:
+    if not is_address(text):
+        raise ValueError("write an address of this machine: 192.0.2.1 or 2001:db8::1")
+    return text
+
+
+AddressText = Annotated[str, AfterValidator(_address)]
 AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
 DomainPattern = Annotated[str, AfterValidator(_domain_pattern)]
 SenderPattern = Annotated[str, AfterValidator(_sender_pattern)]

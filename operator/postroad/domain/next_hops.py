@@ -82,6 +82,23 @@ class HopLogin:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceAddresses:
+    """What a next hop sees of this side."""
+
+    addresses: tuple[str, ...]
+    """Addresses of this machine, one of a family at most; a server with addresses of other families
+    alone is not connected to."""
+
+    ehlo_name: str | None = None
+    """The name in EHLO; None: that of the process."""
+
+    def address_for(self, destination: str) -> str | None:
+        """Return the address of the destination's family, None where there is none."""
+        is_ipv6 = ":" in destination
+        return next((each for each in self.addresses if (":" in each) is is_ipv6), None)
+
+
+@dataclass(frozen=True, slots=True)
 class NextHop:
     """A server that mail is handed to."""
 
@@ -91,6 +108,9 @@ class NextHop:
     protocol: Protocol = Protocol.SMTP
     login: HopLogin | None = None
     oldest_tls: OldestTls = OldestTls.TLS_1_2
+    source: SourceAddresses | None = None
+    """None: the system chooses the address."""
+
     by_tlsa: bool = False
     """Whether its certificate is compared with TLSA records (`ResolvedHop.certificates`), not with
     authorities."""

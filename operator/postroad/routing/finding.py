@@ -84,7 +84,11 @@ class _Search(Search):
                 return (yield from self._by_smart_hosts(rule))
             security = rule.security
         hop = NextHop(
-            domain, security.tls.default_port, security.tls, oldest_tls=security.oldest_tls
+            domain,
+            security.tls.default_port,
+            security.tls,
+            oldest_tls=security.oldest_tls,
+            source=security.source,
         )
         if domain.startswith("["):
             return self._by_literal(domain, hop)

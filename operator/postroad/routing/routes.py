@@ -88,6 +88,8 @@ def written_hop(hop: NextHop) -> str:
         words.append(f"tls{hop.oldest_tls}")
     if hop.by_tlsa:
         words.append("tlsa")
+    if hop.source is not None:
+        words.append(f"from {' '.join(hop.source.addresses)} {hop.source.ehlo_name}")
     if hop.login is not None:
         words.append(f"{hop.login.folder} {hop.login.mechanism}")
     return "/".join(words)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from postroad.domain.next_hops import NextHop, OldestTls, TlsMode
+from postroad.domain.next_hops import NextHop, OldestTls, SourceAddresses, TlsMode
 from postroad.routing.answers import Answer, AnswerKind, TlsaRecord
 from postroad.routing.sts import DomainPolicy, StsMode
 
@@ -25,11 +25,12 @@ class PublishedSecurity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MxSecurity:
-    """What is required of connections to servers that MX records name."""
+    """What is required of connections to servers that MX records name, and where they come from."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
     honoured: frozenset[PublishedSecurity] = frozenset()
     oldest_tls: OldestTls = OldestTls.TLS_1_2
+    source: SourceAddresses | None = None
 
 
 USUAL_SECURITY = MxSecurity()

@@ -73,7 +73,7 @@ async def test_an_address_that_did_not_answer_is_tried_last_for_a_while(
     async def both(*_: object, **__: object) -> list[object]:
         return [(0, 0, 0, "", (address, 25)) for address in ("192.0.2.1", "192.0.2.2")]
 
-    async def connect(address: str, port: int, timeout: timedelta) -> None:
+    async def connect(address: str, port: int, timeout: timedelta, source: str | None) -> None:
         tried.append(address)
         if address == "192.0.2.1":
             raise TooSlow

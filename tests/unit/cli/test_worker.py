@@ -11,7 +11,7 @@ from postroad.bootstrap.ways import way_of
 from postroad.cli import main
 from postroad.cli.worker import with_relay
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.domain.next_hops import HopLogin, NextHop
+from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidSettings
 from postroad.settings import from_environment
@@ -61,6 +61,29 @@ def test_a_login_needs_verified_tls_and_its_files(tmp_path: Path) -> None:
     assert hop("required").login == HopLogin(tmp_path, Mechanism.XOAUTH2)
     assert hop("none", relay_login_unverified=True).login is not None
     assert "hunter2" not in repr(hop("required"))
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("192.0.2.1", ("192.0.2.1",)),
+        ("192.0.2.1, 2001:db8::1", ("192.0.2.1", "2001:db8::1")),
+        ("", None),
+    ],
+)
+def test_the_source_of_connections(text: str, addresses: tuple[str, ...] | None) -> None:
+    named = {"POSTROAD_WORKER_RELAY_HOST": "h", "POSTROAD_WORKER_SOURCE_ADDRESSES": text}
+    hop = way_of(from_environment(named))
+
+    assert isinstance(hop, NextHop)
+    assert hop.source == (None if addresses is None else SourceAddresses(addresses))
+
+
+@pytest.mark.parametrize("text", ["192.0.2.1,192.0.2.2", "mx.example.org"])
+def test_a_source_that_is_none_is_refused(text: str) -> None:
+    named = {"POSTROAD_WORKER_RELAY_HOST": "h", "POSTROAD_WORKER_SOURCE_ADDRESSES": text}
+    with pytest.raises(InvalidSettings, match="are no source addresses"):
+        way_of(from_environment(named))
 
 
 def test_the_command_has_the_options_of_the_login(tmp_path: Path) -> None:

@@ -73,12 +73,16 @@ class ClientWire(Wire):
         self._arrived()
 
 
-async def connect(host: str, port: int, timeout: timedelta) -> ClientWire:
-    """Connect. Raises: ConnectionLost with the cause, TooSlow."""
+async def connect(
+    host: str, port: int, timeout: timedelta, source: str | None = None
+) -> ClientWire:
+    """Connect, from an address of this machine where one is given. Raises: ConnectionLost with the
+    cause, TooSlow."""
     loop = asyncio.get_running_loop()
+    local = None if source is None else (source, 0)
     async with deadline(timeout):
         try:
-            _, wire = await loop.create_connection(ClientWire, host, port)
+            _, wire = await loop.create_connection(ClientWire, host, port, local_addr=local)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name that IDNA cannot encode
             raise ConnectionLost(f"no connection: {error}") from error
     return wire

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 from postroad.adapters.network.client import ClientWire, connect
 from postroad.adapters.network.wire import ConnectionLost, WireError
+from postroad.domain.next_hops import SourceAddresses
 
 MOST_ADDRESSES = 8
 """Tried for one session; each may use up its timeout."""
@@ -30,9 +31,15 @@ class Shunned:
         self._until: dict[str, float] = {}
         """Address → the loop's time until which it is tried last."""
 
-    async def connect(self, addresses: Iterable[str], port: int, timeout: timedelta) -> ClientWire:
+    async def connect(
+        self,
+        addresses: Iterable[str],
+        port: int,
+        timeout: timedelta,
+        source: SourceAddresses | None = None,
+    ) -> ClientWire:
         """Connect to the first of several addresses that answers within `timeout`, each; those that
-        failed lately are tried last.
+        failed lately are tried last, those of a family that `source` has not are not tried.
 
         Raises: ConnectionLost with the cause of the last failure; TooSlow where one address exists
         and did not answer.
@@ -41,9 +48,16 @@ class Shunned:
         self._until = {key: due for key, due in self._until.items() if due > now}
         order = sorted(addresses, key=lambda address: self._until.get(address, 0.0))
         failure: WireError | None = None
+        if source is not None:
+            if order:
+                failure = ConnectionLost(
+                    "no connection: the source has no address of the next hop's family"
+                )
+            order = [each for each in order if source.address_for(each) is not None]
         for address in order[:MOST_ADDRESSES]:
+            local = None if source is None else source.address_for(address)
             try:
-                wire = await connect(address, port, timeout)
+                wire = await connect(address, port, timeout, local)
             except WireError as error:
                 failure = error
                 self._until[address] = _now() + SHUN.total_seconds()
@@ -57,29 +71,38 @@ class KnownAddresses:
     """The addresses of one host that routing found. Its name is not looked up again, because other
     addresses could be this server's, or others that no mail may go to."""
 
-    def __init__(self, addresses: Sequence[str], port: int, shunned: Shunned) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        port: int,
+        shunned: Shunned,
+        source: SourceAddresses | None = None,
+    ) -> None:
         self._addresses = addresses
         self._port = port
         self._shunned = shunned
+        self._source = source
 
     async def connect(self, timeout: timedelta) -> ClientWire:
         """Connect to one of them (`Shunned.connect`)."""
-        return await self._shunned.connect(self._addresses, self._port, timeout)
+        return await self._shunned.connect(self._addresses, self._port, timeout, self._source)
 
 
 class Addresses:
     """The addresses of one host, resolved anew for each connection; connections that begin while
     the name is looked up share the lookup. Needs a running event loop."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, source: SourceAddresses | None = None) -> None:
         self._host = host
         self._port = port
+        self._source = source
         self._shunned = Shunned()
         self._lookup: asyncio.Task[_Found] | None = None
 
     async def connect(self, timeout: timedelta) -> ClientWire:
         """Look the name up, and connect to one of its addresses (`Shunned.connect`)."""
-        return await self._shunned.connect(await self._resolve(timeout), self._port, timeout)
+        addresses = await self._resolve(timeout)
+        return await self._shunned.connect(addresses, self._port, timeout, self._source)
 
     async def _resolve(self, timeout: timedelta) -> list[str]:
         """Return the addresses in the resolver's order. Raises: ConnectionLost."""

@@ -21,7 +21,7 @@ from postroad.adapters.network.broken_tls import BrokenTls
 from postroad.adapters.network.connecting import Addresses, KnownAddresses, Shunned
 from postroad.adapters.network.exchange import text_of
 from postroad.adapters.network.jobs import ConnectionJob
-from postroad.adapters.network.opening import SessionTerms, context_for
+from postroad.adapters.network.opening import SessionTerms, context_for, ehlo_name_to
 from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
@@ -74,15 +74,15 @@ class SmtpConnector:
         next_hop = hop.next_hop
         addresses: Addresses | KnownAddresses
         if hop.addresses:
-            addresses = KnownAddresses(hop.addresses, next_hop.port, self._shunned)
+            addresses = KnownAddresses(hop.addresses, next_hop.port, self._shunned, next_hop.source)
         else:
-            addresses = self._addresses_of(next_hop.host, next_hop.port)
+            addresses = self._addresses_of(next_hop.host, next_hop.port, next_hop.source)
         open_session = partial(
             ClientSession.open,
             addresses,
             SessionTerms(
                 next_hop,
-                self._ehlo_name,
+                ehlo_name_to(next_hop, self._ehlo_name),
                 self._context_for(
                     next_hop.tls, self._ca_file, next_hop.oldest_tls, by_tlsa=next_hop.by_tlsa
                 ),

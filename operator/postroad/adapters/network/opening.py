@@ -143,6 +143,11 @@ def _compare(wire: ClientWire, host: str, records: TlsaRecords) -> None:
         raise SecuringFailed(f"451 4.7.5 {error}") from error
 
 
+def ehlo_name_to(next_hop: NextHop, usual: str | None) -> str | None:
+    """Return the name for EHLO to a next hop; `usual`: the process's."""
+    return (next_hop.source and next_hop.source.ehlo_name) or usual
+
+
 def context_for(
     mode: TlsMode,
     ca_file: Path | None,

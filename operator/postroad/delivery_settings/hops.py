@@ -1,0 +1,140 @@
+"""The schema of next hops: smart hosts, servers of MX records, and connections to them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from postroad.delivery_settings.patterns import AbsolutePath, AddressText, Port, ServerName
+from postroad.delivery_settings.sections import DeliverySection
+from postroad.domain.next_hops import (
+    HOSTNAME_PATTERN,
+    HopLogin,
+    NextHop,
+    OldestTls,
+    Protocol,
+    SourceAddresses,
+    TlsMode,
+)
+from postroad.domain.sasl import Mechanism
+from postroad.routing.exchangers import is_address
+from postroad.routing.securing import MxSecurity, PublishedSecurity
+from postroad.routing.tables import SmartHost
+
+
+class HostLookUp(StrEnum):
+    """What leads from the host of a next hop to its servers."""
+
+    ADDRESSES = "addresses"
+    MX = "mx"
+
+
+class HostLogin(DeliverySection):
+    """The login at a smart host."""
+
+    folder: AbsolutePath
+    """Has the files `username` and `password`, which are read again for each connection."""
+
+    mechanism: Mechanism | None = None
+    """None: SCRAM-SHA-256, PLAIN or LOGIN, the first that the smart host offers."""
+
+    unverified: bool = False
+    """Log in also in clear, and where the certificate of the smart host is not verified."""
+
+    def value(self) -> HopLogin:
+        """Return the value that connections use."""
+        return HopLogin(self.folder, self.mechanism, self.unverified)
+
+
+class SourceSettings(DeliverySection):
+    """From where connections come."""
+
+    addresses: Annotated[tuple[AddressText, ...], Field(min_length=1, max_length=2)]
+    """Addresses of this machine, one of a family at most."""
+
+    ehlo_name: Annotated[str, Field(max_length=253, pattern=HOSTNAME_PATTERN)] | None = None
+    """None: POSTROAD_HOSTNAME."""
+
+    @model_validator(mode="after")
+    def _has_one_of_a_family(self) -> SourceSettings:
+        if len({":" in each for each in self.addresses}) < len(self.addresses):
+            raise ValueError("name one address of IPv4 and one of IPv6 at most")
+        return self
+
+    def value(self) -> SourceAddresses:
+        """Return the value that connections use."""
+        return SourceAddresses(self.addresses, self.ehlo_name)
+
+
+class Hop(DeliverySection):
+    """A smart host."""
+
+    host: ServerName
+    """Its full name, or its address."""
+
+    port: Port | None = None
+    """None: 25, or 465 where TLS is implicit."""
+
+    tls: TlsMode = TlsMode.OPPORTUNISTIC
+
+    oldest_tls: OldestTls = OldestTls.TLS_1_2
+
+    protocol: Protocol = Protocol.SMTP
+
+    login: HostLogin | None = None
+
+    source: SourceSettings | None = None
+
+    look_up: HostLookUp = HostLookUp.ADDRESSES
+    """`mx`: the host is a domain, whose MX records name the servers."""
+
+    @model_validator(mode="after")
+    def _is_a_name_with_mx(self) -> Hop:
+        if self.look_up is HostLookUp.MX and is_address(self.host):
+            raise ValueError("an address has no MX records: leave out lookUp, or name a domain")
+        return self
+
+    @model_validator(mode="after")
+    def _login_is_safe(self) -> Hop:
+        if self.login is not None and not self.login.value().fits(self.tls):
+            raise ValueError(
+                "a login goes with tls required or implicit: else it could be read on its way"
+                " (unverified: true permits it)"
+            )
+        return self
+
+    def smart_host(self) -> SmartHost:
+        """Return the value that routing uses."""
+        port = self.tls.default_port if self.port is None else self.port
+        login = None if self.login is None else self.login.value()
+        source = None if self.source is None else self.source.value()
+        hop = NextHop(self.host, port, self.tls, self.protocol, login, self.oldest_tls, source)
+        return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
+
+
+class ByMx(DeliverySection):
+    """Delivery to the servers that the MX records of the recipient's domain name."""
+
+    tls: TlsMode = TlsMode.OPPORTUNISTIC
+    """What is required in any case."""
+
+    honours: tuple[PublishedSecurity, ...] = ()
+    """What of the domain raises it: its MTA-STS policy (`sts`), the TLSA records of its servers
+    (`dane`)."""
+
+    oldest_tls: OldestTls = OldestTls.TLS_1_2
+
+    source: SourceSettings | None = None
+
+    @model_validator(mode="after")
+    def _is_encrypted_at_all(self) -> ByMx:
+        if self.honours and self.tls is TlsMode.NONE:
+            raise ValueError("tls: none never encrypts: leave out honours, or name another mode")
+        return self
+
+    def value(self) -> MxSecurity:
+        """Return the value that routing uses."""
+        source = None if self.source is None else self.source.value()
+        return MxSecurity(self.tls, frozenset(self.honours), self.oldest_tls, source)
