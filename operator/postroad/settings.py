@@ -184,6 +184,9 @@ class Retry(_Section):
     max_age: Duration = DEFAULT_MAX_AGE
     """Since acceptance; a mail that is older is given up at its next deferral."""
 
+    soft_bounce: bool = False
+    """Whether a permanent refusal defers a mail, which is given up at its max age only."""
+
     dead_letter_lifetime: Duration = DEAD_LETTER_LIFETIME
     """From the death of a mail until it is discarded, with its bytes; distributed queue only."""
 

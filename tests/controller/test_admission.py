@@ -158,6 +158,7 @@ async def test_defaults_appear_and_null_means_absent(api: ApiServer, namespace: 
     assert spec["retry"] == {
         "lanes": ["1m", "5m", "15m", "1h", "4h"],
         "maxAge": "120h",
+        "softBounce": False,
         "deadLetterLifetime": "720h",
     }
     assert spec["reports"] == {

@@ -152,7 +152,8 @@ async def _deliver(settings: Settings, url: str, create: bool) -> None:
 async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | None) -> None:
     """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
     InvalidSettings."""
-    plan = RetryPlan(settings.retry.lanes, settings.retry.max_age)
+    section = settings.retry
+    plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
     randomness, window = SystemRandomness(), window_of(settings, way)
     if not isinstance(way, NextHop) and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")

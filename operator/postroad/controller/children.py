@@ -90,6 +90,7 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
         "BROKER_DELIVERY_LIMIT": spec.broker.delivery_limit,
         "RETRY_LANES": ",".join(map(format_duration, spec.retry.lanes)),
         "RETRY_MAX_AGE": format_duration(spec.retry.max_age),
+        "RETRY_SOFT_BOUNCE": str(spec.retry.soft_bounce).lower(),
         "RETRY_DEAD_LETTER_LIFETIME": format_duration(spec.retry.dead_letter_lifetime),
         "REPORTS_ENABLED": str(reports.enabled).lower(),
         "REPORTS_DELAY_AFTER": format_duration(reports.delay_after),

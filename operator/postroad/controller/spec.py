@@ -113,6 +113,10 @@ class Retry(Model):
     """Age since acceptance at which a mail that still fails becomes a dead letter, with the last
     reply as its reason."""
 
+    soft_bounce: bool = False
+    """true: a permanent refusal (5xx) defers a mail, which is given up at maxAge only, so that a
+    wrong setting ends no mail while a new set-up is tried."""
+
     dead_letter_lifetime: Annotated[Duration, AT_LEAST_A_SECOND] = DEAD_LETTER_LIFETIME
     """Time from the death of a mail until it is discarded, with its bytes."""
 

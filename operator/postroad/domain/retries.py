@@ -8,7 +8,7 @@ first steps serve greylisting).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from postroad.domain.bounces import BounceClass, bounce_of
@@ -38,11 +38,13 @@ once, as greylisting does in the first lanes, which many sites do not name."""
 @dataclass(frozen=True, slots=True)
 class RetryPlan:
     """The schedule. `spread` lengthens each delay by up to this share, so that mails deferred
-    together do not come again together."""
+    together do not come again together. `soft_bounce`: a permanent refusal defers, so that a wrong
+    setting, here or at a next hop, ends no mail before its max age."""
 
     lanes: tuple[timedelta, ...] = DEFAULT_LANES
     max_age: timedelta = DEFAULT_MAX_AGE
     spread: float = 0.1
+    soft_bounce: bool = False
 
     def __post_init__(self) -> None:
         if not self.lanes or any(lane <= _ZERO for lane in self.lanes):
@@ -106,6 +108,16 @@ class Reject:
 
 
 ItemEnding = Done | RetryItem | PutOffItem | Reject
+
+
+def softened(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """Return outcomes with permanent refusals deferred."""
+    return {
+        recipient: replace(outcome, kind=OutcomeKind.DEFERRED)
+        if outcome.kind is OutcomeKind.FAILED
+        else outcome
+        for recipient, outcome in outcomes.items()
+    }
 
 
 def decide(

@@ -26,6 +26,7 @@ from postroad.domain.retries import (
     RetryItem,
     RetryPlan,
     decide,
+    softened,
 )
 from postroad.errors import (
     EntryEnded,
@@ -75,6 +76,8 @@ class Deliverer:
         recipients were not attempted, who are not to come again before a `rest` is over. Repeated
         until it succeeds. Raises: QueueClosed, EntryLost.
         """
+        if self.plan.soft_bounce:
+            outcomes, unrecorded = softened(outcomes), softened(unrecorded)
         seconds = duration.total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
         ending = self._ending(item, outcomes, untried, rest)

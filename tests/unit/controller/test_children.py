@@ -86,7 +86,7 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
     spec = {
         "workers": {"handler": RELAY, "concurrency": 9},
         "intake": {"port": 2600, "relayFrom": ["10.0.0.0/8"]},
-        "retry": {"lanes": ["90s", "1h30m"], "maxAge": "48h", "deadLetterLifetime": "96h"},
+        "retry": {"lanes": ["90s", "1h30m"], "maxAge": "48h", "softBounce": True},
         "broker": {"deliveryLimit": 4},
         "reports": {
             "enabled": False,
@@ -115,7 +115,8 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "POSTROAD_BROKER_DELIVERY_LIMIT": "4",
         "POSTROAD_RETRY_LANES": "1m30s,1h30m",
         "POSTROAD_RETRY_MAX_AGE": "48h",
-        "POSTROAD_RETRY_DEAD_LETTER_LIFETIME": "96h",
+        "POSTROAD_RETRY_SOFT_BOUNCE": "true",
+        "POSTROAD_RETRY_DEAD_LETTER_LIFETIME": "720h",
         "POSTROAD_REPORTS_ENABLED": "false",
         "POSTROAD_REPORTS_DELAY_AFTER": "2h",
         "POSTROAD_REPORTS_DELAY_CLEARED": "true",

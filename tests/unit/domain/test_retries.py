@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.retries import Done, PutOffItem, Reject, RetryItem, RetryPlan, decide
+from postroad.domain.mail import Outcome, OutcomeKind, Responder
+from postroad.domain.retries import Done, PutOffItem, Reject, RetryItem, RetryPlan, decide, softened
 from postroad.errors import InvalidSettings
 
 MINUTE = timedelta(minutes=1)
@@ -96,6 +96,15 @@ def test_recipients_that_were_not_attempted_wait_for_no_reason_of_others() -> No
     found = ending({"a": Outcome.deferred(FULL)}, untried={"b": "x"})
 
     assert found == RetryItem(MINUTE, ("a", "b"), FULL)
+
+
+def test_softened_outcomes_fail_no_recipient_and_keep_what_was_heard() -> None:
+    heard = Outcome(OutcomeKind.FAILED, "550 no", "mx.example.net", Responder("mx"))
+
+    found = softened({"a": YES, "b": heard, "c": LATER})
+
+    assert found == {"a": YES, "b": Outcome.deferred("550 no"), "c": LATER}
+    assert (found["b"].site, found["b"].responder) == ("mx.example.net", Responder("mx"))
 
 
 def test_many_different_failures_make_a_short_reason() -> None:

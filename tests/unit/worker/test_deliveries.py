@@ -161,12 +161,14 @@ async def deliver(
     attempt_log: AttemptLog | None = None,
     reporting: Reporting | None = None,
     max_age: timedelta = timedelta(hours=1),
+    *,
+    soft_bounce: bool = False,
 ) -> StillClock:
     """Deliver an item until it is not in hand any more."""
     clock = StillClock()
     driving = a_driving(
         AnsweringConnector(answers),
-        RetryPlan((MINUTE, 5 * MINUTE), max_age, spread=0),
+        RetryPlan((MINUTE, 5 * MINUTE), max_age, spread=0, soft_bounce=soft_bounce),
         clock,
         NoRandomness(),
         attempt_log=attempt_log,
@@ -222,6 +224,16 @@ async def test_a_recipient_of_whom_the_connection_reports_nothing_has_not_the_ma
     (recorded, ended) = item.steps
     assert recorded == ("record", {"a@b": YES})
     assert ended[:3] == ("retry", MINUTE, ("c@d",))
+
+
+async def test_a_soft_bounce_records_no_failure_and_comes_again() -> None:
+    item, old = OneItem("a@b", "c@d"), OneItem("a@b", age=timedelta(hours=1))
+
+    await deliver(item, Answers({"a@b": NO, "c@d": YES}), soft_bounce=True)
+    await deliver(old, Answers({"a@b": NO}), soft_bounce=True)
+
+    assert item.steps == [("record", {"c@d": YES}), ("retry", MINUTE, ("a@b",), "550 no")]
+    assert [step[0] for step in old.steps] == ["reject"]
 
 
 async def test_recipients_that_an_attempt_leaves_out_are_transmitted_at_once() -> None:
