@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.bootstrap.transports import hostname_of
+from postroad.bootstrap.transports import ehlo_name_of, hostname_of
 from postroad.domain.reports.composing import ReportAuthor
 from postroad.domain.reports.deciding import ReportRules
 from postroad.domain.reports.limits import ReportLimit
 from postroad.domain.retries import RetryPlan
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
+from postroad.telemetry.logs import logger
 from postroad.worker.reporting import Reporting
+
+_log = logger("worker")
 
 
 def reporting_of(settings: Settings, queue: MailQueue, plan: RetryPlan) -> Reporting | None:
@@ -18,6 +21,12 @@ def reporting_of(settings: Settings, queue: MailQueue, plan: RetryPlan) -> Repor
     section, host = settings.reports, hostname_of(settings)
     if not section.enabled:
         return None
+    if section.author is None and ehlo_name_of(settings) is None:
+        _log.warning(
+            "reports are from a name that many servers refuse: set POSTROAD_HOSTNAME or"
+            " POSTROAD_REPORTS_AUTHOR",
+            hostname=host,
+        )
     return Reporting(
         queue,
         ReportAuthor(host, section.author or f"MAILER-DAEMON@{host}"),
