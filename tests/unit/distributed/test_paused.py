@@ -23,7 +23,7 @@ ALL = Selector.all()
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
-STEPS = 20
+STEPS = 25
 
 T = TypeVar("T")
 Meanwhile = Callable[[InMemoryCluster, Process], Awaitable[object]]
