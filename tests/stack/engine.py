@@ -32,6 +32,7 @@ SLIRP_DNS = "10.0.2.3"
 INSIDE = """\
 ip link set lo up
 until ip -4 address show tap0 2>/dev/null | grep -q inet; do sleep 0.05; done
+for network in 10.96.0.0/16 10.244.0.0/16; do ip route add unreachable $network; done
 echo 1 >/proc/sys/net/ipv4/ip_forward
 echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet
 mount --bind "$1/resolv.conf" "$(readlink -f /etc/resolv.conf)"
@@ -39,7 +40,10 @@ echo $$ >"$1/dockerd.pid"
 shift
 exec dockerd "$@"
 """
-"""The first process of the namespaces: waits for the network, then becomes the engine."""
+"""The first process of the namespaces: waits for the network, then becomes the engine.
+
+The networks are those of kind's Services and pods. Before the rules of a new Service are in place,
+a connection to it would leave the machine, and whatever answers outside would keep it."""
 
 RUNC = """\
 #!/bin/sh
