@@ -66,7 +66,8 @@ async def _measure() -> list[Result]:
                 start,
             )
             expected = await _plant(planted)
-        return _audits(url, target, expected)
+        # In a thread, so that connections have their heartbeats meanwhile.
+        return await asyncio.to_thread(_audits, url, target, expected)
 
 
 async def _plant(planted: PlantedFaults) -> dict[str, int]:
