@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.controller.api import LEASE, MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET, USER_SINCE
 from postroad.controller.classes import lease_name
+from postroad.controller.conditions import timestamp
 from postroad.domain.names import QueueName
 from postroad.settings import from_environment
 from support.kill_positions import Positions, killing_proxies
@@ -52,10 +54,11 @@ async def change(rounds: Rounds) -> None:
 
 
 async def rotate(rounds: Rounds) -> None:
-    """Ask for another user of RabbitMQ, of a queue that has its first one for long: an attempt that
-    is broken off is repeated when the overlap since the last switch is over, ten minutes at least.
-    """
-    old = {"metadata": {"annotations": {USER_SINCE: "2026-01-01T00:00:00Z"}}}
+    """Ask for another user of RabbitMQ, of a queue that has its first one for an hour: an attempt
+    that is broken off is repeated when the overlap since the last switch is over, ten minutes at
+    least. After the period, 30 days, it would be switched before the annotation is there."""
+    since = timestamp(datetime.now(UTC) - timedelta(hours=1))
+    old = {"metadata": {"annotations": {USER_SINCE: since}}}
     await rounds.api.patch(SECRET, rounds.name.namespace, f"{NAME}-rabbitmq", old)
     asked = {"metadata": {"annotations": {ROTATE: "once"}}}
     await rounds.api.patch(MAIL_QUEUE, rounds.name.namespace, NAME, asked)
