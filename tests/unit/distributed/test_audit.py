@@ -444,6 +444,27 @@ async def test_another_process_audits_when_the_first_died(cluster: InMemoryClust
     assert cluster.blobs == {}
 
 
+async def test_an_audit_whose_process_ended_goes_on_in_another_after_half_an_hour(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The claim of the process that ended lapses after three portions' time."""
+    other = await cluster.start()
+    orphan = orphaned(cluster, 1)
+    await cluster.pass_time(7 * HOUR)
+    process.fail(lambda step: Fault.STOP_AFTER if step.operation == "claim" else None)
+    with suppress(Stopped):
+        await process.queue._maintenance._audit.run()
+    assert process.faults.stopped
+
+    for _ in range(3):
+        assert orphan in cluster.blobs
+        await other.queue._maintenance._audit.run()
+        await cluster.pass_time(10 * MINUTE)
+    await other.queue._maintenance._audit.run()
+
+    assert orphan not in cluster.blobs
+
+
 async def test_maintenance_leaves_most_of_the_bytes_to_a_person(
     cluster: InMemoryCluster,
     process: Process,

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.blobs import MemoryBlobs
+from postroad.domain.entries import Ending, EndingKind
 from postroad.domain.selection import Selector
 from postroad.errors import BlobsRefused
 from postroad.ports.view import FOREVER
@@ -142,6 +143,29 @@ def locked(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(MemoryBlobs, "delete", refuse)
     return names
+
+
+@pytest.mark.parametrize(("kind", "missed"), [(EndingKind.REMOVED, 1), (EndingKind.WITHDRAWN, 2)])
+async def test_a_row_that_expired_behind_its_ending_hides_no_row_that_vanished(
+    kind: EndingKind, missed: int
+) -> None:
+    """A withdrawn entry may have got its row after the close, so its mark stands for none."""
+    cluster = InMemoryCluster(buckets=1)
+    process = await cluster.start()
+    await cluster.enqueue(process, "over", "lost", delay=10**6)
+    over, lost = cluster.tables.live()
+    await cluster.pass_time(WINDOW + 3 * MINUTE)
+    await process.queue.maintain()
+    await process.queue._engine.view.end(over.key, Ending(kind, cluster.clock.now()), over.traits)
+    for key in (over.key, lost.key):
+        del cluster.tables.rows[key]
+        del cluster.tables.expire_at[key]
+
+    await process.queue.maintain()
+
+    assert vanished() == missed
+    assert not cluster.tables.limits.have_passed(lost.key.slice_start)
+    await cluster.close()
 
 
 async def test_blob_deletion_that_fails_for_half_a_lifetime_is_given_up_with_an_alarm(
