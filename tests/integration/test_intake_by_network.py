@@ -11,7 +11,7 @@ from postroad.domain.networks import Networks
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import MOST_ERRORS
 from postroad.intake.rights import Rules
-from postroad.intake.trace_field import MOST_HOPS
+from postroad.intake.trace_field import MOST_RECEIVED_FIELDS
 from support.intakes import an_intake
 from support.recording_queue import RecordingQueue
 
@@ -84,7 +84,7 @@ async def test_no_mail_is_smuggled_from_either_network(end: bytes) -> None:
 async def test_what_is_counted_of_a_mail_is_what_is_stored() -> None:
     async with an_intake(RULES, max_size_bytes=70_000) as (queue, port):
         too_large = await hand_in(port, b"\n" * 40_000, address=OLD)
-        loop = await hand_in(port, b"Received: x\n" * MOST_HOPS + b"\nbody", address=OLD)
+        loop = await hand_in(port, b"Received: x\n" * MOST_RECEIVED_FIELDS + b"\nbody", address=OLD)
 
     assert too_large.startswith("552 5.3.4")
     assert loop.startswith("554 5.4.6")

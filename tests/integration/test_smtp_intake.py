@@ -31,7 +31,7 @@ from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import BURST, IntakeSession
 from postroad.intake.timeouts import ClientTimeouts
-from postroad.intake.trace_field import MOST_HOPS
+from postroad.intake.trace_field import MOST_RECEIVED_FIELDS
 from postroad.ports.mail_queue import MailQueue
 from support.certificates import Certificates
 from support.mails import samples
@@ -475,9 +475,11 @@ def _sessions() -> list[IntakeSession]:
 async def test_a_mail_that_goes_round_in_circles_is_stopped() -> None:
     async with an_intake() as intake, intake.client() as client:
         await client.envelope()
-        looping = await client.say("Received: x\r\n" * MOST_HOPS + "\r\nbody\r\n.")
+        looping = await client.say("Received: x\r\n" * MOST_RECEIVED_FIELDS + "\r\nbody\r\n.")
         await client.envelope()
-        well_travelled = await client.say("Received: x\r\n" * (MOST_HOPS - 1) + "\r\nbody\r\n.")
+        well_travelled = await client.say(
+            "Received: x\r\n" * (MOST_RECEIVED_FIELDS - 1) + "\r\nbody\r\n."
+        )
 
     assert looping == ["554 5.4.6 too many hops: the mail goes round in circles"]
     assert well_travelled[0].startswith("250 ")

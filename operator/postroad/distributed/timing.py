@@ -1,4 +1,5 @@
-"""The durations of the protocol, and the relation that they must keep."""
+"""The durations of the distributed engine, and the relation that they must keep. Those that two
+releases have to agree on come from `domain/configuration/rollout.py`."""
 
 from __future__ import annotations
 

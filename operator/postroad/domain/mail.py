@@ -101,8 +101,8 @@ class DsnOptions:
 class Envelope:
     """All of a mail but its content. Its repr shows no address.
 
-    `priority` is from LOWEST_PRIORITY to HIGHEST_PRIORITY; higher is more urgent. It is kept and
-    shown, and changes no order yet. Raises: InvalidMail.
+    `priority` is from LOWEST_PRIORITY to HIGHEST_PRIORITY; higher is more urgent: a
+    worker prefers its look-ups and connections, the queue keeps its order. Raises: InvalidMail.
     """
 
     sender: str | None

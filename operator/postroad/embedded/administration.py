@@ -1,5 +1,5 @@
-"""What people do to mails that wait: look at them, remove them, hold, release, flush, requeue,
-discard.
+"""What people do to mails that wait: look at them, remove them, hold, release, flush, expire;
+and to dead letters: list, requeue, discard them.
 
 Every change is a record per mail and one sync for all. A mail that gets another entry meanwhile is
 followed to it; one that a consumer has is removed or held as far as that is still possible.

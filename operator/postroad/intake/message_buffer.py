@@ -20,7 +20,7 @@ from postroad.domain.replies import Reply
 from postroad.domain.shapes import LineMeter
 from postroad.errors import StoreFull
 from postroad.intake import reply_texts
-from postroad.intake.trace_field import MOST_HOPS, HopCounter
+from postroad.intake.trace_field import MOST_RECEIVED_FIELDS, HopCounter
 
 MEMORY_BYTES = 256 * 1024
 """Octets of one mail in memory. Times the number of sessions, it bounds the memory of mails."""
@@ -98,7 +98,7 @@ class MessageBuffer:
             return reply_texts.BARE_LINE_ENDS
         if self._lines is not None and self._lines.longest:
             return reply_texts.LONG_LINE
-        if self._hops.hops >= MOST_HOPS:
+        if self._hops.hops >= MOST_RECEIVED_FIELDS:
             return reply_texts.LOOP
         return reply_texts.reply_for(self.problem) if self.problem else None
 

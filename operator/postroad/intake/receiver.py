@@ -1,4 +1,4 @@
-"""What all sessions of an intake share, and how refused clients are counted and logged.
+"""The state that all sessions of an intake share, and how refused clients are counted and logged.
 
 A refused client is counted by reason. What is wrong with one mail (its size, its line ends) is not
 a reason: the reply to the mail counts that.

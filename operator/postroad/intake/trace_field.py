@@ -12,7 +12,7 @@ from functools import lru_cache
 from postroad.domain.mail import Origin
 from postroad.domain.next_hops import address_literal
 
-MOST_HOPS = 100
+MOST_RECEIVED_FIELDS = 100
 """`Received:` fields of a mail that counts as looping. Source: RFC 5321 6.3."""
 
 _FIELD = b"\nreceived:"

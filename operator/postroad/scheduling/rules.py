@@ -1,4 +1,5 @@
-"""What an administrator can set of the scheduler. Durations are in seconds.
+"""The numbers of the scheduler: connections of a destination, their age, idle time and queues, its
+window. An administrator sets the number of connections. Durations are in seconds.
 
 Source: AMB-17 for the values.
 """

@@ -1,4 +1,5 @@
-"""Maintenance of the queue beside deliveries: limits, cleanup, rows about to expire, dead letters.
+"""The loop that runs rounds of maintenance beside deliveries, and its interval. What a round does
+is each engine's own.
 
 Every worker runs it, so that a queue needs no process of its own for it. Every intake runs it too,
 more seldom, because a queue may have no worker. Rounds of several processes do not harm one

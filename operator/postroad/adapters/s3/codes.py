@@ -50,7 +50,7 @@ def error_of(code: str, text: str = "", status: int = 500) -> PostroadError:
     if code in _NO_BUCKET:
         return BlobsUnavailable(
             "the bucket does not exist",
-            hint=f"the operator creates it; without one, {CREATE}",
+            hint=f"the operator creates it, unless it is shared; without one, {CREATE}",
         )
     if code in _TAKEN:
         return taken()

@@ -1,4 +1,4 @@
-"""One run of the archive over Cassandra, Spark and Iceberg."""
+"""Runs `pipeline.archive` over Cassandra, Spark and Iceberg, with its claim and its clock."""
 
 from __future__ import annotations
 
