@@ -4,17 +4,18 @@ import pytest
 
 from postroad.adapters.network import broken_tls
 from postroad.adapters.network.broken_tls import KEPT, BrokenTls
-from postroad.domain.next_hops import NextHop
+from postroad.domain.next_hops import NextHop, OldestTls
 from support.manual_loop import move, run
 
 
 def test_a_next_hop_is_remembered_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(broken_tls, "MOST_HOPS", 2)
+        monkeypatch.setattr(broken_tls, "MOST_REMEMBERED", 2)
         known = BrokenTls()
         known.add(NextHop("a.example"))
         assert known.has(NextHop("a.example"))
         assert not known.has(NextHop("a.example", 587))
+        assert not known.has(NextHop("a.example", oldest_tls=OldestTls.TLS_1_3))
         await move(KEPT.total_seconds() - 1)
         assert known.has(NextHop("a.example"))
         await move(1)
