@@ -78,12 +78,23 @@ def _login(section: Worker) -> HopLogin | None:
     return login
 
 
+LONGEST_RELAY_REST = 300.0
+"""Seconds between two attempts at a relay that is away: all mail waits for it, so that it costs one
+connection and not one a site, and an administrator who has mended it sees mail within minutes."""
+
+
 def rules_of(settings: Settings, way: Way) -> SchedulerRules:
     """Return the limits of the worker's connections. All of them may lead to a relay, and each mail
     that is in hand then has one, since any of them may be slow there."""
     connections = settings.worker.concurrency
     if isinstance(way, NextHop):
-        return SchedulerRules(connections, per_destination=connections, backlog=1, longest_queue=1)
+        return SchedulerRules(
+            connections,
+            per_destination=connections,
+            backlog=1,
+            longest_queue=1,
+            longest_rest=LONGEST_RELAY_REST,
+        )
     return SchedulerRules(connections)
 
 

@@ -14,6 +14,7 @@ import pytest
 from postroad.adapters.memory.clock import SeededRandomness, settle
 from postroad.adapters.memory.connections import Loss, MemoryConnector
 from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.bootstrap.ways import rules_of
 from postroad.domain.mail import Mail, Outcome
 from postroad.domain.retries import RetryPlan
 from postroad.routing.plans import RoutingPlan
@@ -22,9 +23,9 @@ from postroad.scheduling.rules import SchedulerRules
 from postroad.settings import Settings
 from postroad.worker import driving
 from postroad.worker.consumer import Consumer
-from postroad.worker.routing import FoundRoutes, RouteFinder
+from postroad.worker.routing import FoundRoutes, RelayRoutes, RouteFinder
 from support.in_memory_cluster import InMemoryCluster, Process
-from support.workers import a_driving
+from support.workers import A_HOP, a_driving
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 
@@ -32,7 +33,9 @@ SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 class Worker:
     """One worker over a queue in memory."""
 
-    def __init__(self, cluster: InMemoryCluster, process: Process, window: int) -> None:
+    def __init__(
+        self, cluster: InMemoryCluster, process: Process, window: int, *, has_relay: bool
+    ) -> None:
         self.cluster, self.process, self.queue = cluster, process, process.queue
         self.hops, self.resolver = MemoryConnector(), MemoryResolver()
         randomness = SeededRandomness(7)
@@ -42,8 +45,8 @@ class Worker:
             RetryPlan(),
             process.clock,
             randomness,
-            routes=FoundRoutes(finder, process.clock),
-            rules=SchedulerRules(),
+            routes=RelayRoutes(A_HOP) if has_relay else FoundRoutes(finder, process.clock),
+            rules=rules_of(Settings(), A_HOP) if has_relay else SchedulerRules(),
             window=window,
         )
         self.consumer = Consumer(self.queue, self.driving, window=window)
@@ -74,9 +77,11 @@ class Worker:
 
 
 @asynccontextmanager
-async def a_worker(window: int = 800, within: float = 0.05) -> AsyncIterator[Worker]:
+async def a_worker(
+    window: int = 800, within: float = 0.05, *, has_relay: bool = False
+) -> AsyncIterator[Worker]:
     cluster = InMemoryCluster()
-    worker = Worker(cluster, await cluster.start(), window)
+    worker = Worker(cluster, await cluster.start(), window, has_relay=has_relay)
     running = asyncio.create_task(worker.consumer.run(worker.stop, timedelta(seconds=within)))
     try:
         yield worker
@@ -149,6 +154,19 @@ async def test_a_next_hop_that_restarts_has_its_mail_within_seconds() -> None:
 
         assert worker.delivered == {"a@brief.example": 1}
         assert (await worker.queue.size()).size == 0
+
+
+async def test_a_relay_that_was_away_for_hours_has_its_mail_within_minutes() -> None:
+    async with a_worker(has_relay=True) as worker:
+        worker.hops.away[A_HOP.host] = "451 4.4.1 connection refused"
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(10 * 60 * MINUTE)
+        assert (await worker.waiting())["a@one.example"][0] == 0
+
+        worker.hops.away.clear()
+        await worker.pass_time(11 * MINUTE)
+
+        assert worker.delivered == {"a@one.example": 1}
 
 
 async def test_the_recipients_of_a_dead_hop_wait_alone_and_the_others_never_come_again() -> None:
