@@ -102,6 +102,8 @@ class MailQueueContract(_Fixtures):
 
         assert await item.content() == content
         assert b"".join([chunk async for chunk in item.stream()]) == content
+        item.forget_content()
+        assert b"".join([chunk async for chunk in item.stream()]) == content
 
     async def test_content_may_be_empty(self, queue: MailQueue, consumer: Consumer) -> None:
         await queue.enqueue(letter(content=b""))

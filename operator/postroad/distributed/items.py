@@ -1,4 +1,4 @@
-"""One leased entry in a consumer's hands, and its one ending."""
+"""An item of the distributed engine: a leased entry in a consumer's hands, and its one ending."""
 
 from __future__ import annotations
 
@@ -93,6 +93,9 @@ class DistributedItem(LeasedMail):
                     await self._end_without_bytes()
                     raise
             return self._content
+
+    def forget_content(self) -> None:
+        self._content = None
 
     async def shape(self) -> Shape | None:
         self._check_open()

@@ -61,6 +61,9 @@ class RemoteItem(LeasedMail):
                 self._content = b"".join([chunk async for chunk in self._chunks()])
             return self._content
 
+    def forget_content(self) -> None:
+        self._content = None
+
     async def shape(self) -> Shape | None:
         with self._ending():
             try:

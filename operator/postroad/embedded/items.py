@@ -1,4 +1,4 @@
-"""One leased entry in a consumer's hands, and its one ending."""
+"""An item of an embedded store: a leased entry in a consumer's hands, and its one ending."""
 
 from __future__ import annotations
 
@@ -132,6 +132,9 @@ class SpoolItem(LeasedMail):
                 yield chunk
         finally:
             file.close()
+
+    def forget_content(self) -> None:
+        self._kept = None
 
     async def shape(self) -> Shape | None:
         """A small content is read with it."""

@@ -86,6 +86,11 @@ class Item(Protocol):
         `content`; a larger one is fetched for each call."""
         ...
 
+    def forget_content(self) -> None:
+        """Keep the content no longer, while the item waits and no caller reads it; the next reading
+        fetches it again."""
+        ...
+
     async def shape(self) -> Shape | None:
         """Return what acceptance found out about the content; None where a release that did not
         look has stored it. Raises: as `content`."""
@@ -222,7 +227,7 @@ class MailQueue(Administration, Protocol):
         ...
 
     def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
-        """Yield dead letters, oldest first, with their reasons."""
+        """Yield dead letters with their reasons, in the order of their enqueue ids."""
         ...
 
     async def republish(self, older_than: timedelta) -> int:
