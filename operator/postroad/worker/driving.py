@@ -52,7 +52,7 @@ from postroad.worker.deliveries import Deliverer, ids_of
 from postroad.worker.ledger import Ledger
 from postroad.worker.links import Link, Links
 from postroad.worker.look_ups import LookUps
-from postroad.worker.open_jobs import OpenJob, chunks_of, deferred_by
+from postroad.worker.open_jobs import LeaseOver, OpenJob, chunks_of, deferred_by
 from postroad.worker.routing import DeliveryRoute, Routes
 
 _log = logger("worker")
@@ -67,8 +67,13 @@ one, and a next hop that restarts has its mail at once."""
 PATIENCE = timedelta(seconds=30)
 """How long a mail waits for a place on a connection while it keeps others from being seen."""
 
-LONGEST_GOODBYE = timedelta(seconds=5)
-"""For connections to close at the end."""
+KEPT_WHILE_WAITING = 64 * 1024
+"""Octets of the largest content that stays in memory while no connection has its mail: as many as
+the window are in hand, and a pod has 512 MiB."""
+
+LONGEST_GOODBYE = timedelta(seconds=2)
+"""At the end, for what was answered to be recorded, and again for connections to close: a pod has
+30 seconds, of which `drain_seconds` are 25."""
 
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
@@ -156,7 +161,7 @@ class Driving:
         """Submit the recipients whose routes are known; look up the others."""
         mail = ledger.item.mail
         groups: dict[str, list[str]] = {}
-        for recipient in mail.recipients:
+        for recipient in dict.fromkeys(mail.recipients):  # a library's caller may name one twice
             groups.setdefault(domain_of(recipient), []).append(recipient)
         sites: dict[Site, tuple[DeliveryRoute, list[str]]] = {}
         for domain, recipients in groups.items():
@@ -214,8 +219,9 @@ class Driving:
 
     def _assign(self, job: OpenJob, number: int) -> None:
         now = self._deliverer.clock.elapsed()
-        job.connection, job.assigned_at = number, now
-        if (destination := self._unopened.pop(number, None)) is not None:
+        job.connection, job.assigned_at, job.place = number, now, next(self._numbers)
+        destination = self._unopened.pop(number, None)
+        if destination is not None and not self._is_ending:
             self._links.open(number, destination, job.route.hops[destination])
         if job.ledger.is_over or job.ledger.is_late(now) or self._is_ending:
             asyncio.get_running_loop().call_soon(self._not_needed, job)
@@ -237,6 +243,7 @@ class Driving:
         job.rest_since = job.rest_since or self._deliverer.clock.elapsed()
         if until <= job.rest_since + SHORT_REST and not (self._is_ending or job.ledger.is_over):
             heapq.heappush(self._resting, (until, job.number))
+            self._save_memory(job.ledger)
             return
         self._forget(job)
         reason = self._links.reason(job.route.hops) or RESTS
@@ -246,6 +253,12 @@ class Driving:
     # Connections
 
     def _happened(self, number: int, link: Link, event: ConnectionEvent) -> None:
+        try:
+            self._take_event(number, link, event)
+        except Exception:  # else the connection's task would end, and its jobs have no end
+            _log.exception("an event of a connection failed in an unforeseen way")
+
+    def _take_event(self, number: int, link: Link, event: ConnectionEvent) -> None:
         match event:
             case JobFinished(job, outcomes):
                 self._finish(self._jobs[job], outcomes)
@@ -254,7 +267,7 @@ class Driving:
             case ConnectionOpened():
                 self._on(Established(number))
             case ConnectionClosed(_, unsaid):
-                for each in unsaid:
+                for each in unsaid if link.connection else self._on_connection(number):
                     self._jobs[each].connection = None
                 self._on(Closed(number) if link.is_open else NotOpened(number))
 
@@ -264,13 +277,21 @@ class Driving:
         self._forget(job)
         took = job.seconds_until(self._deliverer.clock.elapsed())
         placed = job.at_site(outcomes) or job.at_site(dict.fromkeys(job.recipients, NO_OUTCOME))
-        if not ledger.is_over:
-            ledger.heard(placed, took)
+        ledger.heard(placed, took)
         self._on(Finished(job.number))
-        if len(placed) < len(job.recipients) and not ledger.is_over:
-            left = tuple(each for each in job.recipients if each not in placed)
+        left = tuple(each for each in job.recipients if each not in placed)
+        if left and not ledger.is_over:
             self._submit(ledger, job.route, left)
+        self._save_memory(ledger)
         ledger.go_on()
+
+    def _save_memory(self, ledger: Ledger) -> None:
+        """Drop the content of an item that no connection has."""
+        if ledger.item.size_bytes > KEPT_WHILE_WAITING and not any(
+            number in self._jobs and self._jobs[number].connection is not None
+            for number in ledger.open_jobs
+        ):
+            ledger.item.forget_content()
 
     def _fail(self, job: OpenJob, error: Exception) -> None:
         """The content of a job could not be read."""
@@ -280,11 +301,13 @@ class Driving:
             ledger.give_up()
         elif isinstance(error, QueueClosed | EntryEnded | EntryLost):
             ledger.give_up()
+        elif isinstance(error, LeaseOver):
+            ledger.not_tried(job.recipients, NO_TIME_LEFT)
         elif not ledger.is_over:
             _log.warning("mail not transmitted", **ids, exc_info=error)
         self._forget(job)
         took = job.seconds_until(self._deliverer.clock.elapsed())
-        if not ledger.is_over:
+        if not (ledger.is_over or isinstance(error, LeaseOver)):
             text = deferred_by(error)
             if job.is_attempt(error):
                 ledger.heard(dict.fromkeys(job.recipients, Outcome.deferred(text)), took)
@@ -316,12 +339,24 @@ class Driving:
             self._make_room(now)
 
     def _end_late(self, ledger: Ledger) -> None:
-        """The lease of an item is over: its jobs are taken back, or broken off."""
+        """The lease of an item is over: its jobs are taken back. One that is being transmitted is
+        broken off with its connection; one behind another mail, or on a connection that is opening,
+        is left out when the connection comes to it."""
         self._take_back(ledger, NO_TIME_LEFT)
         for number in list(ledger.open_jobs):
             job = self._jobs.get(number)
-            if job is not None and job.connection is not None:
+            if job is None or job.connection is None:
+                continue
+            job.is_late = True
+            first = min(
+                self._on_connection(job.connection), key=lambda each: self._jobs[each].place
+            )
+            if first == number and self._links.is_open(job.connection):
                 self._links.abort(job.connection)
+
+    def _on_connection(self, number: int) -> list[int]:
+        """Return the jobs that a connection has."""
+        return [each for each, job in self._jobs.items() if job.connection == number]
 
     def _make_room(self, now: timedelta) -> None:
         """Put off mails that have waited in vain for long, where they are more than a quarter of
@@ -359,9 +394,14 @@ class Driving:
             _log.warning(
                 "deliveries cut off", queue=self._deliverer.queue, count=len(self._ledgers)
             )
-        for job in self._jobs.values():
+        for job in list(self._jobs.values()):
             if job.connection is not None:
                 self._links.abort(job.connection)
+        try:  # what the next hops answered until now is recorded
+            async with asyncio.timeout(min(within, LONGEST_GOODBYE).total_seconds()):
+                await self.until_empty()
+        except TimeoutError:
+            pass
         for ledger in list(self._ledgers):
             ledger.cancel()
         self._look_ups.cancel()

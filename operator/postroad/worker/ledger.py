@@ -56,10 +56,12 @@ class Ledger:
         return not self.open_jobs
 
     def heard(self, outcomes: Mapping[str, Outcome], seconds: float = 0.0) -> None:
-        """Note what became of recipients, and how long that took."""
+        """Note what became of recipients, and how long that took. Of an item that was given up it
+        is counted and logged alone: the log then explains a second copy."""
         self._deliverer.note(self.item, outcomes, seconds)
-        self._outcomes.update(outcomes)
-        self._unrecorded.update(outcomes)
+        if not self.is_over:
+            self._outcomes.update(outcomes)
+            self._unrecorded.update(outcomes)
 
     def not_tried(self, recipients: Iterable[str], reason: str, until: timedelta = ZERO) -> None:
         """Note recipients to whom nothing was transmitted, and why; they are not to come again
@@ -91,7 +93,8 @@ class Ledger:
                     self._keeper = None
                     return
                 await self._deliverer.record(self.item, self._taken())
-            await self._end()
+            if not self.is_over:  # else the queue ended it while a record was under way
+                await self._end()
         except EntryLost as error:
             _log.warning(
                 "entry lost",

@@ -78,6 +78,11 @@ class Links:
         if link is not None and link.connection is not None:
             link.connection.abort()
 
+    def is_open(self, number: int) -> bool:
+        """Whether the next hop of a connection has answered."""
+        link = self._links.get(number)
+        return link is not None and link.is_open
+
     def reason(self, destinations: Iterable[str]) -> str | None:
         """Return why the last connection to one of these ended, or was not opened; None: it is not
         known, or one is open."""

@@ -21,6 +21,10 @@ MOST_RECIPIENTS = 100
 """Per transmission. Every server accepts so many; it may refuse more (RFC 5321 4.5.3.1.8)."""
 
 
+class LeaseOver(Exception):
+    """The content of an item is not read: its lease is over."""
+
+
 class OpenJob:
     """One job, from when it is submitted to the scheduler until it has an end."""
 
@@ -28,7 +32,9 @@ class OpenJob:
         "_has_begun",
         "assigned_at",
         "connection",
+        "is_late",
         "ledger",
+        "place",
         "recipients",
         "rest_since",
         "route",
@@ -49,6 +55,10 @@ class OpenJob:
         self.recipients = recipients
         self.connection: int | None = None
         """The one that has it; None while it waits."""
+        self.place = 0
+        """Jobs of a connection are transmitted in this order."""
+        self.is_late = False
+        """Whether a connection that comes to it is to leave it out."""
         self.assigned_at = timedelta(0)
         self.rest_since: timedelta | None = None
         """When its site was found resting first."""
@@ -85,6 +95,8 @@ class OpenJob:
 
     async def _content(self) -> AsyncGenerator[bytes, None]:
         self._has_begun = False
+        if self.is_late:
+            raise LeaseOver
         stream = cast("AsyncGenerator[bytes, None]", self.ledger.item.stream())
         async with aclosing(stream) as chunks:
             async for chunk in chunks:

@@ -1,0 +1,153 @@
+"""Deliveries at their edges: a recipient named twice, a lease that ends, a stop, an item that is
+given up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.memory.clock import settle
+from postroad.distributed.items import DistributedItem
+from postroad.domain.attempt_log import Attempted
+from postroad.domain.mail import Mail, Outcome
+from postroad.errors import EntryLost
+from postroad.worker.driving import KEPT_WHILE_WAITING, NO_TIME_LEFT
+from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker, until
+
+
+class Log:
+    """An attempt log that notes recipients and outcomes."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def write(
+        self, attempted: Attempted, outcomes: Mapping[str, Outcome], *, given_up: bool = False
+    ) -> None:
+        self.lines += [(each, outcome.kind.value) for each, outcome in outcomes.items()]
+
+
+def logging(worker: Worker) -> Log:
+    log = Log()
+    object.__setattr__(worker.driving._deliverer, "attempt_log", log)
+    return log
+
+
+async def test_a_recipient_named_twice_gets_one_copy_and_the_item_ends() -> None:
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        await worker.enqueue("a@one.example", "b@one.example", "a@one.example")
+        await worker.pass_time(SECOND)
+
+        assert worker.delivered == {"a@one.example": 1, "b@one.example": 1}
+        assert (len(worker.driving), (await worker.queue.size()).size) == (0, 0)
+
+
+async def test_the_end_of_a_lease_breaks_off_no_other_mail_of_the_connection() -> None:
+    """Y is being transmitted; X waits behind it on the connection, and its lease ends."""
+    async with a_worker() as worker:
+        worker.domain("slow.example")
+        worker.hops.gate.clear()
+        await worker.enqueue("y@slow.example", sender="y@o.example")
+        await worker.pass_time(SECOND)
+        await worker.enqueue("x@slow.example", sender="x@o.example")
+        await worker.pass_time(SECOND)
+        assert len(worker.hops.opened) == 1
+        (late,) = (e for e in worker.driving._ledgers if e.item.mail.sender == "x@o.example")
+        late.item.lease_until = worker.process.clock.elapsed()  # type: ignore[misc]
+        await worker.pass_time(2 * SECOND)
+
+        worker.hops.gate.set()
+        await until(lambda: len(worker.driving) == 0)
+
+        assert worker.delivered == {"y@slow.example": 1}
+        assert await worker.waiting() == {"x@slow.example": (0, NO_TIME_LEFT)}
+
+
+async def test_the_end_of_a_lease_breaks_off_the_mail_itself() -> None:
+    async with a_worker() as worker:
+        worker.domain("slow.example")
+        worker.hops.stuck.add("mx.slow.example")
+        await worker.enqueue("x@slow.example")
+        await worker.pass_time(26 * MINUTE)
+
+        ((attempt, error),) = (await worker.waiting()).values()
+        assert (attempt, "may be delivered" in (error or "")) == (1, True)
+        assert len(worker.driving) == 0
+
+
+async def test_a_stop_records_and_logs_what_connections_heard() -> None:
+    async with a_worker(within=1) as worker:
+        log = logging(worker)
+        worker.domain("stuck.example")
+        worker.hops.stuck.add("mx.stuck.example")
+        await worker.enqueue("a@stuck.example")
+        await worker.pass_time(SECOND)
+        await worker.driving.end(timedelta(milliseconds=50))
+
+        ((attempt, error),) = (await worker.waiting()).values()
+        assert (attempt, "may be delivered" in (error or "")) == (1, True)
+        assert log.lines == [("a@stuck.example", "deferred")]
+
+
+async def test_a_stop_opens_no_connection() -> None:
+    async with a_worker() as worker:
+        worker.domain("stuck.example")
+        worker.hops.stuck.add("mx.stuck.example")
+        for number in range(5):
+            await worker.enqueue(f"r{number}@stuck.example")
+        await worker.pass_time(SECOND)
+        before = len(worker.hops.opened)
+        await worker.driving.end(timedelta(milliseconds=50))
+
+        assert len(worker.hops.opened) == before
+
+
+async def test_what_is_heard_of_an_item_that_was_given_up_is_logged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def lost(self: DistributedItem, outcomes: object) -> None:
+        raise EntryLost("its row is gone")
+
+    async with a_worker() as worker:
+        log = logging(worker)
+        worker.domain("fast.example")
+        worker.domain("slow.example")
+        worker.hops.stuck.add("mx.slow.example")
+        monkeypatch.setattr(DistributedItem, "record", lost)
+        await worker.enqueue("a@fast.example", "b@slow.example")
+        await worker.pass_time(SECOND)
+        assert len(worker.driving) == 0
+
+        worker.hops.stuck.clear()
+        for link in worker.driving._links._links.values():
+            link.connection._changed.set()  # type: ignore[union-attr]
+        await settle()
+
+        assert log.lines == [("a@fast.example", "delivered"), ("b@slow.example", "delivered")]
+
+
+async def test_contents_of_mails_that_no_connection_has_are_not_kept() -> None:
+    async with a_worker(window=300) as worker:
+        worker.domain("fast.example")
+        worker.domain("slow.example")
+        worker.hops.stuck.add("mx.slow.example")
+        content = b"Subject: x\r\n\r\n" + b"x" * KEPT_WHILE_WAITING + b"\r\n"
+        for number in range(200):
+            recipients = (f"a{number}@fast.example", f"b{number}@slow.example")
+            await worker.queue.enqueue(Mail("s@o.example", recipients, content))
+        await worker.pass_time(10 * SECOND)
+
+        kept = [each for each in worker.driving._ledgers if each.item._content is not None]  # type: ignore[attr-defined]
+        jobs = worker.driving._jobs.values()
+        assert len(worker.driving) == 200
+        assert 0 < len(kept) <= sum(job.connection is not None for job in jobs) < 200
+
+        worker.hops.stuck.clear()
+        for link in worker.driving._links._links.values():
+            link.connection._changed.set()  # type: ignore[union-attr]
+        await worker.pass_time(MINUTE)
+        assert len(worker.delivered) == 400
+        assert {len(content) for _, content in worker.hops.delivered} == {len(content)}
