@@ -15,6 +15,7 @@ from aiohttp import web
 
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.adapters.mta_sts import policies
 from postroad.adapters.mta_sts.fetching import LARGEST_POLICY, PolicyFetcher, PolicyNotFetched
 from postroad.adapters.mta_sts.keeping import PolicyFolder
 from postroad.adapters.mta_sts.policies import FetchedPolicies
@@ -258,6 +259,26 @@ async def test_damaged_files_count_as_absent(world: World, server: WebServer) ->
     assert PolicyFolder(world.folder).read(world.clock.now()) == {}
     kept.write_text(json.dumps(stored | {"later": "field"}))
     assert list(PolicyFolder(world.folder).read(world.clock.now())) == [DOMAIN]
+
+
+async def test_names_of_a_stranger_do_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policies, "MOST_DOMAINS", 3)
+    resolver = MemoryResolver()
+
+    async def fetch(domain: str) -> StsPolicy:
+        return StsPolicy(StsMode.ENFORCE, (f"mx.{domain}",), timedelta(days=7))
+
+    clock = ManualClock()
+    found = FetchedPolicies(resolver, fetch, clock, PolicyFolder(tmp_path))
+    for number in range(8):
+        resolver.add_text(f"_mta-sts.d{number}.example", "v=STSv1; id=1;")
+        await found.find(f"d{number}.example")
+
+    kept = PolicyFolder(tmp_path).read(clock.now())
+    assert set(kept) == {"d5.example", "d6.example", "d7.example"}
+    assert len(list(tmp_path.iterdir())) == 3
 
 
 def test_a_folder_that_cannot_be_used_is_refused(tmp_path: Path) -> None:

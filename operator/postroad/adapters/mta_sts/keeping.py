@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -73,6 +74,16 @@ class PolicyFolder:
         except OSError as error:
             part.unlink(missing_ok=True)
             _log.warning("policy not written", path=str(path), error=str(error.strerror))
+
+    def delete(self, domains: Iterable[str]) -> None:
+        """Delete the policies of domains: a stranger's names could fill the disk. Blocks; an error
+        is logged."""
+        for domain in domains:
+            path = self._folder / _name_of(domain)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                _log.warning("policy not deleted", path=str(path), error=str(error.strerror))
 
 
 def _name_of(domain: str) -> str:

@@ -101,9 +101,10 @@ class FetchedPolicies:
         self._failed.pop(domain, None)
         kept = self._kept[domain] = KeptPolicy(record, policy, self._clock.now())
         self._kept.move_to_end(domain)
-        _shorten(self._kept)
+        forgotten = _shorten(self._kept)
         if self._folder is not None:
             await asyncio.to_thread(self._folder.write, domain, kept)
+            await asyncio.to_thread(self._folder.delete, forgotten)
         return ""
 
     @staticmethod
@@ -112,6 +113,6 @@ class FetchedPolicies:
         return DomainPolicy(kept.policy, f"{kept.policy.mode} ({why}): {hosts}")
 
 
-def _shorten(entries: OrderedDict[str, Any]) -> None:
-    while len(entries) > MOST_DOMAINS:
-        entries.popitem(last=False)
+def _shorten(entries: OrderedDict[str, Any]) -> list[str]:
+    """Forget what is beyond the bound; return its domains."""
+    return [entries.popitem(last=False)[0] for _ in range(len(entries) - MOST_DOMAINS)]
