@@ -80,10 +80,14 @@ class Connections:
 
     def _begin_closing(self, connected: _Connected, grace_seconds: float) -> None:
         async def close() -> None:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), grace_seconds)
-            await connected.servers.close()
-            connected.files.cleanup()
+            try:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), grace_seconds)
+            finally:  # Kopf cancels every task of its loop when it ends
+                try:
+                    await connected.servers.close()
+                finally:
+                    connected.files.cleanup()
 
         task = asyncio.create_task(close())
         self._closing.add(task)

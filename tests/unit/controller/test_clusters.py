@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
+from functools import partialmethod
+from pathlib import Path
 
 import pytest
 
@@ -101,3 +104,27 @@ async def test_a_schema_change_that_takes_too_long_ends_before_the_next_begins(
     await repeated
 
     assert world.changes.most == 1
+
+
+async def test_connections_that_wait_for_their_end_are_closed_when_their_task_is_cancelled(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Kopf cancels every task of its loop when it ends, within the minute of grace."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    await world.declare()
+    closed: list[MemoryServers] = []
+    monkeypatch.setattr(MemoryServers, "close", partialmethod(closing, closed))
+    for uid in list(world.connections._open):
+        world.connections._begin_closing(world.connections._open.pop(uid), 60)
+    await asyncio.sleep(0)
+    for task in world.connections._closing:
+        task.cancel()
+    await asyncio.sleep(0)  # else the end of the grace comes first
+    await world.connections.close()
+
+    assert len(closed) == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+async def closing(servers: MemoryServers, closed: list[MemoryServers]) -> None:
+    closed.append(servers)
