@@ -84,14 +84,13 @@ class Connections:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), grace_seconds)
             finally:  # Kopf cancels every task of its loop when it ends
-                try:
-                    await connected.servers.close()
-                finally:
-                    connected.files.cleanup()
+                await connected.servers.close()
 
         task = asyncio.create_task(close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+        # Not in the task: one that is cancelled before its first step does nothing.
+        task.add_done_callback(lambda _: connected.files.cleanup())
 
     async def close(self) -> None:
         """Close all. Idempotent."""
