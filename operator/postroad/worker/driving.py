@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 
@@ -305,14 +305,13 @@ class Driving:
             ledger.not_tried(job.recipients, NO_TIME_LEFT)
         elif not ledger.is_over:
             _log.warning("mail not transmitted", **ids, exc_info=error)
-        self._forget(job)
-        took = job.seconds_until(self._deliverer.clock.elapsed())
-        if not (ledger.is_over or isinstance(error, LeaseOver)):
             text = deferred_by(error)
             if job.is_attempt(error):
+                took = job.seconds_until(self._deliverer.clock.elapsed())
                 ledger.heard(dict.fromkeys(job.recipients, Outcome.deferred(text)), took)
             else:
                 ledger.not_tried(job.recipients, text)
+        self._forget(job)
         self._on(Finished(job.number))
         ledger.go_on()
 
@@ -333,26 +332,29 @@ class Driving:
             job = self._jobs.get(heapq.heappop(self._resting)[1])
             if job is not None:
                 self._on(Submitted(job.scheduled))
-        for ledger in [each for each in self._ledgers if each.is_late(now)]:
-            self._end_late(ledger)
+        if late := [each for each in self._ledgers if each.is_late(now)]:
+            self._end_late(late)
         if self._window is not None and len(self._ledgers) >= self._window:
             self._make_room(now)
 
-    def _end_late(self, ledger: Ledger) -> None:
-        """The lease of an item is over: its jobs are taken back. One that is being transmitted is
+    def _end_late(self, late: Sequence[Ledger]) -> None:
+        """The leases of items are over: their jobs are taken back. One that is being transmitted is
         broken off with its connection; one behind another mail, or on a connection that is opening,
         is left out when the connection comes to it."""
-        self._take_back(ledger, NO_TIME_LEFT)
-        for number in list(ledger.open_jobs):
-            job = self._jobs.get(number)
-            if job is None or job.connection is None:
-                continue
-            job.is_late = True
-            first = min(
-                self._on_connection(job.connection), key=lambda each: self._jobs[each].place
-            )
-            if first == number and self._links.is_open(job.connection):
-                self._links.abort(job.connection)
+        for ledger in late:
+            self._take_back(ledger, NO_TIME_LEFT)
+        first: dict[int, OpenJob] = {}  # found once for all: there may be thousands of jobs
+        for job in sorted(self._jobs.values(), key=lambda each: each.place):
+            if job.connection is not None:
+                first.setdefault(job.connection, job)
+        for ledger in late:
+            for number in list(ledger.open_jobs):
+                found = self._jobs.get(number)
+                if found is None or found.connection is None:
+                    continue
+                found.is_late = True
+                if first[found.connection] is found and self._links.is_open(found.connection):
+                    self._links.abort(found.connection)
 
     def _on_connection(self, number: int) -> list[int]:
         """Return the jobs that a connection has."""
