@@ -204,6 +204,10 @@ class Worker(_Section):
 
     relay_protocol: Protocol = Protocol.SMTP
 
+    relay_socket: Path | None = None
+    """The Unix socket of an LMTP server on this machine, instead of a host. None: the next hop is a
+    host."""
+
     relay_ca_file: Path | None = None
     """Certificate authorities of the next hop where TLS is required or implicit, instead of those
     for every server."""

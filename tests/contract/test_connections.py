@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -47,7 +48,7 @@ class MemoryHop:
 
 
 class SinkHop:
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, socket: Path | None = None) -> None:
         self._sink = sink
         self._replies: dict[tuple[str, str], str] = {}
         self._sender = ""
@@ -56,6 +57,8 @@ class SinkHop:
         self.connector = SmtpConnector(ehlo_name="relay.example")
         no_such_name = NextHop("hop.invalid", sink.port, TlsMode.NONE)
         self.resolved = ResolvedHop(no_such_name, ("127.0.0.1",))
+        if socket is not None:
+            self.resolved = ResolvedHop(NextHop.at_socket(socket), ())
 
     def _rule(self, verb: str, argument: str) -> str | None:
         if verb == "MAIL":
@@ -107,3 +110,11 @@ class TestSmtpConnection(ConnectionContract):
 
 class TestSmtpConnectionStepwise(TestSmtpConnection):
     extensions = EXTENSIONS[1:]
+
+
+class TestLmtpConnectionAtASocket(ConnectionContract):
+    @pytest.fixture
+    async def hop(self, tmp_path: Path) -> AsyncIterator[HopUnderTest]:
+        socket = tmp_path / "lmtp"
+        async with Sink(lmtp=True, socket=socket) as sink:
+            yield SinkHop(sink, socket)

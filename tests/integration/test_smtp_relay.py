@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from email import message_from_bytes
+from pathlib import Path
 
 import pytest
 import uvloop
@@ -396,6 +397,23 @@ async def test_lmtp_answers_for_each_recipient_after_the_mail() -> None:
         "b@x.example": OutcomeKind.DELIVERED,
         "c@x.example": OutcomeKind.DEFERRED,
         "d@x.example": OutcomeKind.DELIVERED,
+    }
+
+
+async def test_lmtp_over_a_unix_socket_answers_for_each_recipient(tmp_path: Path) -> None:
+    socket = tmp_path / "lmtp"
+    relay = OneHop(NextHop.at_socket(socket), ehlo_name=None)
+    before = await hand_over(relay, a_mail("b@x.example"))
+    async with Sink(refusing("DOT", "552 5.2.2 full", "c@"), lmtp=True, socket=socket) as sink:
+        outcomes = await hand_over(relay, a_mail("b@x.example", "c@x.example"))
+        await relay.close()
+
+    assert kinds(before) == {"b@x.example": OutcomeKind.DEFERRED}
+    assert "No such file" in before["b@x.example"].text
+    assert sink.commands[0] == "LHLO localhost"
+    assert kinds(outcomes) == {
+        "b@x.example": OutcomeKind.DELIVERED,
+        "c@x.example": OutcomeKind.FAILED,
     }
 
 

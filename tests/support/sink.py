@@ -69,6 +69,7 @@ class Sink:
         implicit: bool = False,
         lmtp: bool = False,
         users: SaslServer | None = None,
+        socket: Path | None = None,
     ) -> None:
         self.mails: list[Delivery] = []
         self.commands: list[str] = []
@@ -89,12 +90,19 @@ class Sink:
         self._lmtp = lmtp
         self._users = users
         """Who may send, and must log in before."""
+        self._socket = socket
+        """The Unix socket to listen on, instead of the port."""
         self._server: asyncio.Server | None = None
         self._dialogues: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Sink:
         if self._store is not None:
             self._store.mkdir(parents=True, exist_ok=True)
+        if self._socket is not None:
+            self._server = await asyncio.start_unix_server(
+                self._serve, self._socket, limit=1 << 20, backlog=1000
+            )
+            return self
         self._server = await asyncio.start_server(
             self._serve,
             self._host,
@@ -119,7 +127,8 @@ class Sink:
         assert task is not None
         self._dialogues.add(task)
         self.connections += 1
-        self.clients.append(writer.get_extra_info("peername")[0])
+        if self._socket is None:
+            self.clients.append(writer.get_extra_info("peername")[0])
         try:
             await _Dialogue(self, reader, writer, self.connections).run()
         except (OSError, asyncio.IncompleteReadError, EOFError):

@@ -35,6 +35,10 @@ def _relay(**relay: Any) -> Spec:
     return {"workers": {"handler": {"relay": {"host": "h"} | relay}}}
 
 
+def _handler(**handler: Any) -> Spec:
+    return {"workers": {"handler": handler}}
+
+
 def _intake(**intake: Any) -> Spec:
     return {"intake": {"relayFrom": ["10.0.0.0/8"]} | intake}
 
@@ -98,6 +102,17 @@ MAIL_QUEUES = (
     Case(_relay(host="smtp-1.example.org.")),
     Case(_relay(host="192.0.2.1")),
     Case(_relay(host="2001:db8::25")),
+    Case(_relay(protocol="lmtp", port=24)),
+    Case(_relay(protocol="uucp"), "protocol"),
+    Case(_handler(relay={"socket": "/run/lmtp/lmtp.sock"})),
+    Case(_handler(relay={"socket": "/run/lmtp/lmtp.sock", "tls": "none"})),
+    Case(_handler(relay={"socket": "run/lmtp.sock"}), "socket"),
+    Case(_handler(relay={"socket": "/" + 107 * "a"}), "socket"),
+    Case(_handler(relay={}), "give either host or socket"),
+    Case(_relay(socket="/run/lmtp.sock"), "give either host or socket"),
+    Case(_handler(relay={"socket": "/s", "port": 24}), "no port, no TLS and no login"),
+    Case(_handler(relay={"socket": "/s", "tls": "encrypted"}), "no port, no TLS and no login"),
+    Case(_handler(relay={"socket": "/s", "login": LOGIN | {"unverified": True}}), "no login"),
     Case({"workers": {"replicas": -1, "handler": {"relay": {"host": "h"}}}}, "replicas"),
     Case(_intake(port=65536), "port"),
     Case(_intake(relayFrom=[]), "relayFrom"),

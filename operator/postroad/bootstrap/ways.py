@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
-from postroad.errors import CredentialsMissing, InvalidSettings
+from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings
 from postroad.logins import LoginFolder
 from postroad.routing.exchangers import is_address
 from postroad.scheduling.rules import SchedulerRules
@@ -20,28 +22,52 @@ def way_of(settings: Settings) -> Way:
     section = settings.worker
     file = section.delivery_file
     routing = None if file is None else read_delivery(file).routing
-    if section.relay_host is None:
-        if routing is None:
-            raise InvalidSettings(
-                "the worker has no next hop",
-                hint="give --relay host:port, or --delivery with a file in which `routing: {}` "
-                "stands, to deliver by the MX records of domains",
-            )
-        return routing
+    ways: dict[str, Callable[[], Way]] = {}
+    if section.relay_host is not None:
+        ways[f"to the relay {section.relay_host}"] = lambda: _relay(section)
+    if section.relay_socket is not None:
+        ways[f"to the socket {section.relay_socket}"] = lambda: _socket(section)
     if routing is not None:
+        ways[f"by the routing of {file}"] = lambda: routing
+    if not ways:
         raise InvalidSettings(
-            f"mail goes either to the relay {section.relay_host} or by the routing of {file}",
+            "the worker has no next hop",
+            hint="give --relay host:port, or --delivery with a file in which `routing: {}` "
+            "stands, to deliver by the MX records of domains",
+        )
+    if len(ways) > 1:
+        raise InvalidSettings(
+            f"mail goes either {' or '.join(ways)}",
             hint="leave one of them out; a rule of routing can name a relay as primary",
         )
-    port = section.relay_port or section.relay_tls.default_port
+    (way,) = ways.values()
+    return way()
+
+
+def _relay(section: Worker) -> NextHop:
+    assert section.relay_host is not None
     return NextHop(
         section.relay_host,
-        port,
+        section.relay_port or section.relay_tls.default_port,
         section.relay_tls,
         section.relay_protocol,
         _login(section),
         source=_source(section),
     )
+
+
+def _socket(section: Worker) -> NextHop:
+    """Return the LMTP server behind a Unix socket. Raises: InvalidSettings."""
+    assert section.relay_socket is not None
+    if section.relay_tls.never_in_clear or section.relay_login_folder is not None:
+        raise InvalidSettings(
+            f"a server at a Unix socket ({section.relay_socket}) has neither TLS nor a login",
+            hint="leave them out; the rights of the socket's folder decide who reaches it",
+        )
+    try:
+        return NextHop.at_socket(section.relay_socket)
+    except InvalidInput as error:
+        raise InvalidSettings(str(error)) from error
 
 
 def _source(section: Worker) -> SourceAddresses | None:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import timedelta
 from functools import wraps
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -17,7 +18,7 @@ from postroad.domain.durations import parse_duration
 from postroad.domain.instants import rfc3339
 from postroad.domain.mail_views import MailView
 from postroad.domain.networks import Networks
-from postroad.domain.next_hops import parse_host_port
+from postroad.domain.next_hops import SOCKET_SCHEME, NextHop, parse_host_port
 from postroad.domain.selection import Selector
 from postroad.errors import InvalidInput
 from postroad.telemetry import logs
@@ -60,6 +61,19 @@ class AddressType(click.ParamType[str]):
         return str(value)
 
 
+class RelayType(AddressType):
+    """An address to connect to, or `unix:PATH`."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not str(value).startswith(SOCKET_SCHEME):
+            return super().convert(value, param, ctx)
+        try:
+            NextHop.at_socket(Path(str(value).removeprefix(SOCKET_SCHEME)))
+        except InvalidInput as error:
+            self.fail(str(error), param, ctx)
+        return str(value)
+
+
 class NetworksType(click.ParamType[Networks]):
     """Networks such as `10.0.0.0/8`, comma separated."""
 
@@ -78,7 +92,7 @@ class NetworksType(click.ParamType[Networks]):
 
 DURATION = DurationType()
 NETWORKS = NetworksType()
-LISTEN, RELAY = AddressType(0), AddressType(1)
+LISTEN, RELAY = AddressType(0), RelayType(1)
 
 queue_option = click.option(
     "--queue",

@@ -118,6 +118,7 @@ def printed_route(address: str, found: Route | NoRoute) -> Mapping[str, object]:
             "tier": number,
             "host": each.next_hop.host,
             "port": each.next_hop.port,
+            "socket": each.next_hop.socket and str(each.next_hop.socket),
             "protocol": each.next_hop.protocol,
             "tls": each.next_hop.tls,
             "by_tlsa": each.next_hop.by_tlsa,

@@ -19,7 +19,7 @@ from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.cli.reporting import reporting_of
-from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
+from postroad.domain.next_hops import SOCKET_SCHEME, NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
 from postroad.domain.sasl import Mechanism
 from postroad.ports.signing import Signer
@@ -35,9 +35,10 @@ _log = logger("worker")
 relay_option = click.option(
     "--relay",
     type=RELAY,
-    metavar="HOST[:PORT]",
+    metavar="HOST[:PORT]|unix:PATH",
     help="The next hop (or POSTROAD_WORKER_RELAY_HOST and POSTROAD_WORKER_RELAY_PORT; "
-    "default port: 25, or 465 with --tls implicit).",
+    "default port: 25, or 465 with --tls implicit), or the Unix socket of an LMTP server "
+    "(or POSTROAD_WORKER_RELAY_SOCKET).",
 )
 tls_option = click.option(
     "--tls",
@@ -134,10 +135,12 @@ def with_relay(
     }
     if (mechanism := login.get("relay_login_mechanism")) is not None:
         changes["relay_login_mechanism"] = Mechanism(mechanism)
-    if relay is not None:
-        host, port = parse_host_port(relay, settings.worker.relay_port or mode.default_port)
-        changes |= {"relay_host": host, "relay_port": port}
     given = {field: value for field, value in changes.items() if value is not None}
+    if relay is not None and relay.startswith(SOCKET_SCHEME):
+        given |= {"relay_host": None, "relay_socket": Path(relay.removeprefix(SOCKET_SCHEME))}
+    elif relay is not None:
+        host, port = parse_host_port(relay, settings.worker.relay_port or mode.default_port)
+        given |= {"relay_host": host, "relay_port": port, "relay_socket": None}
     section = settings.worker.model_copy(update=given)
     return settings.model_copy(update={"worker": section})
 

@@ -27,6 +27,7 @@ from postroad.controller.drift import hash_of, with_hash
 from postroad.controller.pods import pod_template
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.domain.durations import format_duration
+from postroad.domain.next_hops import NextHop, Protocol
 from postroad.ports.kubernetes import Kind
 
 Child = tuple[Kind, dict[str, Any]]
@@ -104,9 +105,7 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
     if spec.workers:
         hop, login = spec.workers.handler.relay.next_hop, spec.workers.handler.relay.login
         values |= {
-            "WORKER_RELAY_HOST": hop.host,
-            "WORKER_RELAY_PORT": hop.port,
-            "WORKER_RELAY_TLS": hop.tls,
+            **_server(hop),
             "WORKER_RELAY_LOGIN_MECHANISM": login and login.mechanism,
             "WORKER_RELAY_LOGIN_UNVERIFIED": "true" if login and login.unverified else None,
             "WORKER_CONCURRENCY": spec.workers.concurrency,
@@ -114,6 +113,17 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
     if spec.intake:
         values["INTAKE_PORT"] = spec.intake.port
     return {f"POSTROAD_{name}": str(each) for name, each in values.items() if each is not None}
+
+
+def _server(hop: NextHop) -> dict[str, object]:
+    """Return the settings of a next hop. Those that are absent are the defaults, so that an
+    operator with more of them replaces no pods."""
+    if hop.socket is not None:
+        return {"WORKER_RELAY_SOCKET": hop.socket}
+    where = {"HOST": hop.host, "PORT": hop.port, "TLS": hop.tls}
+    if hop.protocol is not Protocol.SMTP:
+        where["PROTOCOL"] = hop.protocol
+    return {f"WORKER_RELAY_{name}": value for name, value in where.items()}
 
 
 def labels(queue: Queue, component: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ one) stand in `domain.configuration`.
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -27,16 +28,18 @@ from postroad.controller.spec_parts import (
     NetworkText,
     Port,
     Replicas,
+    SocketPath,
     at_least,
 )
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidInput
 
+NEVER_IN_CLEAR = tuple(each.value for each in TlsMode if each.never_in_clear)
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
 
 
@@ -178,11 +181,19 @@ class Reports(Model):
 
 
 class Relay(Model):
-    """Hands every mail to one SMTP server."""
+    """Hands every mail to one SMTP or LMTP server."""
 
-    host: Host
+    host: Host | None = None
     """Host name or address of the next hop. A host without a dot is a Service in the MailQueue's
     namespace."""
+
+    socket: SocketPath | None = None
+    """Path of the Unix socket of an LMTP server, in place of a host: one that runs in the workers'
+    pods as a further container, with a volume that both mount (workers.template)."""
+
+    protocol: Literal["smtp", "lmtp"] = "smtp"
+    """What the host takes: smtp, or lmtp (RFC 2033) of a server that delivers. A socket takes
+    lmtp."""
 
     port: Port | None = None
     """Port of the next hop. Absent: 25, or 465 with implicit TLS."""
@@ -201,6 +212,14 @@ class Relay(Model):
     """The login at the next hop (AUTH). It goes with tls required or implicit. Absent: none."""
 
     @model_validator(mode="after")
+    def _is_one_server(self) -> Relay:
+        if (self.host is None) == (self.socket is None):
+            raise ValueError("give either host or socket, the path of a Unix socket")
+        if self.socket and (self.port or self.ca_ref or self.login or self.tls in NEVER_IN_CLEAR):
+            raise ValueError("a Unix socket has no port, no TLS and no login: leave them out")
+        return self
+
+    @model_validator(mode="after")
     def _fit_together(self) -> Relay:
         if self.login and not (self.login.unverified or self.tls in ("required", "implicit")):
             raise ValueError(
@@ -215,15 +234,18 @@ class Relay(Model):
     @property
     def next_hop(self) -> NextHop:
         """The next hop, with its port."""
+        if self.host is None:
+            assert self.socket is not None
+            return NextHop.at_socket(Path(self.socket))
         mode = TlsMode(self.tls)
-        return NextHop(self.host, self.port or mode.default_port, mode)
+        return NextHop(self.host, self.port or mode.default_port, mode, Protocol(self.protocol))
 
 
 class Handler(Model):
     """What workers do with a mail."""
 
     relay: Relay
-    """Hand every mail to one SMTP server."""
+    """Hand every mail to one SMTP or LMTP server."""
 
 
 class Workers(Model):

@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 
 from postroad.domain.durations import format_duration, parse_duration
 from postroad.domain.mail import MAILBOX_PATTERN
-from postroad.domain.next_hops import HOSTNAME_PATTERN
+from postroad.domain.next_hops import HOSTNAME_PATTERN, LONGEST_SOCKET
 from postroad.settings import parsed
 
 DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"
@@ -80,6 +80,9 @@ NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_
 Hostname = Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)]
 MailboxText = Annotated[str, Field(min_length=3, max_length=254, pattern=MAILBOX_PATTERN)]
 PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")
+SocketPath = Annotated[
+    str, Field(min_length=2, max_length=LONGEST_SOCKET, pattern="^/[A-Za-z0-9_./-]+$")
+]
 Port = Annotated[int, Field(ge=1, le=65535)]
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 Schedule = Annotated[str, Field(min_length=1, max_length=100)]

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field, model_validator
+from pydantic.alias_generators import to_camel
 
 from postroad.delivery_settings.patterns import AbsolutePath, AddressText, Port, ServerName
 from postroad.delivery_settings.sections import DeliverySection
@@ -19,6 +20,7 @@ from postroad.domain.next_hops import (
     TlsMode,
 )
 from postroad.domain.sasl import Mechanism
+from postroad.errors import InvalidInput
 from postroad.routing.exchangers import is_address
 from postroad.routing.securing import MxSecurity, PublishedSecurity
 from postroad.routing.tables import SmartHost
@@ -71,8 +73,11 @@ class SourceSettings(DeliverySection):
 class Hop(DeliverySection):
     """A smart host."""
 
-    host: ServerName
+    host: ServerName | None = None
     """Its full name, or its address."""
+
+    socket: AbsolutePath | None = None
+    """The Unix socket of an LMTP server on this machine, in place of a host."""
 
     port: Port | None = None
     """None: 25, or 465 where TLS is implicit."""
@@ -91,8 +96,25 @@ class Hop(DeliverySection):
     """`mx`: the host is a domain, whose MX records name the servers."""
 
     @model_validator(mode="after")
+    def _is_one_server(self) -> Hop:
+        if (self.host is None) == (self.socket is None):
+            raise ValueError("give either host or socket, the path of a Unix socket")
+        if self.socket is None:
+            return self
+        if more := self.model_fields_set - {"socket"}:
+            names = ", ".join(sorted(map(to_camel, more)))
+            raise ValueError(
+                f"socket stands alone, for a server that takes LMTP: leave out {names}"
+            )
+        try:
+            NextHop.at_socket(self.socket)
+        except InvalidInput as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    @model_validator(mode="after")
     def _is_a_name_with_mx(self) -> Hop:
-        if self.look_up is HostLookUp.MX and is_address(self.host):
+        if self.look_up is HostLookUp.MX and self.host is not None and is_address(self.host):
             raise ValueError("an address has no MX records: leave out lookUp, or name a domain")
         return self
 
@@ -107,6 +129,9 @@ class Hop(DeliverySection):
 
     def smart_host(self) -> SmartHost:
         """Return the value that routing uses."""
+        if self.host is None:
+            assert self.socket is not None
+            return SmartHost(NextHop.at_socket(self.socket))
         port = self.tls.default_port if self.port is None else self.port
         login = None if self.login is None else self.login.value()
         source = None if self.source is None else self.source.value()

@@ -17,6 +17,12 @@ HOSTNAME_PATTERN = (
 """The name of a host in SMTP: a fully qualified name (A-labels) or an address literal.
 Source: RFC 5321 2.3.5, 4.1.1.1, 4.1.3."""
 
+SOCKET_SCHEME = "unix:"
+"""Stands before the path of a Unix socket where a host could stand, too."""
+
+LONGEST_SOCKET = 107
+"""Octets of the path of a Unix socket, as Linux takes it (`man 7 unix`)."""
+
 _FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?::(?P<port>\d+))?")
 
 
@@ -115,7 +121,24 @@ class NextHop:
     """Whether its certificate is compared with TLSA records (`ResolvedHop.certificates`), not with
     authorities."""
 
+    socket: Path | None = None
+    """The Unix socket that it listens on, instead of the port."""
+
+    @classmethod
+    def at_socket(cls, path: Path) -> NextHop:
+        """Return the LMTP server of this machine that listens on a Unix socket. No TLS: what can
+        read the socket can read the mail. Raises: InvalidInput."""
+        if not path.is_absolute() or "\0" in str(path):
+            raise InvalidInput(f"{str(path)!r} is no Unix socket: write the whole path, from / on")
+        if len(str(path).encode("utf-8", "surrogateescape")) > LONGEST_SOCKET:
+            raise InvalidInput(
+                f"the path of a Unix socket has {LONGEST_SOCKET} octets at most: move {path}"
+            )
+        return cls("localhost", 0, TlsMode.NONE, Protocol.LMTP, socket=path)
+
     def __str__(self) -> str:
+        if self.socket is not None:
+            return f"{SOCKET_SCHEME}{self.socket}"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
 

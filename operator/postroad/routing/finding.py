@@ -260,7 +260,7 @@ class _Search(Search):
 
     def _by_smart_hosts(self, rule: Rule) -> Asking[_FoundHops]:
         """Take the smart hosts of a rule. Whatever DNS answers about them, no mail fails."""
-        plain = [each.next_hop.host for tier in rule.tiers for each in tier if not each.by_mx]
+        plain = [each.next_hop.host for tier in rule.tiers for each in tier if each.is_looked_up]
         answers = yield from self.addresses_of([host for host in plain if not is_address(host)])
         named: list[tuple[NextHop, ...]] = []
         tiers: list[tuple[ResolvedHop, ...]] = []
@@ -289,6 +289,10 @@ class _Search(Search):
         resolved: list[ResolvedHop] = []
         for each in shuffled(tier, self._pick):
             host = each.next_hop.host
+            if each.next_hop.socket is not None:
+                self.note(str(each.next_hop), "is a socket")
+                resolved.append(ResolvedHop(each.next_hop, ()))
+                continue
             if is_address(host):
                 self.note(host, "is an address")
                 resolved.append(ResolvedHop(each.next_hop, (host,)))

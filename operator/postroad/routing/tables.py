@@ -31,6 +31,11 @@ class SmartHost:
     next_hop: NextHop
     by_mx: bool = False
 
+    @property
+    def is_looked_up(self) -> bool:
+        """Whether the host's addresses are asked for."""
+        return not self.by_mx and self.next_hop.socket is None
+
 
 @dataclass(frozen=True, slots=True)
 class DomainPatterns:

@@ -106,7 +106,8 @@ class RelayRoutes:
 
     def __init__(self, hop: NextHop) -> None:
         name = written_hop(hop)
-        self._route = DeliveryRoute(Site(((name,),)), hop.host, {name: ResolvedHop(hop, ())})
+        site = hop.host if hop.socket is None else str(hop)
+        self._route = DeliveryRoute(Site(((name,),)), site, {name: ResolvedHop(hop, ())})
 
     def known(self, request: RouteRequest) -> DeliveryRoute:
         """Return the route (see `Routes`)."""

@@ -86,6 +86,7 @@ def test_json_has_the_same(routes: Path) -> None:
                 "tier": 1,
                 "host": "192.0.2.9",
                 "port": 587,
+                "socket": None,
                 "protocol": "smtp",
                 "tls": "opportunistic",
                 "by_tlsa": False,

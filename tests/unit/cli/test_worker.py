@@ -43,6 +43,45 @@ def test_the_port_of_a_next_hop_follows_its_tls_where_none_is_named(
     assert hop.tls == (tls or environment.get("TLS", "opportunistic"))
 
 
+@pytest.mark.parametrize(
+    ("relay", "environment", "expected"),
+    [
+        ("unix:/run/lmtp", {"HOST": "hop.example"}, "unix:/run/lmtp"),
+        (None, {"SOCKET": "/run/lmtp"}, "unix:/run/lmtp"),
+        ("hop.example", {"SOCKET": "/run/lmtp"}, "hop.example:25"),
+    ],
+)
+def test_the_command_line_decides_between_a_host_and_a_socket(
+    relay: str | None, environment: dict[str, str], expected: str
+) -> None:
+    named = {f"POSTROAD_WORKER_RELAY_{name}": value for name, value in environment.items()}
+
+    assert str(way_of(with_relay(from_environment(named), relay, None, None, None, {}))) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "problem"),
+    [
+        ({"HOST": "a.example", "SOCKET": "/s"}, "to the relay a.example or to the socket /s"),
+        ({"SOCKET": "/s", "TLS": "required"}, "neither TLS nor a login"),
+        ({"SOCKET": "/s", "LOGIN_FOLDER": "/l"}, "neither TLS nor a login"),
+        ({"SOCKET": "s"}, "write the whole path"),
+    ],
+)
+def test_a_socket_that_cannot_be_used_is_refused(environment: dict[str, str], problem: str) -> None:
+    named = {f"POSTROAD_WORKER_RELAY_{name}": value for name, value in environment.items()}
+
+    with pytest.raises(InvalidSettings, match=problem):
+        way_of(from_environment(named))
+
+
+def test_the_command_refuses_what_is_no_path_of_a_socket() -> None:
+    result = CliRunner().invoke(main, ["mta", "--queue", "memory://a", "--relay", "unix:lmtp"])
+
+    assert result.exit_code == 2
+    assert "write the whole path" in result.output
+
+
 def test_a_login_needs_verified_tls_and_its_files(tmp_path: Path) -> None:
     chosen = {"relay_login_folder": tmp_path, "relay_login_mechanism": "XOAUTH2"}
 

@@ -273,6 +273,28 @@ def test_the_port_of_the_next_hop_follows_its_tls(relay: dict[str, Any], port: s
 
 
 @pytest.mark.parametrize(
+    ("relay", "expected"),
+    [
+        (
+            {"host": "h", "port": 24, "protocol": "lmtp"},
+            {"HOST": "h", "PORT": "24", "TLS": "opportunistic", "PROTOCOL": "lmtp"},
+        ),
+        ({"host": "h"}, {"HOST": "h", "PORT": "25", "TLS": "opportunistic"}),
+        ({"socket": "/run/lmtp"}, {"SOCKET": "/run/lmtp"}),
+    ],
+)
+def test_an_lmtp_server_is_named_by_its_host_or_its_socket(
+    relay: dict[str, Any], expected: dict[str, str]
+) -> None:
+    data = children(queue(workers={"handler": {"relay": relay}}))["ConfigMap", "out-queue"]["data"]
+    prefix = "POSTROAD_WORKER_RELAY_"
+
+    assert {
+        name.removeprefix(prefix): value for name, value in data.items() if name.startswith(prefix)
+    } == expected
+
+
+@pytest.mark.parametrize(
     ("login", "mechanism", "unverified"),
     [({}, None, None), ({"mechanism": "XOAUTH2", "unverified": True}, "XOAUTH2", "true")],
 )

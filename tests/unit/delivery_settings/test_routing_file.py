@@ -120,6 +120,13 @@ def test_a_hop_without_a_port_has_that_of_its_tls(tmp_path: Path) -> None:
     assert read(tmp_path, text).table.rules[0].tiers[0][0].next_hop.port == 465
 
 
+def test_a_hop_may_be_a_unix_socket(tmp_path: Path) -> None:
+    text = "rules: [{name: a, primary: [{socket: /run/lmtp}]}]"
+    hop = NextHop.at_socket(Path("/run/lmtp"))
+
+    assert read(tmp_path, text).table.rules[0].tiers == ((SmartHost(hop),),)
+
+
 A = "primary: [{host: a.example}]"
 
 
@@ -136,6 +143,23 @@ A = "primary: [{host: a.example}]"
         (
             "postmaster_domain: a.b",
             "postmaster_domain: there is no such field: did you mean postmasterDomain?",
+        ),
+        (
+            "rules: [{name: a, primary: [{}]}]",
+            "rules[0].primary[0]: give either host or socket",
+        ),
+        (
+            "rules: [{name: a, primary: [{host: b.example, socket: /s}]}]",
+            "rules[0].primary[0]: give either host or socket",
+        ),
+        (
+            "rules: [{name: a, primary: [{socket: /s, tls: none, lookUp: mx}]}]",
+            "socket stands alone, for a server that takes LMTP: leave out lookUp, tls",
+        ),
+        ("rules: [{name: a, primary: [{socket: s}]}]", "write the whole path"),
+        (
+            f"rules: [{{name: a, primary: [{{socket: /{'a' * 107}}}]}}]",
+            "the path of a Unix socket has 107 octets at most",
         ),
         ("rules: [{name: a}]", "rules[0]: give either mx ({} for the defaults) or primary, a list"),
         (f"rules: [{{name: a, mx: {{}}, {A}}}]", "rules[0]: give either mx"),

@@ -1,8 +1,17 @@
 """Next hops are written host:port."""
 
+from pathlib import Path
+
 import pytest
 
-from postroad.domain.next_hops import NextHop, TlsMode, address_literal, parse_host_port
+from postroad.domain.next_hops import (
+    LONGEST_SOCKET,
+    NextHop,
+    Protocol,
+    TlsMode,
+    address_literal,
+    parse_host_port,
+)
 from postroad.errors import InvalidInput
 
 
@@ -49,3 +58,16 @@ def test_a_next_hop_is_shown_as_it_is_written() -> None:
     assert str(NextHop("::1", 25)) == "[::1]:25"
     assert str(NextHop("a.example", 26)) == "a.example:26"
     assert str(NextHop("a.example")) == "a.example:25"
+
+
+def test_a_server_at_a_unix_socket_takes_lmtp_in_clear() -> None:
+    hop = NextHop.at_socket(Path("/run/lmtp"))
+
+    assert (hop.protocol, hop.tls, str(hop)) == (Protocol.LMTP, TlsMode.NONE, "unix:/run/lmtp")
+    assert NextHop.at_socket(Path("/" + "a" * (LONGEST_SOCKET - 1)))
+
+
+@pytest.mark.parametrize("path", ["", "lmtp", "/a\0b", "/" + "ä" * 54])
+def test_what_can_be_no_socket_is_refused(path: str) -> None:
+    with pytest.raises(InvalidInput, match="Unix socket"):
+        NextHop.at_socket(Path(path))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness
@@ -20,6 +22,7 @@ RULES = (
             (SmartHost(NextHop("mx.example")),),
             (SmartHost(NextHop("null.example"), by_mx=True),),
             (SmartHost(NextHop("192.0.2.9")),),
+            (SmartHost(NextHop.at_socket(Path("/run/lmtp"))),),
         ),
     ),
 )
@@ -161,6 +164,7 @@ MX = ("mx.example", "192.0.2.1, 2001:db8::1")
                     "not used: 556 5.1.10 the domain null.example accepts no mail (null MX)",
                 ),
                 ("192.0.2.9", "is an address"),
+                ("unix:/run/lmtp", "is a socket"),
             ],
         ),
         ("[192.0.2.1]", [TABLE, ("[192.0.2.1]", "is an address literal")]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from datetime import timedelta
+from pathlib import Path
 
 from postroad.adapters.network.wire import (
     ConnectionLost,
@@ -71,6 +72,17 @@ class ClientWire(Wire):
     def wake(self) -> None:
         """Let `arrival` return."""
         self._arrived()
+
+
+async def connect_to_socket(path: Path, timeout: timedelta) -> ClientWire:
+    """Connect to a Unix socket. Raises: ConnectionLost with the cause, TooSlow."""
+    async with deadline(timeout):
+        try:
+            loop = asyncio.get_running_loop()
+            _, wire = await loop.create_unix_connection(ClientWire, str(path))
+        except OSError as error:
+            raise ConnectionLost(f"no connection: {error}") from error
+    return wire
 
 
 async def connect(

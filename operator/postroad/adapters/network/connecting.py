@@ -9,8 +9,10 @@ import asyncio
 import socket
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
 
-from postroad.adapters.network.client import ClientWire, connect
+from postroad.adapters.network.client import ClientWire, connect, connect_to_socket
 from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.next_hops import SourceAddresses
 
@@ -22,6 +24,14 @@ SHUN = timedelta(minutes=5)
 
 
 _Found = Sequence[tuple[object, object, object, object, tuple[object, ...]]]
+
+
+class Reached(Protocol):
+    """Where a next hop is reached."""
+
+    async def connect(self, timeout: timedelta) -> ClientWire:
+        """Connect. Raises: WireError."""
+        ...
 
 
 class Shunned:
@@ -65,6 +75,17 @@ class Shunned:
                 self._until.pop(address, None)
                 return wire
         raise failure or ConnectionLost("no connection: the name has no address")
+
+
+class UnixSocket:
+    """The Unix socket of a server on this machine."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def connect(self, timeout: timedelta) -> ClientWire:
+        """Connect to it (`connect_to_socket`)."""
+        return await connect_to_socket(self._path, timeout)
 
 
 class KnownAddresses:

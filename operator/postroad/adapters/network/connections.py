@@ -18,7 +18,13 @@ from pathlib import Path
 
 from postroad.adapters.network.authentication import authentication_at
 from postroad.adapters.network.broken_tls import BrokenTls
-from postroad.adapters.network.connecting import Addresses, KnownAddresses, Shunned
+from postroad.adapters.network.connecting import (
+    Addresses,
+    KnownAddresses,
+    Reached,
+    Shunned,
+    UnixSocket,
+)
 from postroad.adapters.network.exchange import text_of
 from postroad.adapters.network.jobs import ConnectionJob
 from postroad.adapters.network.opening import SessionTerms, context_for, ehlo_name_to
@@ -72,14 +78,9 @@ class SmtpConnector:
     def open(self, hop: ResolvedHop, on_event: OnEvent) -> SmtpConnection:
         """Begin to open a connection (see the port)."""
         next_hop = hop.next_hop
-        addresses: Addresses | KnownAddresses
-        if hop.addresses:
-            addresses = KnownAddresses(hop.addresses, next_hop.port, self._shunned, next_hop.source)
-        else:
-            addresses = self._addresses_of(next_hop.host, next_hop.port, next_hop.source)
         open_session = partial(
             ClientSession.open,
-            addresses,
+            self._reach(hop),
             SessionTerms(
                 next_hop,
                 ehlo_name_to(next_hop, self._ehlo_name),
@@ -93,6 +94,14 @@ class SmtpConnector:
             ),
         )
         return SmtpConnection(open_session, self._preparation, on_event)
+
+    def _reach(self, hop: ResolvedHop) -> Reached:
+        next_hop = hop.next_hop
+        if next_hop.socket is not None:
+            return UnixSocket(next_hop.socket)
+        if hop.addresses:
+            return KnownAddresses(hop.addresses, next_hop.port, self._shunned, next_hop.source)
+        return self._addresses_of(next_hop.host, next_hop.port, next_hop.source)
 
 
 class SmtpConnection:

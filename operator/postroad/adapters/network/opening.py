@@ -144,7 +144,10 @@ def _compare(wire: ClientWire, host: str, records: TlsaRecords) -> None:
 
 
 def ehlo_name_to(next_hop: NextHop, usual: str | None) -> str | None:
-    """Return the name for EHLO to a next hop; `usual`: the process's."""
+    """Return the name for EHLO to a next hop; `usual`: the process's. None: the address of each
+    connection, which one to a Unix socket has not."""
+    if next_hop.socket is not None:
+        return usual or "localhost"
     return (next_hop.source and next_hop.source.ehlo_name) or usual
 
 

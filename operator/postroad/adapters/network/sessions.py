@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
-from postroad.adapters.network.connecting import Addresses, KnownAddresses
+from postroad.adapters.network.connecting import Reached
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.opening import Opening, SecuringFailed, SessionTerms
@@ -38,9 +38,7 @@ class ClientSession:
         """Transactions so far, failed ones too."""
 
     @classmethod
-    async def open(
-        cls, addresses: Addresses | KnownAddresses, terms: SessionTerms
-    ) -> ClientSession:
+    async def open(cls, reached: Reached, terms: SessionTerms) -> ClientSession:
         """Connect, greet, start TLS as the next hop's mode requires, and log in. With opportunistic
         TLS, a next hop whose TLS is broken gets the mail in clear.
 
@@ -49,23 +47,21 @@ class ClientSession:
         if terms.authentication is not None:
             terms.authentication.check()
         if terms.next_hop.tls is not TlsMode.OPPORTUNISTIC:
-            return await cls._open(addresses, terms)
+            return await cls._open(reached, terms)
         in_clear = replace(terms, context=None)
         if terms.broken_tls.has(terms.next_hop):
-            return await cls._open(addresses, in_clear)
+            return await cls._open(reached, in_clear)
         try:
-            return await cls._open(addresses, terms)
+            return await cls._open(reached, terms)
         except SecuringFailed:
-            session = await cls._open(addresses, in_clear)
+            session = await cls._open(reached, in_clear)
             terms.broken_tls.add(terms.next_hop)
             return session
 
     @classmethod
-    async def _open(
-        cls, addresses: Addresses | KnownAddresses, terms: SessionTerms
-    ) -> ClientSession:
+    async def _open(cls, reached: Reached, terms: SessionTerms) -> ClientSession:
         try:
-            wire = await addresses.connect(terms.timeouts.connect)
+            wire = await reached.connect(terms.timeouts.connect)
         except WireError as error:
             raise SessionRefused(f"451 4.4.1 {error}") from error
         exchange = Exchange(wire)
