@@ -153,6 +153,8 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
     elsewhere["handler"]["relay"]["host"] = "elsewhere"
     with pytest.raises(KubernetesRefused, match="none of the allowed next hops"):
         await api.create(MAIL_QUEUE, mail_queue(namespace, workers=elsewhere))
+    with pytest.raises(KubernetesRefused, match="none of the allowed next hops"):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, workers={"handler": {"mx": {}}}))
     management = queue_cluster(namespace)
     management["spec"]["rabbitmq"]["managementURL"] = "http://elsewhere:15672"
     with pytest.raises(KubernetesRefused, match="none of the allowed hosts"):

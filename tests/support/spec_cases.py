@@ -72,6 +72,12 @@ MAIL_QUEUES = (
     Case(_retry("1m", "1h")),
     Case(_retry("1h", max_age="60m")),
     Case({"workers": {}}, "handler"),
+    Case({"workers": {"handler": {}}}, "name one handler: relay or mx"),
+    Case({"workers": {"handler": {"mx": {}}}}),
+    Case(
+        {"workers": {"handler": {"mx": {}, "relay": {"host": "h"}}}},
+        "name one handler: relay or mx",
+    ),
     Case(_relay(tls="maybe"), "tls"),
     Case(_relay(tls="encrypted")),
     Case(_relay(tls="implicit")),

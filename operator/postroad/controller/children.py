@@ -23,6 +23,7 @@ from postroad.controller.api import (
     SERVICE_ACCOUNT,
     TEMPLATE_HASH,
 )
+from postroad.controller.delivery_files import DeliveryFiles
 from postroad.controller.drift import hash_of, with_hash
 from postroad.controller.pods import pod_template
 from postroad.controller.queue_resource import PodContext, Queue
@@ -56,6 +57,9 @@ def wanted_children(
         template = pod_template(queue, context, INTAKE, labels(queue, INTAKE), configuration)
         children += _deployment(queue, context, INTAKE, intake.replicas, template, autoscaled)
     if workers and WORKER in components:
+        if (delivery := DeliveryFiles.of(queue)) is not None:
+            data = {"data": delivery.data()}
+            children.append(owned_child(queue, CONFIG_MAP, delivery.config_map, WORKER, data))
         template = pod_template(
             queue, context, WORKER, labels(queue, WORKER), configuration, workers.template
         )
@@ -103,13 +107,14 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
         "HOSTNAME": spec.hostname,
     }
     if spec.workers:
-        hop, login = spec.workers.handler.relay.next_hop, spec.workers.handler.relay.login
-        values |= {
-            **_server(hop),
-            "WORKER_RELAY_LOGIN_MECHANISM": login and login.mechanism,
-            "WORKER_RELAY_LOGIN_UNVERIFIED": "true" if login and login.unverified else None,
-            "WORKER_CONCURRENCY": spec.workers.concurrency,
-        }
+        values["WORKER_CONCURRENCY"] = spec.workers.concurrency
+        if (relay := spec.workers.handler.relay) is not None:
+            hop, login = relay.next_hop, relay.login
+            values |= {
+                **_server(hop),
+                "WORKER_RELAY_LOGIN_MECHANISM": login and login.mechanism,
+                "WORKER_RELAY_LOGIN_UNVERIFIED": "true" if login and login.unverified else None,
+            }
     if spec.intake:
         values["INTAKE_PORT"] = spec.intake.port
     return {f"POSTROAD_{name}": str(each) for name, each in values.items() if each is not None}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller.api import CONFIGURATION_HASH
+from postroad.controller.delivery_files import DeliveryFiles
 from postroad.controller.drift import hash_of
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.server_tls import FOLDER, READ_BY_GROUP, ServerFiles, StoreTls
@@ -93,6 +94,8 @@ def _pod_spec(
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
     volumes += [each.volume() for each in server_files(queue, context, component)]
+    if component == "worker" and (delivery := DeliveryFiles.of(queue)) is not None:
+        volumes += delivery.volumes()
     security: dict[str, Any] = dict(POD_SECURITY)
     intake = queue.spec.intake if component == "intake" else None
     if intake and intake.tls:
@@ -138,12 +141,14 @@ def _container(queue: Queue, context: PodContext, component: str) -> dict[str, A
         ]
         if intake.tls:
             mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
+    named: dict[str, str] = {}
     for files in server_files(queue, context, component):
         mounts.append(files.mount())
-        environment += [
-            {"name": f"POSTROAD_{name}", "value": value}
-            for name, value in files.environment().items()
-        ]
+        named |= files.environment()
+    if component == "worker" and (delivery := DeliveryFiles.of(queue)) is not None:
+        mounts += delivery.mounts()
+        named |= delivery.environment()
+    environment += [{"name": f"POSTROAD_{name}", "value": each} for name, each in named.items()]
     return {
         "name": component,
         "image": context.image,
@@ -170,8 +175,8 @@ def server_files(queue: Queue, context: PodContext, component: str) -> list[Serv
         ServerFiles("CASSANDRA", cassandra.tls, cassandra.secret_ref, LOGIN),
         ServerFiles("S3", s3.tls or StoreTls(), s3.secret_ref, S3_LOGIN),
     ]
-    if component == "worker" and workers:
-        relay = workers.handler.relay
+    relay = workers.handler.relay if component == "worker" and workers else None
+    if relay is not None:
         secret = None if relay.login is None else relay.login.secret_ref
         found.append(ServerFiles("WORKER_RELAY", StoreTls(ca_ref=relay.ca_ref), secret, LOGIN))
     return [each for each in found if not each.is_empty]

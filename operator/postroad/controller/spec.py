@@ -241,11 +241,26 @@ class Relay(Model):
         return NextHop(self.host, self.port or mode.default_port, mode, Protocol(self.protocol))
 
 
-class Handler(Model):
-    """What workers do with a mail."""
+class ByRoutes(Model):
+    """Delivery to the servers that the MX records of each recipient's domain name."""
 
-    relay: Relay
+
+class Handler(Model):
+    """What workers do with a mail: one of these."""
+
+    relay: Relay | None = None
     """Hand every mail to one SMTP or LMTP server."""
+
+    mx: ByRoutes | None = None
+    """Deliver to the servers that the MX records of each recipient's domain name. Set `hostname`,
+    since many servers refuse a client without a name. Port 25 must be open towards the Internet."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Handler:
+        fields = type(self).model_fields
+        if sum(getattr(self, name) is not None for name in fields) != 1:
+            raise ValueError(f"name one handler: {' or '.join(fields)}")
+        return self
 
 
 class Workers(Model):

@@ -1,4 +1,4 @@
-"""Reads the schema of delivery from files in YAML."""
+"""Reads the schema of delivery from files in YAML, and writes it."""
 
 from __future__ import annotations
 
@@ -47,6 +47,14 @@ def read_routing(file: Path) -> RoutingSettings:
 def read_delivery(file: Path) -> DeliverySettings:
     """Read and check a file of delivery. Raises: as `read_routing`."""
     return _read_as(DeliverySettings, file)
+
+
+def written(settings: DeliverySettings) -> str:
+    """Return the text of a file of delivery. Defaults are left out, so that a release which lacks a
+    newer field reads the file of a newer one that does not use it."""
+    document = settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    text: str = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
+    return text
 
 
 def _read_as(model: type[_Model], file: Path) -> _Model:

@@ -155,6 +155,7 @@ def test_the_samples_are_what_the_operator_reads() -> None:
 
     assert queue.cluster_ref.name == samples["QueueCluster"]["metadata"]["name"]
     assert queue.workers is not None
+    assert queue.workers.handler.relay
     assert (queue.workers.handler.relay.host, queue.workers.handler.relay.port) == ("sink", 2525)
     assert cluster.rabbitmq.secret_ref.name == "rabbitmq"
     assert {each["metadata"].get("namespace", "mail") for each in samples.values()} == {"mail"}
