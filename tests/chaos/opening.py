@@ -45,7 +45,12 @@ class Opening:
             await self.configure(queue, self.pace.view)
         history = self.servers.history(name)
         configuration = LeasedConfiguration(
-            history, self.clock, self.randomness, lease=timing.lease, grace=timing.grace
+            history,
+            self.clock,
+            self.randomness,
+            lease=timing.reading_lease,
+            longest_lease=timing.longest_reading_lease,
+            grace=timing.grace,
         )
         await configuration.start()
         view = self.servers.views().view(str(name))

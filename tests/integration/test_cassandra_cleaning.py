@@ -19,7 +19,7 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.cleanup import Cleanup
 from postroad.distributed.engine import Engine, Parts
 from postroad.domain.clocks import Readings
-from postroad.domain.configuration.rollout import READING_LEASE
+from postroad.domain.configuration.rollout import LONGEST_READING_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
@@ -55,7 +55,7 @@ class LaterView(CassandraView):
     long."""
 
     async def server_times(self) -> Readings:
-        return (await super().server_times()).later(READING_LEASE)
+        return (await super().server_times()).later(LONGEST_READING_LEASE)
 
 
 async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Statement]:
@@ -81,7 +81,7 @@ async def cost_of_cleaning(session: CountingSession, mails: int) -> Counter[Stat
     engine = Engine(parts)
     cleaning = Cleanup(engine)
     assert await cleaning.run() == 0
-    clock.jump(engine.timing.lease)
+    clock.jump(engine.timing.longest_reading_lease)
     session.sent.clear()
 
     assert await cleaning.run() == 1

@@ -37,7 +37,14 @@ from postroad.ports.history import ConfigurationSource
 pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(300)]
 
 SECOND = timedelta(seconds=1)
-TIMING = Timing(lease=4 * SECOND, grace=20 * SECOND, deadline=11 * SECOND, skew=SECOND)
+LEASE = 4 * SECOND
+TIMING = Timing(
+    reading_lease=LEASE,
+    longest_reading_lease=LEASE,
+    grace=20 * SECOND,
+    deadline=11 * SECOND,
+    skew=SECOND,
+)
 OLD, NEW = ViewConfiguration(3600 * SECOND, 1), ViewConfiguration(1800 * SECOND, 4)
 BRIEF = ViewConfiguration(4 * SECOND, 1), ViewConfiguration(2 * SECOND, 4)
 """The old and the new configuration, with windows so short that browse start passes them within a
@@ -68,7 +75,12 @@ class Site:
         """Return a process' knowledge of the configuration; it does not refresh itself yet."""
         history = self.servers.history(self.name)
         return LeasedConfiguration(
-            history, MachineClock(), SystemRandomness(), lease=TIMING.lease, grace=TIMING.grace
+            history,
+            MachineClock(),
+            SystemRandomness(),
+            lease=LEASE,
+            longest_lease=LEASE,
+            grace=TIMING.grace,
         )
 
     async def process(self, source: ConfigurationSource | None = None) -> DistributedQueue:

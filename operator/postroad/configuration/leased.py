@@ -17,6 +17,7 @@ from postroad.domain.configuration.consistency import continues
 from postroad.domain.configuration.history import replay
 from postroad.domain.configuration.rollout import (
     GRACE,
+    LONGEST_READING_LEASE,
     READING_LEASE,
     Rollout,
     RolloutTiming,
@@ -63,7 +64,8 @@ class _Known:
 class LeasedConfiguration:
     """A `ConfigurationSource` over a history. `async with` reads it and keeps it fresh.
 
-    `grace` is how long after its end a slice stays open for rows that are on their way.
+    `lease` is how long one reading is used here, `longest_lease` how long one is used by any
+    process, `grace` how long after its end a slice stays open for rows that are on their way.
     """
 
     def __init__(
@@ -73,12 +75,14 @@ class LeasedConfiguration:
         randomness: Randomness,
         *,
         lease: timedelta = READING_LEASE,
+        longest_lease: timedelta = LONGEST_READING_LEASE,
         grace: timedelta = GRACE,
     ) -> None:
         self._history = history
         self._clock = clock
         self._randomness = randomness
-        self._timing = RolloutTiming(lease, grace)
+        self._lease = lease
+        self._timing = RolloutTiming(longest_lease, grace)
         self._known: _Known | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._reading = asyncio.Lock()
@@ -86,7 +90,7 @@ class LeasedConfiguration:
     def effective(self) -> Effective:
         """Return what holds now, from memory. Raises: ConfigurationStale past the lease."""
         known = self._known
-        if known is None or self._clock.elapsed() - known.read_at > self._timing.lease:
+        if known is None or self._clock.elapsed() - known.read_at > self._lease:
             raise ConfigurationStale
         return known.effective
 
@@ -156,7 +160,7 @@ class LeasedConfiguration:
     async def _keep_fresh(self) -> None:
         """Read for as long as the queue is open. The lease bounds the harm of failed reads:
         `effective` raises once it has run out."""
-        interval = self._timing.lease / REFRESHES_PER_LEASE
+        interval = self._lease / REFRESHES_PER_LEASE
         wait = interval
         while True:
             await self._clock.sleep(wait)

@@ -24,7 +24,7 @@ from postroad.domain.configuration.history import (
     fold,
     replay,
 )
-from postroad.domain.configuration.rollout import READING_LEASE, adoption_rollout
+from postroad.domain.configuration.rollout import LONGEST_READING_LEASE, adoption_rollout
 from postroad.domain.configuration.rules import Refusal, ViewConfiguration
 from postroad.errors import (
     ConfigurationConflict,
@@ -65,7 +65,11 @@ class Settled:
 
     def configuration(self) -> Document | None:
         """Return `status.configuration`; None without a state: the status is left as it is."""
-        return effective_document(self.state, self.state.at + READING_LEASE) if self.state else None
+        return (
+            effective_document(self.state, self.state.at + LONGEST_READING_LEASE)
+            if self.state
+            else None
+        )
 
 
 async def _no_rows() -> bool:

@@ -1,8 +1,8 @@
 """Cleanup of slices that browse start has passed: late mail is rescued, then rows are deleted, then
 marks, then content start is moved.
 
-Cleanup begins a full lease after this process read browse start: by then every process has read
-newer limits, so a consumer that finds no mark finds the entry before browse start (invariant 4).
+Cleanup begins the longest lease of a reading after this process read browse start: by then every
+process has read newer limits, so a consumer that finds no mark finds the entry before browse start (invariant 4).
 The next cleanup repeats what a failed one left, because content start did not move.
 In a queue that is archived, slices wait until they are (`archive_wait`).
 Source: 001 Decision.
@@ -42,7 +42,7 @@ class Cleanup:
         now = engine.clock.elapsed()
         if limits.browse_start is None:
             return 0
-        if self._seen is not None and now - self._seen[1] >= engine.timing.lease:
+        if self._seen is not None and now - self._seen[1] >= engine.timing.longest_reading_lease:
             self._safe, self._seen = self._seen[0], None
         if self._seen is None:
             self._seen = (limits.browse_start, now)
@@ -117,7 +117,7 @@ class Cleanup:
     @property
     def _youngest(self) -> timedelta:
         timing = self._engine.timing
-        return max(timing.lease - timing.apart, timedelta(0))
+        return max(timing.longest_reading_lease - timing.apart, timedelta(0))
 
     async def _rescue_late(self, partition: Partition, known: int) -> None:
         """Give a new entry to mail whose row came after the slice was closed: it has no mark, and

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.domain.clocks import AGREEING
-from postroad.domain.configuration.rollout import GRACE, READING_LEASE
+from postroad.domain.configuration.rollout import GRACE, LONGEST_READING_LEASE, READING_LEASE
 from postroad.errors import InvalidSettings
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long things may take. Raises InvalidSettings when a late row could miss its slice.
+    """How long things may take. Raises InvalidSettings when a late row could miss its slice, or a mark
+    be deleted that a process still needs.
 
     A row is inserted at most `deadline` after its id was made, by a clock at most `skew` from the
     view's; a second clock decides that it is late; a third closes its slice. The view's time may
@@ -30,8 +31,11 @@ class Timing:
     grace: timedelta = GRACE
     """How long after its end a slice stays open."""
 
-    lease: timedelta = READING_LEASE
-    """How long limits that were read may be used; cleanup waits this long after moving them."""
+    reading_lease: timedelta = READING_LEASE
+    """How long this process may use limits that it read."""
+
+    longest_reading_lease: timedelta = LONGEST_READING_LEASE
+    """How long any process may use them: cleanup waits so long after browse start moved."""
 
     redelivery_delay: timedelta = timedelta(seconds=8)
     """The first delay of a redelivered reference."""
@@ -79,5 +83,7 @@ class Timing:
             raise InvalidSettings(
                 "the deadline, three times the skew and 5 s must be within the grace period"
             )
+        if self.reading_lease > self.longest_reading_lease:
+            raise InvalidSettings("no process may use what it read for longer than others wait")
         if self.keep_after >= self.redelivery_delay:
             raise InvalidSettings("items must be claimed before a redelivered reference is tried")

@@ -40,7 +40,9 @@ def in_code(pace: Pace, window: timedelta) -> dict[str, str]:
         "deadline, tolerated skew, grace period": written(
             timing.deadline, timing.skew, timing.grace
         ),
-        "lease of limits and configuration": written(timing.lease),
+        "lease of limits and configuration, here, anywhere": written(
+            timing.reading_lease, timing.longest_reading_lease
+        ),
         "redelivery delay, claim after, claim": written(
             timing.redelivery_delay, timing.keep_after, timing.claim
         ),

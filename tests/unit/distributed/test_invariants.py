@@ -269,6 +269,24 @@ async def test_invariant_4_cleanup_waits_a_lease_and_deletes_rows_then_marks(
     )
 
 
+async def test_invariant_4_cleanup_waits_for_processes_whose_readings_hold_longer() -> None:
+    cluster = InMemoryCluster(timing=Timing(reading_lease=10 * SECOND))
+    process = await cluster.start()
+    await cluster.enqueue(process, "mail")
+    await cluster.deliver(process, SECOND)
+    await cluster.pass_time(2 * WINDOW + 2 * MINUTE)
+    await process.queue.maintain()
+    await process.queue.maintain()
+
+    await cluster.pass_time(29 * SECOND)
+    await process.queue.maintain()
+    assert servers_of(process.faults.steps, "delete_rows") == []
+    await cluster.pass_time(SECOND)
+    await process.queue.maintain()
+    assert servers_of(process.faults.steps, "delete_rows")
+    await cluster.close()
+
+
 async def test_invariant_4_stale_limits_are_not_used(
     cluster: InMemoryCluster, process: Process
 ) -> None:

@@ -16,7 +16,7 @@ from postroad.errors import ClockSkew, CredentialsRefused, ServerError, ViewUnav
 from postroad.ports.view import Limits, View
 
 SECOND, US = timedelta(seconds=1), timedelta(microseconds=1)
-TIMING = Timing(lease=30 * SECOND, skew=5 * SECOND)
+TIMING = Timing(reading_lease=30 * SECOND, skew=5 * SECOND)
 
 
 class Hosts:

@@ -145,8 +145,17 @@ class Process:
         self.world.browse_start = max(self.world.browse_start, min([open_from, *left]))
 
 
-def leased(world: MemoryWorld, history: MemoryHistory) -> LeasedConfiguration:
-    return LeasedConfiguration(history, world.clock, SeededRandomness(0), lease=LEASE, grace=GRACE)
+def leased(
+    world: MemoryWorld, history: MemoryHistory, lease: timedelta = LEASE
+) -> LeasedConfiguration:
+    return LeasedConfiguration(
+        history,
+        world.clock,
+        SeededRandomness(0),
+        lease=lease,
+        longest_lease=LEASE,
+        grace=GRACE,
+    )
 
 
 async def run(seed: int, *, protected: bool) -> int:
@@ -229,6 +238,26 @@ class TestLease:
         assert stale.value.transient
         await source.refresh()
         assert source.effective().writing == CHANGES[0]
+
+    async def test_a_process_with_a_shorter_lease_waits_for_those_with_the_longest(
+        self, world: MemoryWorld
+    ) -> None:
+        """As beside a release that uses its readings for longer."""
+        old, new = CHANGES[:2]
+        await self.want(world, old)
+        source = leased(world, world.history, lease=LEASE / 2)
+        await source.refresh()
+        await self.want(world, new)
+        await source.refresh()
+
+        world.clock.jump(LEASE / 2 + SECOND)
+        with pytest.raises(ConfigurationStale):
+            source.effective()
+        await source.refresh()
+        assert source.effective() == Effective(old, (new, old))
+        world.clock.jump(LEASE / 2 - SECOND)
+        await source.refresh()
+        assert source.effective() == Effective(new, (new, old))
 
     async def test_the_lease_counts_from_before_the_read(self, world: MemoryWorld) -> None:
         await self.want(world, CHANGES[0])

@@ -12,7 +12,7 @@ from postroad.domain import identifiers, instants, lifetimes, lost_messages
 from postroad.domain.ages import AGES
 from postroad.domain.clocks import AGREEING
 from postroad.domain.configuration.history import STATUS_ENTRIES
-from postroad.domain.configuration.rollout import GRACE, READING_LEASE
+from postroad.domain.configuration.rollout import GRACE, LONGEST_READING_LEASE, READING_LEASE
 from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration
 from postroad.domain.delay_queues import DELAY_SECONDS, HIGHEST_DOUBLING
 from postroad.domain.entries import LONG_CHAIN
@@ -33,7 +33,8 @@ SECOND, MINUTE, HOUR, DAY = (
 DEFAULTS = RetryPlan()
 
 AGREED = {
-    "every process of every release acts on a reading for so long": (READING_LEASE, 30 * SECOND),
+    "a process acts on a reading for so long": (READING_LEASE, 30 * SECOND),
+    "one of any release acts on a reading for so long": (LONGEST_READING_LEASE, 30 * SECOND),
     "and leaves a slice open for so long": (GRACE, 60 * SECOND),
     "processes write and read the same time": (AGREEING, 5 * SECOND),
     "slices are cut at whole seconds": (SHORTEST_WINDOW, SECOND),

@@ -25,8 +25,13 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import HistoryMissing
 
 READING_LEASE = timedelta(seconds=30)
-"""How long a process may act on one read of the history and the limits. Part of the protocol: the
-same in every process of every release that works on a queue, so it is no setting."""
+"""How long this process may act on one read of the history and the limits. No setting, because
+other processes count on it: at most the LONGEST_READING_LEASE of every release beside this one."""
+
+LONGEST_READING_LEASE = timedelta(seconds=30)
+"""How long this process waits until no process, of any release beside it, acts on what was read
+before: before the next step of a rollout, and before it deletes what browse start has passed.
+Part of the protocol: lowered only when the READING_LEASE of the release before is as short."""
 
 GRACE = timedelta(seconds=60)
 """How long after its end a slice stays open for rows on their way. Part of the protocol likewise:
@@ -68,10 +73,10 @@ def adoption_rollout(events: Sequence[ConfigurationEvent]) -> Rollout:
 
 @dataclass(frozen=True, slots=True)
 class RolloutTiming:
-    """How long a step is watched before the next: the lease, and the grace period after a slice's
-    end in which late rows may still arrive."""
+    """How long a step is watched before the next: the longest lease of a reading, and the grace
+    period after a slice's end in which late rows may still arrive."""
 
-    lease: timedelta
+    longest_reading_lease: timedelta
     grace: timedelta
 
 
@@ -111,11 +116,11 @@ def next_step(
         version
         for version in known
         if version > rollout.writing
-        and watched.announced.get(version, timedelta(0)) >= timing.lease
+        and watched.announced.get(version, timedelta(0)) >= timing.longest_reading_lease
     ]
     if ripe:
         return Rollout(max(ripe), rollout.oldest)
     older = [known[each].slice_window for each in known if rollout.oldest <= each < rollout.writing]
-    if older and watched.written >= timing.lease + max(older) + timing.grace:
+    if older and watched.written >= timing.longest_reading_lease + max(older) + timing.grace:
         return Rollout(rollout.writing, rollout.writing)
     return None
