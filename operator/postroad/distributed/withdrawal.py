@@ -96,25 +96,21 @@ class Withdrawal:
         was withdrawn: the caller has got its error, and the consumer may deliver, or has delivered
         it, perhaps to some recipients only. A consumer that does not reach the view writes that as
         late as the end of its lease."""
-        engine = self._engine
+        clock, timing = self._engine.clock, self._engine.timing
         try:
-            await engine.clock.sleep(engine.timing.redelivery_delay)
+            await clock.sleep(timing.redelivery_delay)
             is_taken = await self._is_taken()
+            if not is_taken:
+                await clock.sleep(timing.longest_lease)
+                is_taken = await self._is_taken()
         except (ServerError, Undecodable) as error:
             self._leave(error)
-            return
         except asyncio.CancelledError as error:
             self._leave(error)  # the process closes before it can know
             raise
-        if not is_taken:
-            await engine.clock.sleep(engine.timing.longest_lease)
-            try:
-                is_taken = await self._is_taken()
-            except (ServerError, Undecodable) as error:
-                self._leave(error)
-                return
-        if is_taken:
-            self._leave(None)
+        else:
+            if is_taken:
+                self._leave(None)
 
     async def _is_taken(self) -> bool:
         """Whether a consumer has claimed the entry, or delivered some of it. Raises: ViewError,

@@ -162,9 +162,11 @@ async def test_mail_is_counted_whose_consumer_did_not_reach_the_view_for_a_while
     assert unwithdrawn() - before == 1
 
 
+@pytest.mark.parametrize("look", ["first", "last"])
 async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_look_again(
-    cluster: InMemoryCluster,
+    cluster: InMemoryCluster, look: str
 ) -> None:
+    """The consumer does not reach the view, so the first look shows nothing."""
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = unconfirmed
     before = unwithdrawn()
@@ -172,9 +174,13 @@ async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_
 
     async def take() -> None:
         assert not await consumer.nothing()
+        worker.faults.plan = away("view")
 
     producer.faults.before = Before("end", take)
     await enqueue_fails(cluster, producer, BrokerUnavailable)
+    if look == "last":
+        await cluster.pass_time(MINUTE)
+    assert unwithdrawn() == before
 
     await producer.queue.close()
 
