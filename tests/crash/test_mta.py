@@ -6,53 +6,14 @@ import asyncio
 import json
 import os
 import signal
-import smtplib
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from postroad import open_queue
 from support.programs import Program
 from support.sink import Sink
-
-
-async def an_mta(
-    folder: Path,
-    root: Path,
-    sink_port: int,
-    receivers: int = 0,
-    environment: Mapping[str, str] | None = None,
-) -> tuple[Program, int]:
-    program = await Program.start(
-        folder,
-        *("mta", "--queue", f"embedded://{root}", "--listen", "127.0.0.1:0"),
-        *("--relay", f"127.0.0.1:{sink_port}", "--tls", "none", "--receivers", str(receivers)),
-        environment={"POSTROAD_RETRY_LANES": "1s", **(environment or {})},
-    )
-    return program, await program.port("listening")
-
-
-def send(port: int, names: list[str]) -> list[str]:
-    """Send mails one after the other; return those that were answered with 250."""
-    accepted = []
-    try:
-        with smtplib.SMTP("127.0.0.1", port) as client:
-            for name in names:
-                client.sendmail(
-                    "a@origin.example", [f"{name}@dest.example"], f"Subject: {name}\r\n\r\nx\r\n"
-                )
-                accepted.append(name)
-    except (smtplib.SMTPException, OSError):
-        pass  # it was killed
-    return accepted
-
-
-async def until_empty(root: Path) -> None:
-    async with open_queue(f"embedded://{root}") as queue:
-        while (await queue.size()).size:
-            await asyncio.sleep(0.1)
+from support.small_mta import an_mta, kill_amid_mail, send, until_empty
 
 
 @pytest.mark.parametrize("receivers", [0, 2])
@@ -82,20 +43,13 @@ async def test_mails_pass_and_the_queue_can_be_asked_meanwhile(
 async def test_killed_again_and_again_it_loses_nothing_that_it_accepted(
     tmp_path: Path, receivers: int
 ) -> None:
-    root, accepted = tmp_path / "store", list[str]()
+    lives = [
+        [[f"life{life}client{c}mail{n}" for n in range(200)] for c in range(4)] for life in range(4)
+    ]
     async with Sink() as sink:
-        for life in range(4):
-            program, port = await an_mta(tmp_path, root, sink.port, receivers)
-            names = [[f"life{life}client{c}mail{n}" for n in range(200)] for c in range(4)]
-            sending = [asyncio.create_task(asyncio.to_thread(send, port, each)) for each in names]
-            before = len(sink.mails)
-            while len(sink.mails) < before + 20:
-                await asyncio.sleep(0.01)
-            await program.kill()
-            accepted += [name for each in await asyncio.gather(*sending) for name in each]
-        program, _ = await an_mta(tmp_path, root, sink.port)
-        await until_empty(root)
-        await program.stop()
+        accepted = await kill_amid_mail(
+            tmp_path, tmp_path / "store", sink, lives, behind=20, receivers=receivers
+        )
 
     arrived = Counter(to.partition("@")[0] for mail in sink.mails for to in mail.recipients)
     assert set(accepted) <= set(arrived)

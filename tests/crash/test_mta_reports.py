@@ -14,8 +14,8 @@ from typing import cast
 
 import pytest
 
-from crash.test_mta import an_mta, send, until_empty
 from support.sink import EXTENSIONS, Rule, Sink
+from support.small_mta import an_mta, kill_amid_mail, send, until_empty
 
 SENDER = "a@origin.example"
 WITHOUT_DSN = tuple(each for each in EXTENSIONS if each != "DSN")
@@ -45,20 +45,11 @@ def groups_of(report: EmailMessage) -> list[dict[str, str]]:
 
 
 async def test_killed_again_and_again_it_reports_each_refusal_once(tmp_path: Path) -> None:
-    root, accepted = tmp_path / "store", list[str]()
+    lives = [
+        [[f"no{life}x{client}x{n}" for n in range(60)] for client in range(2)] for life in range(2)
+    ]
     async with Sink(refuses("no")) as sink:
-        for life in range(2):
-            program, port = await an_mta(tmp_path, root, sink.port)
-            names = [[f"no{life}x{client}x{n}" for n in range(60)] for client in range(2)]
-            sending = [asyncio.create_task(asyncio.to_thread(send, port, each)) for each in names]
-            before = len(sink.mails)
-            while len(sink.mails) < before + 10:
-                await asyncio.sleep(0.01)
-            await program.kill()
-            accepted += [name for each in await asyncio.gather(*sending) for name in each]
-        program, _ = await an_mta(tmp_path, root, sink.port)
-        await until_empty(root)
-        await program.stop()
+        accepted = await kill_amid_mail(tmp_path, tmp_path / "store", sink, lives, behind=10)
 
     reports = defaultdict[str, set[str]](set)
     for report in reports_in(sink):

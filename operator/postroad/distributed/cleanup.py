@@ -2,7 +2,8 @@
 marks, then content start is moved.
 
 Cleanup begins the longest lease of a reading after this process read browse start: by then every
-process has read newer limits, so a consumer that finds no mark finds the entry before browse start (invariant 4).
+process has read newer limits, so a consumer that finds no mark finds the entry before browse start
+(invariant 4).
 The next cleanup repeats what a failed one left, because content start did not move.
 In a queue that is archived, slices wait until they are (`archive_wait`).
 Source: 001 Decision.

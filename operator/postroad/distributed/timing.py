@@ -13,8 +13,8 @@ from postroad.errors import InvalidSettings
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long things may take. Raises InvalidSettings when a late row could miss its slice, or a mark
-    be deleted that a process still needs.
+    """How long things may take. Raises InvalidSettings when a late row could miss its slice, or a
+    mark be deleted that a process still needs.
 
     A row is inserted at most `deadline` after its id was made, by a clock at most `skew` from the
     view's; a second clock decides that it is late; a third closes its slice. The view's time may
