@@ -29,6 +29,8 @@ from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.mail import MAILBOX_PATTERN
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import HOSTNAME_PATTERN, Protocol, TlsMode
+from postroad.domain.reports.deciding import DELAY_REPORTED_AFTER, LARGEST_RETURNED_BYTES
+from postroad.domain.reports.limits import REPORTS_PER_MINUTE
 from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidInput, InvalidSettings
@@ -258,7 +260,7 @@ class Reports(_Section):
     enabled: bool = True
     """false: none are made, and the intake does not offer DSN."""
 
-    delay_after: Duration = timedelta(hours=4)
+    delay_after: Duration = DELAY_REPORTED_AFTER
     """The age at which a mail that waits is reported as delayed, once; more than the retry's max
     age: never."""
 
@@ -272,11 +274,11 @@ class Reports(_Section):
     """The address that gets reports about mail with the null reverse-path, such as reports; None:
     none are made."""
 
-    largest_returned_bytes: Annotated[int, Field(ge=0, le=2**20)] = 50_000
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=2**20)] = LARGEST_RETURNED_BYTES
     """A mail of up to this size goes back whole with the report of its failure, of a larger one the
     header alone."""
 
-    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 60
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = REPORTS_PER_MINUTE
     """Reports of one process to one address. Further ones wait for up to an hour; beyond that, none
     are made."""
 

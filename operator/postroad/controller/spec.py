@@ -35,6 +35,8 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.reports.deciding import DELAY_REPORTED_AFTER, LARGEST_RETURNED_BYTES
+from postroad.domain.reports.limits import REPORTS_PER_MINUTE
 from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidInput
@@ -155,7 +157,7 @@ class Reports(Model):
     """Whether workers make reports. false: a mail that is given up becomes a dead letter and its
     sender gets no notice; the intake does not offer DSN."""
 
-    delay_after: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=4)
+    delay_after: Annotated[Duration, AT_LEAST_A_SECOND] = DELAY_REPORTED_AFTER
     """Age at which a mail that waits is reported as delayed, once. More than retry.maxAge:
     never."""
 
@@ -171,11 +173,11 @@ class Reports(Model):
     """Address that gets reports about mail that has no sender, such as reports. Absent: none are
     made."""
 
-    largest_returned_bytes: Annotated[int, Field(ge=0, le=1_048_576)] = 50_000
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=1_048_576)] = LARGEST_RETURNED_BYTES
     """A mail of up to this size goes back whole with the report of its failure, of a larger one the
     header alone."""
 
-    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 60
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = REPORTS_PER_MINUTE
     """Reports of one worker to one address. Further ones wait for up to an hour; beyond that, none
     are made."""
 

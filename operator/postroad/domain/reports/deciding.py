@@ -17,6 +17,13 @@ from uuid import UUID
 
 from postroad.domain.mail import DsnOptions, Envelope, Outcome, OutcomeKind
 
+DELAY_REPORTED_AFTER = timedelta(hours=4)
+"""The age at which a mail is reported as delayed by default; the settings and a MailQueue give
+others, as of what follows."""
+
+LARGEST_RETURNED_BYTES = 50_000
+"""A mail of up to this size is returned whole by default."""
+
 REPORT = "postroad.report"
 """The attribute of a report: its most serious action, or DOUBLE_BOUNCE."""
 
@@ -44,9 +51,9 @@ class ReportRules:
     `administrator`: the address for failures of mail with the null reverse-path.
     """
 
-    delay_after: timedelta = timedelta(hours=4)
+    delay_after: timedelta = DELAY_REPORTED_AFTER
     reports_cleared: bool = False
-    largest_returned: int = 50_000
+    largest_returned: int = LARGEST_RETURNED_BYTES
     """Octets of a mail that is returned whole; of a larger one, its header is."""
 
     administrator: str | None = None

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+REPORTS_PER_MINUTE = 60
+"""Reports of one process to one address by default; the settings and a MailQueue give others."""
+
 LONGEST_WAIT = timedelta(hours=1)
 """A report that would wait longer is not sent."""
 
