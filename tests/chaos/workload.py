@@ -23,7 +23,7 @@ from postroad.domain.selection import Selector
 from postroad.errors import BlobMissing, EntryEnded, PostroadError, QueueClosed
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import Item, MailQueue
-from postroad.worker.maintenance import run_maintenance
+from postroad.worker.maintenance_loop import run_maintenance
 
 SENDERS = tuple(f"s{number}@chaos.example" for number in range(40))
 """A removal by sender meets about one mail in forty."""

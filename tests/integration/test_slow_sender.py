@@ -19,8 +19,8 @@ from postroad.embedded.engine import Engine
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.options import StoreOptions
 from postroad.embedded.owner import OwnedQueue
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
 
@@ -84,7 +84,7 @@ async def test_sessions_in_the_midst_of_data_keep_no_session_waiting(queue: Owne
 
 async def _listening(queue: MailQueue) -> SmtpServer:
     offer = Offer("intake.example", 1 << 20)
-    server = SmtpServer(Receiver(queue, offer, MachineClock(), SystemRandomness()))
+    server = SmtpServer(IntakeContext(queue, offer, MachineClock(), SystemRandomness()))
     await server.listen("127.0.0.1", 0)
     return server
 

@@ -25,8 +25,8 @@ from postroad.domain.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
 from postroad.intake.clients import ClientLimits
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Dialogue, Offer, ReplyAndStep
-from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import BURST, IntakeSession
@@ -109,7 +109,7 @@ async def an_intake(
     normalises_line_ends: bool = False,
 ) -> AsyncIterator[Intake]:
     queue = RecordingQueue()
-    receiver = Receiver(
+    context = IntakeContext(
         cast("MailQueue", queue),
         Offer("intake.example", max_size_bytes, max_recipients=MOST_RECIPIENTS),
         MachineClock(),
@@ -118,7 +118,7 @@ async def an_intake(
         timeouts or ClientTimeouts(),
         rules=Rules(normalise_from=EVERY_ADDRESS if normalises_line_ends else NO_ADDRESS),
     )
-    server = SmtpServer(receiver, max_sessions=max_sessions, client_limits=client_limits)
+    server = SmtpServer(context, max_sessions=max_sessions, client_limits=client_limits)
     await server.listen("127.0.0.1", 0)
     try:
         yield Intake(queue, server)

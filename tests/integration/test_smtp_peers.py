@@ -12,8 +12,8 @@ from aiosmtpd.smtp import SMTP, Envelope, Session
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
 from support.mails import samples
@@ -62,10 +62,10 @@ async def test_aiosmtpd_receives_what_we_send() -> None:
 
 async def test_we_receive_what_aiosmtplib_sends() -> None:
     queue = RecordingQueue()
-    receiver = Receiver(
+    context = IntakeContext(
         cast("MailQueue", queue), Offer("x.example", 2**24), MachineClock(), SystemRandomness()
     )
-    server = SmtpServer(receiver)
+    server = SmtpServer(context)
     await server.listen("127.0.0.1", 0)
     sent = [each for each in samples(34) if each.shape not in ("dsn", "utf8-address")]
     client = aiosmtplib.SMTP(hostname="127.0.0.1", port=server.port, start_tls=False)

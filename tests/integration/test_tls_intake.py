@@ -18,8 +18,8 @@ import uvloop
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.intake.clients import ClientLimits
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
@@ -65,7 +65,7 @@ async def an_intake(
     **limits: int,
 ) -> AsyncIterator[Ports]:
     queue = RecordingQueue()
-    receiver = Receiver(
+    context = IntakeContext(
         cast("MailQueue", queue),
         Offer("intake.example", 2**20),
         MachineClock(),
@@ -73,7 +73,7 @@ async def an_intake(
         tls,
         timeouts or ClientTimeouts(),
     )
-    server = SmtpServer(receiver, max_sessions=max_sessions, client_limits=ClientLimits(**limits))
+    server = SmtpServer(context, max_sessions=max_sessions, client_limits=ClientLimits(**limits))
     await server.listen("127.0.0.1", 0)
     secured = await server.listen("127.0.0.1", 0, tls=True)
     try:

@@ -37,8 +37,8 @@ from peers.table import settle
 from peers.tap import Tap
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail import Mail
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
 from support.certificates import Certificates
@@ -126,10 +126,10 @@ async def receiving(
     offer = Offer("postroad.example", LIMIT_BYTES, most_recipients)
     servers = []
     for tls in (None, certificates.server_context):
-        receiver = Receiver(
+        context = IntakeContext(
             cast("MailQueue", queue), offer, MachineClock(), SystemRandomness(), tls=tls
         )
-        servers.append(SmtpServer(receiver))
+        servers.append(SmtpServer(context))
         await servers[-1].listen("127.0.0.1", 0)
     async with Tap(servers[0].port) as tap:
         yield Receiving(tap, queue, servers[0].port, servers[1].port)

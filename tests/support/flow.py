@@ -15,7 +15,7 @@ from contract.queue_harness import letter
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.errors import BlobMissing, EntryEnded, PostroadError
 from postroad.ports.mail_queue import Item, MailQueue
-from postroad.worker.maintenance import run_maintenance
+from postroad.worker.maintenance_loop import run_maintenance
 
 PRODUCERS, PREFETCH = 4, 20
 PACE_SECONDS = 0.02

@@ -9,8 +9,8 @@ from typing import cast
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import ClientLimits
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
@@ -27,14 +27,14 @@ async def an_intake(
 ) -> AsyncIterator[tuple[RecordingQueue, int]]:
     """Give the queue of an intake and its port."""
     queue = RecordingQueue()
-    receiver = Receiver(
+    context = IntakeContext(
         cast("MailQueue", queue),
         Offer("intake.example", max_size_bytes),
         MachineClock(),
         SystemRandomness(),
         rules=rules,
     )
-    server = SmtpServer(receiver, client_limits=client_limits)
+    server = SmtpServer(context, client_limits=client_limits)
     await server.listen(host, 0)
     try:
         yield queue, server.port

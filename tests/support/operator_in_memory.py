@@ -19,8 +19,8 @@ from postroad.controller.engines import Engines
 from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_resource import Queue
 from postroad.controller.queue_servers import QueueServers, ReconcileState
-from postroad.controller.reporting import Reporter
 from postroad.controller.status import Report, Status, composed
+from postroad.controller.status_writer import StatusWriter
 from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes
 from postroad.ports.kubernetes import Kind, Object
@@ -82,9 +82,9 @@ class World:
         engines = Engines(self.clock, SeededRandomness(1))
         logins = QueueLogins(self.api, self.clusters, self.clock)
         self.servers = QueueServers(self.clusters, engines, self.clock, logins)
-        reporter = Reporter(self.api, self.clock)
+        status_writer = StatusWriter(self.api, self.clock)
         self.health = ClusterHealth(
-            self.api, self.clusters, reporter, self.clock, Upgrades(Indexes())
+            self.api, self.clusters, status_writer, self.clock, Upgrades(Indexes())
         )
 
     def connect(self) -> MemoryServers:

@@ -27,8 +27,8 @@ from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.domain.selection import Selector
 from postroad.embedded.options import StoreOptions
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
 from support.disk_calls import PHASE
@@ -106,7 +106,7 @@ async def main(root: Path, clients: int, mails: int, front: str = "owner") -> No
     if front == "receiver":
         door = await open_directory(root, options=OPTIONS, lock=queue.lock)
     offer = Offer("intake.example", 1 << 20)
-    intake = SmtpServer(Receiver(door, offer, MachineClock(), SystemRandomness()))
+    intake = SmtpServer(IntakeContext(door, offer, MachineClock(), SystemRandomness()))
     await intake.listen("127.0.0.1", 0)
     here = TracedMta(root, queue, intake, clients)
 

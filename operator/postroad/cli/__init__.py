@@ -29,7 +29,7 @@ def _load(place: str) -> click.Command:
 
 
 def _load_operation(operation: Operation) -> click.Command:
-    from postroad.cli.administration import changing
+    from postroad.cli.operation_commands import changing
 
     return changing(operation)
 
@@ -48,8 +48,8 @@ _PLACES = {
     "size": "postroad.cli.inspection:size",
     "ages": "postroad.cli.inspection:ages",
     "dead-letters": "postroad.cli.inspection:dead_letters",
-    "purge": "postroad.cli.administration:purge",
-    "republish": "postroad.cli.administration:republish",
+    "purge": "postroad.cli.operation_commands:purge",
+    "republish": "postroad.cli.operation_commands:republish",
     "route": "postroad.cli.route:route",
     "trace": "postroad.cli.tracing:trace",
     "signing": "postroad.cli.signing:signing",
@@ -57,8 +57,8 @@ _PLACES = {
     "intake": "postroad.cli.intake:intake",
     "mta": "postroad.cli.mta:mta",
     "operator": "postroad.cli.operator_command:operator",
-    "maintain": "postroad.cli.maintenance:maintain",
-    "audit": "postroad.cli.maintenance:audit",
+    "maintain": "postroad.cli.maintenance_commands:maintain",
+    "audit": "postroad.cli.maintenance_commands:audit",
     "erase": "postroad.cli.erasing:erase",
     "config": "postroad.cli.configuration:config",
     "pipeline": "postroad.cli.pipeline:pipeline",

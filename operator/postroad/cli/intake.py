@@ -11,7 +11,6 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.transports import hostname_of
 from postroad.cli.long_running import (
-    SELDOM,
     Inheritance,
     Process,
     background_maintenance,
@@ -23,14 +22,15 @@ from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networ
 from postroad.domain.next_hops import parse_host_port
 from postroad.errors import InvalidSettings
 from postroad.intake.clients import ClientLimits
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import BareLineEnds, Intake, LongLines, Settings, from_environment
 from postroad.telemetry.logs import logger
+from postroad.worker.maintenance_loop import INTAKE_MAINTENANCE_INTERVAL
 
 _log = logger("intake")
 
@@ -142,7 +142,7 @@ async def _receive(
             listening = {socket.socket(fileno=each): tls for each, tls in inherited.items()}
             await receive(this, settings, certificate, listening)
         elif this is not None:
-            async with background_maintenance(this, SELDOM):
+            async with background_maintenance(this, INTAKE_MAINTENANCE_INTERVAL):
                 await receive(this, settings, certificate)
 
 
@@ -164,7 +164,7 @@ async def receive(
     timeouts = ClientTimeouts(
         least_bytes_per_second=section.least_bytes_per_second, session=section.longest_session
     )
-    receiver = Receiver(
+    context = IntakeContext(
         this.queue,
         offer,
         MachineClock(),
@@ -175,7 +175,7 @@ async def receive(
         takes_long_lines=section.long_lines is LongLines.FOLD,
     )
     server = SmtpServer(
-        receiver, max_sessions=section.max_sessions, client_limits=client_limits(section)
+        context, max_sessions=section.max_sessions, client_limits=client_limits(section)
     )
     if listening is None:
         log_rules(this.queue, section)

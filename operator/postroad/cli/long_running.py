@@ -28,7 +28,7 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
-from postroad.worker.maintenance import MAINTENANCE_INTERVAL, run_maintenance
+from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL, run_maintenance
 
 _log = logs.logger("process")
 
@@ -40,9 +40,6 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 ORPHANED_DRAIN = timedelta(seconds=1)
 """Time of an orphan to finish its work: short, because the next owner waits for its end."""
-
-SELDOM = timedelta(minutes=10)
-"""Interval of maintenance in a process beside which workers do it, or none runs."""
 
 
 @dataclass(frozen=True, slots=True)

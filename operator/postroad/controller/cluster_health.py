@@ -18,8 +18,8 @@ from postroad.controller.finalizers import Finalizers
 from postroad.controller.keeping import KEEPER, is_kept_elsewhere, keeper, kept_elsewhere
 from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_servers import CONFLICT
-from postroad.controller.reporting import WARNING, Announcement, Reporter
 from postroad.controller.status import Report, Status, composed
+from postroad.controller.status_writer import WARNING, Announcement, StatusWriter
 from postroad.controller.upgrades import Upgrades
 from postroad.domain.durations import format_duration
 from postroad.ports.clock import Clock
@@ -53,14 +53,14 @@ class ClusterHealth:
         self,
         api: Kubernetes,
         clusters: Clusters,
-        reporter: Reporter,
+        status_writer: StatusWriter,
         clock: Clock,
         upgrades: Upgrades,
     ) -> None:
         self._api = api
         self._upgrades = upgrades
         self._clusters = clusters
-        self._reporter = reporter
+        self._status_writer = status_writer
         self._finalizers = Finalizers(api, clusters)
         self._logins = QueueLogins(api, clusters, clock)
         self.answers: dict[str, Mapping[str, bool]] = {}
@@ -75,10 +75,10 @@ class ClusterHealth:
         if is_kept_elsewhere(found, namespaces):
             conflict = kept_elsewhere(found, namespaces)
             event = Announcement(WARNING, CONFLICT, conflict.explain(), once=True)
-            await self._reporter.announce(found, [event])
+            await self._status_writer.announce(found, [event])
             return None
         after = {**before, KEEPER: keeper(namespaces)}
-        return await self._reporter.write(QUEUE_CLUSTER, found, after)
+        return await self._status_writer.write(QUEUE_CLUSTER, found, after)
 
     async def reconcile(self, found: Object) -> Status:
         """Check the servers of a QueueCluster, create its tables, write and return its status.
@@ -97,7 +97,7 @@ class ClusterHealth:
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         after = composed(before, report, generation, self._clock.now())
-        await self._reporter.write(QUEUE_CLUSTER, found, after)
+        await self._status_writer.write(QUEUE_CLUSTER, found, after)
         return after
 
     def _report_upgrade(self, found: Object, report: Report) -> None:
@@ -145,12 +145,12 @@ class ClusterHealth:
         known = (found.get("status") or {}).get("conditions") or []
         if all(each["reason"] != "InUse" for each in known if each["type"] == condition.READY):
             in_use = Announcement(WARNING, "InUse", message, "Delete")
-            await self._reporter.announce(found, [in_use])
+            await self._status_writer.announce(found, [in_use])
         report = Report([unknown(each, "InUse", message) for each in CONDITIONS.values()])
         generation = found["metadata"]["generation"]
         before = found.get("status") or {}
         after = composed(before, report, generation, self._clock.now())
-        await self._reporter.write(QUEUE_CLUSTER, found, after)
+        await self._status_writer.write(QUEUE_CLUSTER, found, after)
 
     async def _is_namespace_deleted(self, namespace: str) -> bool:
         found = await self._api.get(NAMESPACE, None, namespace) or {}
@@ -194,7 +194,7 @@ class ClusterHealth:
         }
         if undone := undone_alterations(before, now, changes):
             log_repair("options", tables=changes.altered)
-            await self._reporter.announce(found, [Announcement(WARNING, "Repaired", undone)])
+            await self._status_writer.announce(found, [Announcement(WARNING, "Repaired", undone)])
         if lost := lost_tables(before, changes):
             log_repair("tables", tables=changes.created)
             return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True)

@@ -33,8 +33,8 @@ from postroad.controller.leftovers import Leftovers
 from postroad.controller.queue_resource import PipelineProgram, asks_to_rotate, cluster_of
 from postroad.controller.queues import Queues
 from postroad.controller.remembered_reads import RememberedReads
-from postroad.controller.reporting import Reporter
 from postroad.controller.scope import LastCheck, LastReconcile
+from postroad.controller.status_writer import StatusWriter
 from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import OWN, Indexes, key_of, owner_of
 from postroad.controller.watched_kubernetes import WatchedKubernetes
@@ -110,14 +110,14 @@ class Controller:
             certain=api,
             reads=self._reads,
         )
-        self._reporter = reporter = Reporter(watched, clock)
+        self._status_writer = status_writer = StatusWriter(watched, clock)
         self._class = OperatorClass(operator_class, api, self.indexes)
         self._upgrades = Upgrades(self.indexes)
         leftovers = Leftovers(watched, own_namespace)
         self._queues = Queues(
             watched,
             self._clusters,
-            reporter,
+            status_writer,
             clock,
             self._engines,
             self.indexes,
@@ -129,9 +129,9 @@ class Controller:
             PipelineProgram(pipeline_image, pipeline_role(operator_class)),
         )
         self._deletion = Deletion(
-            watched, self._clusters, reporter, clock, self._engines, leftovers
+            watched, self._clusters, status_writer, clock, self._engines, leftovers
         )
-        self._health = ClusterHealth(watched, self._clusters, reporter, clock, self._upgrades)
+        self._health = ClusterHealth(watched, self._clusters, status_writer, clock, self._upgrades)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
         self._last: dict[Key, LastReconcile] = {}
         self._checked: dict[str, LastCheck] = {}
@@ -172,7 +172,7 @@ class Controller:
         await self._connections.close()
 
     def _sample_metrics(self) -> None:
-        work, states = self._work, self._reporter.states
+        work, states = self._work, self._status_writer.states
         metrics.WORKQUEUE_DEPTH.samples = lambda: [
             ((urgency.name.lower(),), depth) for urgency, depth in work.depths().items()
         ]
@@ -240,7 +240,7 @@ class Controller:
         deleted = self._deleted.get(key)
         if deleted is not None:
             if await self._class.has(deleted):
-                await self._reporter.require_announced(deleted, retained(deleted))
+                await self._status_writer.require_announced(deleted, retained(deleted))
             del self._deleted[key]
         kind = MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
         found = await self._api.get(kind, key.namespace, key.name)
@@ -334,7 +334,7 @@ class Controller:
         if gone in (None, uid):
             return
         self._engines.forget(gone)
-        self._reporter.forget(gone)
+        self._status_writer.forget(gone)
         self._clusters.forget(gone)
         self._health.answers.pop(gone, None)
         self._checked.pop(gone, None)

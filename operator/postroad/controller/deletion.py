@@ -43,7 +43,7 @@ from postroad.controller.queue_children import find_children
 from postroad.controller.queue_claims import QueueClaims
 from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_resource import Queue, is_erased_with_its_resource
-from postroad.controller.reporting import NORMAL, WARNING, Announcement, Reporter
+from postroad.controller.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.distributed.erasure import Erasable, Erasure, Part
 from postroad.errors import (
     InvalidQueueName,
@@ -80,14 +80,14 @@ class Deletion:
         self,
         api: Kubernetes,
         clusters: Clusters,
-        reporter: Reporter,
+        status_writer: StatusWriter,
         clock: Clock,
         engines: Engines,
         leftovers: Leftovers,
     ) -> None:
         self._api = api
         self._clusters = clusters
-        self._reporter = reporter
+        self._status_writer = status_writer
         self._finalizers = Finalizers(api, clusters)
         self._clock = clock
         self._engines = engines
@@ -185,7 +185,7 @@ class Deletion:
         if ends and namespace is not None and is_new:
             # The API server refuses Events in a namespace that is being deleted.
             note = f"MailQueue {queue.name.name}: {message}"
-            await self._reporter.announce(
+            await self._status_writer.announce(
                 namespace, [Announcement(WARNING, reason, note, "Delete")]
             )
         return True
@@ -273,7 +273,7 @@ class Deletion:
         if leftover.left:
             await self._leftovers.add(leftover)
             log_action("left behind", queue=leftover.queue, **leftover.left)
-        await self._reporter.announce(found, [_outcome(leftover, self._leftovers.place)])
+        await self._status_writer.announce(found, [_outcome(leftover, self._leftovers.place)])
         await self._finalizers.remove(MAIL_QUEUE, found)
 
     async def _report(
@@ -305,7 +305,7 @@ class Deletion:
         }
         if progress is not None:
             after["deletion"] = progress.as_field()
-        await self._reporter.write(MAIL_QUEUE, found, after)
+        await self._status_writer.write(MAIL_QUEUE, found, after)
         return all(each["reason"] != reason for each in known if each["type"] == READY)
 
 

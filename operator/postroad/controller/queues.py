@@ -25,7 +25,6 @@ from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_resource import PipelineProgram, Queue, asks_to_rotate
 from postroad.controller.queue_servers import SERVER_CONDITIONS, QueueServers, ReconcileState
 from postroad.controller.quotas import has_configuration
-from postroad.controller.reporting import NORMAL, WARNING, Announcement, Reporter
 from postroad.controller.scope import (
     LastReconcile,
     NextReconcile,
@@ -36,6 +35,7 @@ from postroad.controller.scope import (
 )
 from postroad.controller.spec import MailQueueSpec
 from postroad.controller.status import Report, composed, hash_of_spec, paused_report
+from postroad.controller.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes, key_of
 from postroad.errors import PostroadError
@@ -64,7 +64,7 @@ class Queues:
         self,
         api: Kubernetes,
         clusters: Clusters,
-        reporter: Reporter,
+        status_writer: StatusWriter,
         clock: Clock,
         engines: Engines,
         indexes: Indexes,
@@ -80,7 +80,7 @@ class Queues:
         self._leftovers = leftovers
         self._interval = interval
         self._clusters = clusters
-        self._reporter = reporter
+        self._status_writer = status_writer
         self._finalizers = Finalizers(api, clusters)
         self._clock = clock
         self._engines = engines
@@ -106,7 +106,7 @@ class Queues:
         found, report = await self._carry_out(facts, due)
         done = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
         done += [Announcement(NORMAL, "UserSwitched", each) for each in report.switches]
-        await self._reporter.announce(found, done)
+        await self._status_writer.announce(found, done)
         written = await self._write(found, report)
         return after_reconcile(due.scope, facts.seen, written.get("status") or {}, last, now)
 
@@ -114,7 +114,7 @@ class Queues:
         """Compose the status and write it; return the MailQueue as it is then."""
         before, generation = found.get("status") or {}, found["metadata"]["generation"]
         after = composed(before, report, generation, self._clock.now())
-        return await self._reporter.write(MAIL_QUEUE, found, after)
+        return await self._status_writer.write(MAIL_QUEUE, found, after)
 
     async def _read(self, key: Key, found: Object) -> QueueFacts:
         children, may_roll = self._indexes.children_of(key), self._upgrades.is_granted(key)

@@ -9,9 +9,9 @@ from postroad.domain.mail import Mail, Origin
 from postroad.domain.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Dialogue
 from postroad.intake.message_buffer import MessageBuffer
-from postroad.intake.receiver import Receiver
 from postroad.intake.trace_field import trace_field
 from postroad.telemetry.logs import logger
 
@@ -25,23 +25,23 @@ clients read the reply only after the mail's end."""
 class Reception:
     """The reception of one mail. The caller discards its buffer in the end."""
 
-    def __init__(self, receiver: Receiver, dialogue: Dialogue, client: str | None) -> None:
+    def __init__(self, context: IntakeContext, dialogue: Dialogue, client: str | None) -> None:
         assert dialogue.transaction is not None
-        self._receiver = receiver
+        self._context = context
         self._transaction = dialogue.transaction
-        self._name = f"{receiver.randomness.bits(64):016x}"
+        self._name = f"{context.randomness.bits(64):016x}"
         self._origin = Origin(dialogue.client_name, client, dialogue.protocol)
         self.buffer = MessageBuffer(
-            receiver.offer.max_size_bytes,
-            trace_field(self._origin, receiver.offer.hostname, self._name, receiver.clock.now()),
+            context.offer.max_size_bytes,
+            trace_field(self._origin, context.offer.hostname, self._name, context.clock.now()),
             normalises_line_ends=dialogue.rights.normalises_line_ends,
-            takes_long_lines=receiver.takes_long_lines,
+            takes_long_lines=context.takes_long_lines,
         )
 
     @property
     def is_far_too_large(self) -> bool:
         """Whether the session closes instead of reading the mail to its end."""
-        return self.buffer.size_bytes > MOST_DROPPED * self._receiver.offer.max_size_bytes
+        return self.buffer.size_bytes > MOST_DROPPED * self._context.offer.max_size_bytes
 
     async def enqueue(self) -> Reply:
         """Enqueue the mail that was read, count it, and return the reply to it."""
@@ -50,7 +50,7 @@ class Reception:
         return reply
 
     async def _queue(self) -> Reply:
-        buffer, queue = self.buffer, self._receiver.queue
+        buffer, queue = self.buffer, self._context.queue
         await buffer.complete()
         if (refusal := buffer.verdict()) is not None:
             return self._refused(refusal, buffer.problem)
@@ -86,7 +86,7 @@ class Reception:
     def _refused(self, reply: Reply, error: PostroadError | None = None) -> Reply:
         _log.info(
             "mail refused",
-            queue=self._receiver.queue.name,
+            queue=self._context.queue.name,
             client=self._origin.address,
             reply=str(reply),
             error=None if error is None else f"{type(error).__name__}: {error.explain()}",
@@ -98,4 +98,4 @@ class Reception:
             kind = "accepted"
         else:
             kind = "permanent" if reply.is_permanent else "transient"
-        self._receiver.count(kind)
+        self._context.count(kind)

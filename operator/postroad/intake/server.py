@@ -21,8 +21,8 @@ from postroad.domain.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom
+from postroad.intake.context import IntakeContext
 from postroad.intake.listening import listening_on
-from postroad.intake.receiver import Receiver
 from postroad.intake.sessions import IntakeSession
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
@@ -43,12 +43,12 @@ class SmtpServer:
 
     def __init__(
         self,
-        receiver: Receiver,
+        context: IntakeContext,
         *,
         max_sessions: int = 500,
         client_limits: ClientLimits | None = None,
     ) -> None:
-        self._receiver = receiver
+        self._context = context
         self._max_sessions = max_sessions
         self._clients = Clients(client_limits or ClientLimits())
         self._sessions: dict[asyncio.Task[None], tuple[ServingWire, IntakeSession]] = {}
@@ -66,14 +66,14 @@ class SmtpServer:
 
     async def listen(self, host: str, port: int, *, tls: bool = False) -> int:
         """Begin to accept clients; return the port. With `tls`, connections begin with TLS (RFC
-        8314 3.3), and the receiver needs a certificate. May be called again for more ports.
+        8314 3.3), for which `context.tls` is needed. May be called again for more ports.
 
         Raises: InvalidSettings when the address cannot be bound.
         """
         bound = listening_on(host, port)
         self.listen_on(*bound, tls=tls)
         port = int(bound[0].getsockname()[1])
-        _log.info("listening", queue=self._receiver.queue.name, address=f"{host}:{port}", tls=tls)
+        _log.info("listening", queue=self._context.queue.name, address=f"{host}:{port}", tls=tls)
         return port
 
     def listen_on(self, *listening: socket.socket, tls: bool = False) -> None:
@@ -108,7 +108,7 @@ class SmtpServer:
             session.cancel()
         await asyncio.gather(*late, return_exceptions=True)
         if late:
-            _log.warning("sessions cut off", queue=self._receiver.queue.name, count=len(late))
+            _log.warning("sessions cut off", queue=self._context.queue.name, count=len(late))
 
     def _accept_or_not(self, *, is_paused: bool = False) -> None:
         """Accept while there is room. Not asyncio's own server, because it accepts without end, and
@@ -136,13 +136,13 @@ class SmtpServer:
         stalled = [session for _, session in self._sessions.values() if session.is_stalled]
         for each in stalled:
             each.make_room()
-        latest = loop.time() - self._receiver.timeouts.stalled.total_seconds()
+        latest = loop.time() - self._context.timeouts.stalled.total_seconds()
         late = [session for session, since in self._handshakes.items() if since <= latest]
         for session in late:
             session.cancel()
-            self._receiver.handshake_failed(HandshakeFailed(ConnectionAbortedError(_FULL)))
+            self._context.handshake_failed(HandshakeFailed(ConnectionAbortedError(_FULL)))
         if count := len(stalled) + len(late):
-            _log.warning("stalled sessions ended", queue=self._receiver.queue.name, count=count)
+            _log.warning("stalled sessions ended", queue=self._context.queue.name, count=count)
         self._making_room = loop.call_later(ROOM_SECONDS, self._make_room)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -164,14 +164,14 @@ class SmtpServer:
     def _welcome(self, connection: socket.socket, address: str, *, is_tls: bool) -> None:
         refusal = self._clients.connected(address, self._now())
         if refusal is not None:
-            self._receiver.client_refused(refusal, address, set())
+            self._context.client_refused(refusal, address, set())
             with connection, suppress(OSError):
                 if not is_tls:  # a client that begins TLS cannot read a reply in clear
                     connection.send(refusal.encode())  # never blocks: the send buffer is empty
             return
         wire = ServingWire(self._run_queue)
-        rights = self._receiver.rules.rights_of(address)
-        session = IntakeSession(wire, self._receiver, rights, partial(self._admit, address))
+        rights = self._context.rules.rights_of(address)
+        session = IntakeSession(wire, self._context, rights, partial(self._admit, address))
         running = asyncio.create_task(self._serve(connection, wire, session, is_tls=is_tls))
         self._sessions[running] = wire, session
         running.add_done_callback(partial(self._forget, address))
@@ -186,30 +186,30 @@ class SmtpServer:
             else:
                 await accept(connection, wire)
         except HandshakeFailed as error:
-            self._receiver.handshake_failed(error)
+            self._context.handshake_failed(error)
             return
         except ConnectionLost:
             return  # the client has left
         await session.run()
 
     async def _shake_hands(self, connection: socket.socket, wire: ServingWire) -> None:
-        receiver, session = self._receiver, asyncio.current_task()
-        assert receiver.tls is not None
+        context, session = self._context, asyncio.current_task()
+        assert context.tls is not None
         assert session is not None
         self._handshakes[session] = asyncio.get_running_loop().time()
         try:
-            await accept_tls(connection, wire, receiver.tls(), receiver.timeouts.tls)
+            await accept_tls(connection, wire, context.tls(), context.timeouts.tls)
         finally:
             del self._handshakes[session]
 
     def _admit(self, address: str, mail_from: MailFrom) -> Reply | None:
         size = mail_from.size_bytes
-        if size is not None and not self._receiver.queue.has_room(size):
+        if size is not None and not self._context.queue.has_room(size):
             return reply_texts.FULL  # before the client sends the content (RFC 1870 6.1)
         return self._clients.begins_mail(address, self._now())
 
     def _now(self) -> float:
-        return self._receiver.clock.elapsed().total_seconds()
+        return self._context.clock.elapsed().total_seconds()
 
     def _forget(self, address: str, session: asyncio.Task[None]) -> None:
         del self._sessions[session]

@@ -20,8 +20,8 @@ from postroad.adapters.network.wire import (
 from postroad.domain.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Admission, Dialogue, NextStep
-from postroad.intake.receiver import Receiver
 from postroad.intake.reception import Reception
 from postroad.intake.rights import Rights
 from postroad.intake.timeouts import Deadlines
@@ -50,15 +50,15 @@ class IntakeSession:
     def __init__(
         self,
         wire: ServingWire,
-        receiver: Receiver,
+        context: IntakeContext,
         rights: Rights,
         admission: Admission | None = None,
     ) -> None:
         self._wire = wire
-        self._receiver = receiver
-        self._timeouts = receiver.timeouts
-        self._deadlines = Deadlines(receiver.timeouts, wire.now)
-        self._dialogue = Dialogue(receiver.offer, rights, admission)
+        self._context = context
+        self._timeouts = context.timeouts
+        self._deadlines = Deadlines(context.timeouts, wire.now)
+        self._dialogue = Dialogue(context.offer, rights, admission)
         self._go_ahead = Reply(220)
         """The reply to STARTTLS. The task sends it just before it starts TLS: a client that had it
         earlier would begin its handshake while this side still reads commands."""
@@ -160,7 +160,7 @@ class IntakeSession:
         return RoundResult.DONE
 
     def _begin_mail(self) -> None:
-        self._incoming = Reception(self._receiver, self._dialogue, self._wire.peer_address)
+        self._incoming = Reception(self._context, self._dialogue, self._wire.peer_address)
         self._deadlines.begin_mail(self._wire.now)
 
     def _take_content(self) -> RoundResult:
@@ -184,12 +184,12 @@ class IntakeSession:
     # In the session's task.
 
     async def _secure(self) -> None:
-        assert self._receiver.tls is not None
+        assert self._context.tls is not None
         await self._wire.write(self._go_ahead.encode(), self._timeouts.command)
         try:
-            await self._wire.start_tls(self._receiver.tls(), self._timeouts.tls)
+            await self._wire.start_tls(self._context.tls(), self._timeouts.tls)
         except HandshakeFailed as error:
-            self._receiver.handshake_failed(error)
+            self._context.handshake_failed(error)
             raise
         self._dialogue.secured()
 
@@ -240,12 +240,12 @@ class IntakeSession:
     def _note(self, reply: Reply) -> None:
         """Count the client as refused, if this reply refuses it."""
         if reply.code >= 400:
-            self._receiver.client_refused(reply, self._wire.peer_address, self._refused_for)
+            self._context.client_refused(reply, self._wire.peer_address, self._refused_for)
 
     def _log_refusal(self, verb: str, reply: Reply) -> None:
         _log.info(
             "command refused",
-            queue=self._receiver.queue.name,
+            queue=self._context.queue.name,
             client=self._wire.peer_address,
             command=verb,
             reply=str(reply),

@@ -16,7 +16,7 @@ from postroad.controller.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connections
-from postroad.controller.reporting import Reporter
+from postroad.controller.status_writer import StatusWriter
 from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes
 from postroad.ports.kubernetes import Kubernetes
@@ -33,7 +33,7 @@ class OperatorView:
         clock = MachineClock()
         self._api = api
         self._health = ClusterHealth(
-            api, Clusters(api, connections), Reporter(api, clock), clock, Upgrades(Indexes())
+            api, Clusters(api, connections), StatusWriter(api, clock), clock, Upgrades(Indexes())
         )
 
     async def conditions(self) -> Mapping[str, Mapping[str, Any]]:

@@ -10,7 +10,7 @@ import pytest
 from chaos.pace import PRODUCTION, QUICK, Pace
 from postroad.distributed import drain_check, letter_maintenance, row_maintenance
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.worker.maintenance import MAINTENANCE_INTERVAL
+from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL
 from support.repository import ROOT
 
 ROW = re.compile(r"^\| (\w[^|]*) \| ([\d., a-z]+) \| ([\d., a-z]+) \|$", re.MULTILINE)

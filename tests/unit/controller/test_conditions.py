@@ -20,7 +20,6 @@ from postroad.controller.conditions import (
     shortened,
     unknown,
 )
-from postroad.controller.reporting import Announcement, announcements, event_object
 from postroad.controller.status import (
     Report,
     composed,
@@ -29,6 +28,7 @@ from postroad.controller.status import (
     servers_are_good,
     wants_retry,
 )
+from postroad.controller.status_writer import Announcement, announcements, event_object
 from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)

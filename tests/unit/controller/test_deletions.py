@@ -325,7 +325,7 @@ def other(operator: RunningController) -> Deletion:
     return Deletion(
         made._api,
         made._clusters,
-        made._reporter,
+        made._status_writer,
         made._clock,
         made._engines,
         made._leftovers,

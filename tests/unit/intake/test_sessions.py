@@ -15,8 +15,8 @@ from prometheus_client import REGISTRY
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.serving import COMMANDS, MOST_DROPPED, ServingWire
 from postroad.intake.commands import LONGEST_LINE
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import MOST_ERRORS, Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rights
 from postroad.intake.sessions import BURST, IntakeSession
 from postroad.ports.mail_queue import MailQueue
@@ -30,7 +30,7 @@ GREETING = b"220 intake.example ESMTP\r\n"
 async def a_session(tls: ssl.SSLContext | None = None) -> AsyncIterator[ServingWire]:
     """A session that has greeted; `written` is what it says after that."""
     queue = cast("MailQueue", RecordingQueue())
-    receiver = Receiver(
+    context = IntakeContext(
         queue,
         Offer("intake.example", 1000),
         MachineClock(),
@@ -39,7 +39,7 @@ async def a_session(tls: ssl.SSLContext | None = None) -> AsyncIterator[ServingW
     )
     wire = ServingWire()
     wire.connection_made(FakeTransport())
-    running = asyncio.create_task(IntakeSession(wire, receiver, Rights(may_relay=True)).run())
+    running = asyncio.create_task(IntakeSession(wire, context, Rights(may_relay=True)).run())
     await asyncio.sleep(0)
     try:
         yield wire

@@ -9,8 +9,8 @@ import pytest
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.serving import ServingWire
+from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.receiver import Receiver
 from postroad.intake.rights import Rights
 from postroad.intake.sessions import IntakeSession
 from postroad.intake.timeouts import ClientTimeouts
@@ -39,14 +39,14 @@ class Talk:
         self.wire = ServingWire()
         self.wire.connection_made(self.transport)
         offer = Offer("intake.example", 10**9)
-        receiver = Receiver(
+        context = IntakeContext(
             cast("MailQueue", self.queue),
             offer,
             MachineClock(),
             SystemRandomness(),
             timeouts=TIMEOUTS,
         )
-        self.session = IntakeSession(self.wire, receiver, Rights(may_relay=True))
+        self.session = IntakeSession(self.wire, context, Rights(may_relay=True))
         self._running = asyncio.create_task(self.session.run())
 
     async def say(self, data: bytes) -> None:

@@ -39,7 +39,7 @@ _REASONS: Mapping[Reply, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class IntakeContext:
     """The queue, the settings and the counters that all sessions of an intake share."""
 
     queue: MailQueue

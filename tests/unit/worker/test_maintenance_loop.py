@@ -5,7 +5,7 @@ import pytest
 
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.errors import ViewUnavailable
-from postroad.worker.maintenance import run_maintenance
+from postroad.worker.maintenance_loop import run_maintenance
 
 
 class Maintained:

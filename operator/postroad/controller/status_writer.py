@@ -57,7 +57,7 @@ class Shortened:
         return result
 
 
-class Reporter:
+class StatusWriter:
     """Writes statuses and Events of resources."""
 
     def __init__(self, api: Kubernetes, clock: Clock) -> None:

@@ -1,5 +1,5 @@
-"""The loop that runs rounds of maintenance beside deliveries, and its interval. What a round does
-is each engine's own.
+"""The loop that runs rounds of maintenance beside other work, and its two intervals. What a round
+does is `maintain` of each engine.
 
 Every worker runs it, so that a queue needs no process of its own for it. Every intake runs it too,
 more seldom, because a queue may have no worker. Rounds of several processes do not harm one
@@ -18,6 +18,9 @@ from postroad.telemetry.logs import logger
 MAINTENANCE_INTERVAL = timedelta(seconds=30)
 """Between two rounds, on average: maintenance finds a dead letter within a minute. A round with
 nothing to do costs a few reads; every ten minutes, one reads all that waits."""
+
+INTAKE_MAINTENANCE_INTERVAL = timedelta(minutes=10)
+"""The same in an intake, beside which workers run rounds, or no other process does."""
 
 _log = logger("worker")
 
