@@ -11,7 +11,6 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 
 from bench import scheduler_choice, scheduler_costs, scheduler_orders, scheduler_shares
 from bench import scheduler_situations as situations
@@ -19,10 +18,7 @@ from bench.results import Result, progress
 
 
 def plots() -> list[Result]:
-    """Draw what there is to look at, where matplotlib is installed."""
-    if find_spec("matplotlib") is None:
-        print("no plots: pip install -r locks/plots.txt", file=sys.stderr)
-        return []
+    """Draw what there is to look at. Only this case takes the time to load matplotlib."""
     found: list[Result] = import_module("bench.scheduler_plots").draw()
     return found
 

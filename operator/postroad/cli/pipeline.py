@@ -19,6 +19,7 @@ from postroad.cli.pipeline_options import (
     jars_folder,
     master_option,
 )
+from postroad.cli.pipeline_report import report
 from postroad.cli.pipeline_session import run_stores, spark_session
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.pipeline_view import ages, apply
@@ -38,7 +39,10 @@ def pipeline() -> None:
     Java 17, and the jars that `postroad pipeline fetch` fetches once."""
 
 
-for _job in (traffic, destinations, trace, advise, ages, audit, apply, export, forget):
+for _job in (
+    *(traffic, destinations, trace, advise, ages, audit, report),
+    *(apply, export, forget),
+):
     pipeline.add_command(_job)
 
 

@@ -6,21 +6,25 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.archiving import list_keys
-from postroad.cli.escaping import escaped, json_line
-from postroad.cli.pipeline_options import master_option, open_with_spark
+from postroad.cli.pipeline_options import QueueWithSpark, master_option, open_with_spark
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
+from postroad.domain.escaping import escaped, json_line
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.findings import FindingKind, FindingLine, FindingSummary, summaries
 from postroad.pipeline.lines import JobAnswer, Line
+
+if TYPE_CHECKING:
+    from postroad.pipeline.spark.audit_run import Audited
 
 SHOWN = 10
 """Findings of each kind that the text names; JSON has all."""
@@ -77,27 +81,35 @@ async def _audit(
     url: str, repairs: bool, master: str
 ) -> tuple[Coverage, tuple[FindingLine, ...], Mapping[FindingKind, int]]:
     async with open_with_spark(url, master) as opened:
-        from postroad.pipeline.spark.audit_run import Audit, AuditedQueue, repair
-
-        queue, settings = opened.queue, opened.settings
-        audited_queue = AuditedQueue(
-            name=queue.name,
-            tables=opened.view_tables(),
-            broker=queue.servers.broker(queue.name),
-            blobs=queue.servers.blobs(queue.bucket),
-            row_lifetime=queue.row_lifetime,
-            lister=partial(list_keys, queue.bucket),
-        )
-        async with open_queue(url, settings=settings) as engine:
-            assert isinstance(engine, DistributedQueue)
-            await engine.check_owner()
-            job = Audit(opened.session, audited_queue, MachineClock(), Timing())
-            audited = await job.run()
-            repaired = await repair(engine, audited) if repairs else {}
-        if not audited.is_counted:
-            click.echo("postroad: RabbitMQ did not report all messages: none was counted", err=True)
-        counts = {each.kind.value: each.found for each in summaries(audited.findings, repaired)}
+        found, repaired = await audited(opened, url, repairs=repairs)
+        counts = {each.kind.value: each.found for each in summaries(found.findings, repaired)}
         left = sum(counts.values()) - sum(repaired.values())
-        write_summary(settings.pipeline.summary_file, counts, findings=left)
-        coverage = Coverage(Stretch(audited.first, audited.times.young))
-        return coverage, audited.findings, repaired
+        write_summary(opened.settings.pipeline.summary_file, counts, findings=left)
+        coverage = Coverage(Stretch(found.first, found.times.young))
+        return coverage, found.findings, repaired
+
+
+async def audited(
+    opened: QueueWithSpark, url: str, *, repairs: bool
+) -> tuple[Audited, Mapping[FindingKind, int]]:
+    """Audit a queue; return what was found, and how much of each kind was repaired. Raises:
+    ServerError, JobFailed, OwnedByAnother."""
+    from postroad.pipeline.spark.audit_run import Audit, AuditedQueue, repair
+
+    queue = opened.queue
+    audited_queue = AuditedQueue(
+        name=queue.name,
+        tables=opened.view_tables(),
+        broker=queue.servers.broker(queue.name),
+        blobs=queue.servers.blobs(queue.bucket),
+        row_lifetime=queue.row_lifetime,
+        lister=partial(list_keys, queue.bucket),
+    )
+    async with open_queue(url, settings=opened.settings) as engine:
+        assert isinstance(engine, DistributedQueue)
+        await engine.check_owner()
+        found = await Audit(opened.session, audited_queue, MachineClock(), Timing()).run()
+        repaired = await repair(engine, found) if repairs else {}
+    if not found.is_counted:
+        click.echo("postroad: RabbitMQ did not report all messages: none was counted", err=True)
+    return found, repaired

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.cli.escaping import escaped, json_line
 from postroad.cli.pipeline_options import (
     INSTANT,
     QueueWithSpark,
@@ -21,6 +20,7 @@ from postroad.cli.pipeline_options import (
     open_with_spark,
 )
 from postroad.cli.queue_options import json_option, queue_option
+from postroad.domain.escaping import escaped, json_line
 from postroad.domain.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.pipeline.coverage import Coverage, Stretch

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 
 from postroad.bootstrap import open_queue
-from postroad.cli.escaping import escaped, json_line
 from postroad.domain.durations import parse_duration
+from postroad.domain.escaping import escaped, json_line
 from postroad.domain.instants import rfc3339
 from postroad.domain.mail_views import MailView
 from postroad.domain.networks import Networks

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from postroad.cli import main
+from postroad.cli import main, pipeline_report
 from postroad.cli import pipeline_options as options
 from postroad.pipeline import jars
 
@@ -128,6 +128,31 @@ def test_an_export_into_a_directory_that_exists_is_refused(tmp_path: Path) -> No
     result = CliRunner().invoke(main, ["pipeline", "export", str(tmp_path), "--queue", URL])
 
     assert_refused(result, "name a new directory")
+
+
+def a_report(folder: Path, url: str = URL) -> Result:
+    return CliRunner().invoke(main, ["pipeline", "report", str(folder), "--queue", url])
+
+
+def test_a_report_of_a_queue_without_tables_is_refused(tmp_path: Path) -> None:
+    assert_refused(
+        a_report(tmp_path, f"embedded://{tmp_path}/store"), "postroad verify DIR", code=2
+    )
+
+
+def test_a_report_needs_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    assert_refused(a_report(tmp_path / "file"), "name a directory")
+    assert_refused(a_report(tmp_path / "file/below"), "name a directory")
+
+
+def test_without_what_draws_it_a_report_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline_report, "find_spec", lambda _: None)
+
+    assert_refused(a_report(tmp_path), "install postroad with the extra `pipeline`")
 
 
 def test_jars_that_are_there_are_not_fetched_again(installed: Path) -> None:
