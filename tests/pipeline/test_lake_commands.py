@@ -46,8 +46,15 @@ def documents(result: Result) -> list[dict[str, Any]]:
 
 
 async def test_what_the_lake_answers(
-    run_job: RunJob, url: str, name: QueueName, real: Servers, tmp_path: Path
+    run_job: RunJob,
+    url: str,
+    name: QueueName,
+    real: Servers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    summary = tmp_path / "summary"
+    monkeypatch.setenv("POSTROAD_PIPELINE_SUMMARY_FILE", str(summary))
     async with open_queue(url, create=True) as queue:
         await fill(queue)
         view = real.views().view(str(name))
@@ -77,6 +84,9 @@ async def test_what_the_lake_answers(
             ("example.net", "mx.example.net"),
             ("example.com", "mx.example.net"),
         }
+
+        assert json.loads(summary.read_text())["counts"] == {"lines": 2}
+        assert json.loads(summary.read_text())["findings"] == 0
 
         # The lake has what was archived, the view what came since.
         head, *entries = documents(

@@ -149,6 +149,11 @@ MAIL_QUEUES = (
     Case({"hostname": "[2001:db8::1]"}, "hostname"),
     Case({"deletionPolicy": "Forget"}, "deletionPolicy"),
     Case({"clusterRef": {}}, "clusterRef.name"),
+    Case({"pipeline": {"traffic": {}}}, "schedule"),
+    Case({"pipeline": {"forget": {"schedule": "7 1 * * *"}}}, "olderThan"),
+    Case({"pipeline": {"forget": {"schedule": "7 1 * * *", "olderThan": "0d"}}}, "olderThan"),
+    Case({"pipeline": {"forget": {"schedule": "7 1 * * *", "olderThan": "9h"}}}, "olderThan"),
+    Case({"pipeline": {"audit": {"schedule": "7 1 * * *", "repair": "perhaps"}}}, "repair"),
 )
 
 QUEUE_CLUSTERS = (

@@ -18,12 +18,13 @@ from postroad.cli.pipeline_options import (
     installed,
     jars_folder,
     master_option,
+    wait_option,
 )
 from postroad.cli.pipeline_report import report
 from postroad.cli.pipeline_session import run_stores, spark_session
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.pipeline_view import ages, apply
-from postroad.cli.queue_options import DURATION, json_option, queue_option, say
+from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.distributed.timing import Timing
 from postroad.domain.instants import rfc3339
 from postroad.pipeline import jars
@@ -59,14 +60,7 @@ def fetch() -> None:
 @click.option("--from", "first", type=INSTANT, help="Only slices that start from then on.")
 @click.option("--to", "before", type=INSTANT, help="Only slices that start before then.")
 @master_option
-@click.option(
-    "--wait",
-    "patience",
-    type=DURATION,
-    default="0s",
-    help="Wait for another run for so long, such as 15m: one that died keeps others away for ten "
-    "minutes. Default: not at all.",
-)
+@wait_option
 @json_option
 def archive(
     url: str,

@@ -50,7 +50,8 @@ async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
 
     coverage = await asked.coverage()
     lines = await in_thread(find, asked.lake.entries(), coverage.stretch)
-    return JobAnswer("destinations", coverage, lines)
+    out_of_line = sum(bool(each.out_of_line) for each in lines)
+    return JobAnswer("destinations", coverage, lines, out_of_line)
 
 
 @click.command()
@@ -94,4 +95,5 @@ async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
     counts = await in_thread(slice_counts, asked.lake.slice_lines(), coverage.stretch)
     seen = await observe(asked.opened.queue.view)
     lines = sizing(present.configuration, counts, seen.hosts, seen.row_bytes)
-    return JobAnswer("advise", coverage, lines)
+    changed = sum(each.advised != each.present for each in lines)
+    return JobAnswer("advise", coverage, lines, changed)

@@ -12,7 +12,8 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.cli.pipeline_lake import opened_lake
-from postroad.cli.pipeline_options import INSTANT, address_key, master_option
+from postroad.cli.pipeline_options import INSTANT, address_key, master_option, wait_option
+from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.domain.durations import parse_duration
 from postroad.domain.identifiers import EPOCH
@@ -108,9 +109,15 @@ async def _export(
 @queue_option
 @click.option("--older-than", "age", type=Age(), help="What was queued so long ago, e.g. 400d.")
 @master_option
+@wait_option
 @json_option
 def forget(
-    address: str | None, url: str, age: timedelta | None, master: str, as_json: bool
+    address: str | None,
+    url: str,
+    age: timedelta | None,
+    master: str,
+    patience: timedelta,
+    as_json: bool,
 ) -> None:
     """Forget an address, or what is older than an age: the lake is rewritten, and its former states
     are deleted at once.
@@ -121,12 +128,14 @@ def forget(
     """
     if (address is None) == (age is None):
         raise click.UsageError("name an ADDRESS, or give --older-than")
-    count = asyncio.run(_forget(url, master, address, age))
+    count = asyncio.run(_forget(url, master, address, age, patience))
     what = "entries forgotten" if address is None else "entries without the address now"
     say({"entries": count}, as_json=as_json, text=f"{count} {what}")
 
 
-async def _forget(url: str, master: str, address: str | None, age: timedelta | None) -> int:
+async def _forget(
+    url: str, master: str, address: str | None, age: timedelta | None, patience: timedelta
+) -> int:
     from postroad.pipeline.spark import forgetting
 
     async with opened_lake(url, master, (None, None)) as lake:
@@ -135,5 +144,7 @@ async def _forget(url: str, master: str, address: str | None, age: timedelta | N
         else:
             key = address_key(lake.opened.settings)
             what = forgetting.of_address(address or "", key or None)
-        run = await forgetting.forget(lake.lake, lake.opened.queue.view, MachineClock(), what)
+        view, clock = lake.opened.queue.view, MachineClock()
+        run = await forgetting.forget(lake.lake, view, clock, what, patience)
+        write_summary(lake.opened.settings.pipeline.summary_file, run.counts)
         return run.counts["entries"]

@@ -19,12 +19,14 @@ from postroad.cli.pipeline_options import (
     master_option,
     open_with_spark,
 )
+from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option
 from postroad.domain.escaping import escaped, json_line
 from postroad.domain.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.lines import JobAnswer
+from postroad.settings import Settings
 
 if TYPE_CHECKING:
     from postroad.pipeline.spark.lake import LakeTables
@@ -81,7 +83,9 @@ def lake_job(job: LakeJob) -> Callable[..., None]:
     ) -> None:
         async def answer() -> JobAnswer[Any]:
             async with opened_lake(url, master, (first, before)) as asked:
-                return await job(asked=asked, **options)
+                found = await job(asked=asked, **options)
+                summarize(asked.opened.settings, found)
+                return found
 
         say_answer(asyncio.run(answer()), as_json=as_json)
 
@@ -103,6 +107,12 @@ async def opened_lake(
         folder, store = lake_folder(queue.bucket, queue.name), s3_settings(queue.s3)
         lake = await in_thread(open_lake, opened.session, folder, store)
         yield AskedLake(opened, lake, asked, MachineClock().now())
+
+
+def summarize(settings: Settings, answer: JobAnswer[Any]) -> None:
+    """Write the summary of an answer. Raises: OSError."""
+    counts = {"lines": len(answer.lines)}
+    write_summary(settings.pipeline.summary_file, counts, findings=answer.findings)
 
 
 def say_answer(answer: JobAnswer[Any], *, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from postroad.bootstrap.archiving import ArchivedQueue, open_archived
 from postroad.cli.pipeline_session import run_stores, spark_session
+from postroad.cli.queue_options import DURATION
 from postroad.errors import InvalidSettings, NotInstalled
 from postroad.pipeline import jars
 from postroad.pipeline.java import java_home
@@ -48,6 +49,15 @@ INSTANT = Instant()
 
 master_option = click.option(
     "--master", default="local[*]", help="Spark's master; default: this process."
+)
+
+wait_option = click.option(
+    "--wait",
+    "patience",
+    type=DURATION,
+    default="0s",
+    help="Wait for another run for so long, such as 15m: one that died keeps others away for ten "
+    "minutes. Default: not at all.",
 )
 
 

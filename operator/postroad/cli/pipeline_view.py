@@ -9,7 +9,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import change_entries
-from postroad.cli.pipeline_lake import say_answer
+from postroad.cli.pipeline_lake import say_answer, summarize
 from postroad.cli.pipeline_options import master_option, open_with_spark
 from postroad.cli.queue_options import json_option, on_purpose, queue_option, say, selecting
 from postroad.distributed.found_entries import EntryChange
@@ -37,7 +37,9 @@ async def _ages(url: str, master: str) -> JobAnswer[AgesLine]:
     async with open_with_spark(url, master) as opened:
         now, tables = MachineClock().now(), opened.view_tables()
         lines = await count_ages(opened.session, tables, now, now + Timing().skew)
-    return JobAnswer("ages", Coverage(Stretch(now, now)), lines)
+        answer = JobAnswer("ages", Coverage(Stretch(now, now)), lines)
+        summarize(opened.settings, answer)
+    return answer
 
 
 @click.command()

@@ -20,7 +20,7 @@ from postroad.controller.api import (
 )
 from postroad.controller.children import Child, labels, owned_child
 from postroad.controller.drift import hash_of, with_hash
-from postroad.controller.pipeline_spec import ADDRESS_KEY, Pipeline
+from postroad.controller.pipeline_spec import ADDRESS_KEY, JobSpec, Pipeline
 from postroad.controller.pods import CONTAINER_SECURITY, POD_SECURITY, server_files
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.schedules import check_schedule
@@ -44,9 +44,6 @@ MENDED_FIRST = (1, 2)
 
 LONGEST_NAME = 52
 """Characters of a CronJob's name."""
-
-OPTIONS = {"archive": ("--wait", "15m")}
-"""Of a job: one that follows a killed run waits until its claim lapses."""
 
 CORES = 2
 """Tasks at a time of a run without executors."""
@@ -75,8 +72,8 @@ def pipeline_children(queue: Queue, context: PodContext) -> list[Child]:
 
 def check(spec: Pipeline, context: PodContext) -> None:
     """Raises: InvalidInput for what makes every run fail."""
-    for job, schedule in spec.scheduled.items():
-        check_schedule(schedule, f"spec.pipeline.{job}.schedule")
+    for name, job in spec.scheduled.items():
+        check_schedule(job.schedule, f"spec.pipeline.{name}.schedule")
     if spec.addresses.keep == "hashed" and spec.addresses.key_ref is None:
         raise InvalidInput(
             "spec.pipeline.addresses.keyRef is missing: name a Secret whose `key` is the key of "
@@ -103,7 +100,7 @@ def job_name(queue: Queue, job: str) -> str:
     return queue.name.name[: LONGEST_NAME - len(end)].rstrip("-.") + end
 
 
-def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, schedule: str) -> Child:
+def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when: JobSpec) -> Child:
     name = job_name(queue, job)
     tags = {**labels(queue, PIPELINE), PIPELINE_JOB: job, MANAGED_BY: "postroad"}
     run = {
@@ -124,7 +121,7 @@ def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, sched
         "template": _template(queue, context, spec, job, tags),
     }
     body = {
-        "schedule": schedule,
+        "schedule": when.schedule,
         "timeZone": "Etc/UTC",
         "concurrencyPolicy": "Forbid",
         "startingDeadlineSeconds": STARTING_DEADLINE_SECONDS,
@@ -166,7 +163,7 @@ def _driver(queue: Queue, context: PodContext, spec: Pipeline, job: str) -> dict
         fields = {"PIPELINE_POD_NAME": "metadata.name", "PIPELINE_POD_IP": "status.podIP"}
         mounts.append({"name": "configuration", "mountPath": _CONFIGURATION, "readOnly": True})
     arguments = ["pipeline", job, "--queue", f"distributed://{queue.name}", "--master", master]
-    arguments += OPTIONS.get(job, ())
+    arguments += spec.scheduled[job].options
     container = _container(queue, context, spec, environment)
     container["env"] += [
         {"name": f"POSTROAD_{name}", "valueFrom": {"fieldRef": {"fieldPath": path}}}

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from postroad.controller.spec_parts import Anything, LocalReference, Model, Schedule
 
-JOBS = ("archive",)
+JOBS = ("archive", "traffic", "destinations", "advise", "ages", "audit", "forget")
 """Jobs that can be scheduled: commands of `postroad pipeline`, and fields of `spec.pipeline`."""
 
 ADDRESS_KEY = "key"
@@ -21,6 +21,43 @@ class JobSpec(Model):
 
     schedule: Schedule
     """Cron expression in UTC, as in a CronJob."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of the job's command."""
+        return ()
+
+
+class WritingSpec(JobSpec):
+    """When a job runs that writes the lake."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """One that follows a killed run waits until its claim lapses."""
+        return ("--wait", "15m")
+
+
+class AuditSpec(JobSpec):
+    """When an audit runs, and whether it repairs."""
+
+    repair: bool = False
+    """Whether it deletes orphans, makes dead letters of mail without bytes, and gives mail new
+    messages where some are lost. Without, nothing is written."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return ("--repair",) if self.repair else ()
+
+
+class ForgetSpec(WritingSpec):
+    """When the lake forgets what is old, and how old that is."""
+
+    older_than: Annotated[str, Field(min_length=2, max_length=6, pattern="^[1-9][0-9]{0,4}d$")]
+    """Days such as `400d`: what was queued so long ago is deleted, with all former states."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return (*super().options, "--older-than", self.older_than)
 
 
 class AddressesSpec(Model):
@@ -56,9 +93,31 @@ class Pipeline(Model):
     lake.md. A run is a pod of its own, none beside another run of the same job, with two retries
     while a server is away."""
 
-    archive: JobSpec | None = None
+    archive: WritingSpec | None = None
     """Copies what ended to the lake in the queue's bucket; cleanup waits for it. Every hour is a
     good schedule: `7 * * * *`. Absent: not run."""
+
+    traffic: JobSpec | None = None
+    """Writes to its log who sent how much where in the last day, one JSON object a line, by hour,
+    domains and site. Absent: not run."""
+
+    destinations: JobSpec | None = None
+    """Writes to its log how each destination answered in the last day. Its findings are
+    destinations that are out of line with the 7 days before. Absent: not run."""
+
+    advise: JobSpec | None = None
+    """Writes to its log which view settings suit the mail of the lake. Its findings are settings
+    that it would change. Absent: not run."""
+
+    ages: JobSpec | None = None
+    """Writes to its log how many mails wait, by domain and age. Absent: not run."""
+
+    audit: AuditSpec | None = None
+    """Looks for what is wrong between objects, dead letters, rows, marks and messages. Absent: not
+    run."""
+
+    forget: ForgetSpec | None = None
+    """Deletes from the lake what is old. Absent: not run."""
 
     addresses: AddressesSpec = AddressesSpec()
     """What the lake has of addresses. Their domains are plain."""
@@ -76,7 +135,7 @@ class Pipeline(Model):
     selectors, tolerations and volumes too."""
 
     @property
-    def scheduled(self) -> Mapping[str, str]:
-        """The schedules of the jobs that run."""
+    def scheduled(self) -> Mapping[str, JobSpec]:
+        """The jobs that run."""
         jobs = {name: getattr(self, name) for name in JOBS}
-        return {name: job.schedule for name, job in jobs.items() if job is not None}
+        return {name: job for name, job in jobs.items() if job is not None}

@@ -35,11 +35,13 @@ L = TypeVar("L", bound=Line)
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer(Generic[L]):
-    """What a job found out."""
+    """What a job found out. `findings`: how many lines name what an administrator should look at;
+    None: of a job that looks for nothing."""
 
     job: str
     coverage: Coverage
     lines: Sequence[L]
+    findings: int | None = None
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """Yield the answer as JSON: what it is about, then its lines."""

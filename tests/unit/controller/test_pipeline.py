@@ -86,6 +86,39 @@ def test_each_job_that_can_be_scheduled_is_a_command() -> None:
     assert set(JOBS) <= set(commands.commands)
 
 
+@pytest.mark.parametrize(
+    ("job", "more", "options"),
+    [
+        ("traffic", {}, []),
+        ("audit", {}, []),
+        ("audit", {"repair": True}, ["--repair"]),
+        ("forget", {"olderThan": "400d"}, ["--wait", "15m", "--older-than", "400d"]),
+    ],
+)
+def test_a_job_has_the_options_that_its_fields_name(
+    job: str, more: dict[str, Any], options: list[str]
+) -> None:
+    jobs: dict[str, Any] = {job: HOURLY | more}
+    found = children(queue(addresses={"keep": "none"}, **jobs))
+    _, container, _ = pod_of(found["CronJob", f"out-{job}"])
+
+    arguments = [
+        *("pipeline", job, "--queue", "distributed://mail.out", "--master", "local[2]"),
+        *(*options, "--json"),
+    ]
+    assert container["args"] == arguments
+    assert commands.commands[job].make_context(job, arguments[2:])  # the command takes them
+
+
+def test_each_job_has_a_cron_job_of_its_own() -> None:
+    ages = {"forget": {"olderThan": "400d"}}
+    jobs: dict[str, Any] = {job: HOURLY | ages.get(job, {}) for job in JOBS}
+
+    found = children(queue(addresses={"keep": "none"}, **jobs))
+
+    assert set(found) == {("CronJob", f"out-{job}") for job in JOBS}
+
+
 def test_a_job_runs_once_at_a_time_and_again_where_a_server_was_away() -> None:
     (cron_job,) = children(queue(archive=HOURLY, addresses={"keep": "none"})).values()
 

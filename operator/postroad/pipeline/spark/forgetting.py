@@ -26,12 +26,19 @@ Forgetting = Callable[[LakeTables], int]
 """Rewrites tables of the lake; returns how many entries it changed or deleted."""
 
 
-async def forget(lake: LakeTables, view: View, clock: Clock, forgetting: Forgetting) -> Run:
+async def forget(
+    lake: LakeTables,
+    view: View,
+    clock: Clock,
+    forgetting: Forgetting,
+    patience: timedelta = timedelta(0),
+) -> Run:
     """Rewrite the lake, and delete its former states with every file that only they have. Holds the
-    archive's claim, so that nothing else writes. May be stopped and repeated. Raises:
-    ArchiveUnderWay, JobFailed, CredentialsRefused, LakeTooNew, ViewError."""
+    archive's claim, so that nothing else writes; `patience`: how long to wait for it. May be
+    stopped and repeated. Raises: ArchiveUnderWay, JobFailed, CredentialsRefused, LakeTooNew,
+    ViewError."""
     run_id, began = uuid4(), clock.now()
-    async with ArchiveClaim(view, clock, run_id) as claim:
+    async with ArchiveClaim(view, clock, run_id, patience) as claim:
         await in_thread(lake.create)
         count = await in_thread(forgetting, lake)
         run = Run(run_id, JOB, began, clock.now(), {"entries": count})
