@@ -59,6 +59,7 @@ ROOMS: Mapping[str, Room] = {
     "adapters": Room(
         ("tests/unit/adapters", "tests/contract/test_brokers.py", "tests/contract/test_views.py",
          "tests/contract/test_blobs.py", "tests/contract/test_histories.py",
+         "tests/contract/test_claims.py", "tests/contract/test_queue_users.py",
          "tests/integration/test_rabbitmq_*.py", "tests/integration/test_cassandra_*.py",
          "tests/integration/test_s3_*.py", "tests/integration/test_connecting.py"),
         ("adapters/rabbitmq", "adapters/cassandra", "adapters/s3"), SERVERS,
