@@ -77,7 +77,7 @@ def test_functions_that_exist_or_are_made_later_have_the_fault(
 
 
 @pytest.mark.parametrize("number", [11, 12, 15, 17])
-def test_what_runs_at_import_or_cannot_be_told_apart_is_no_function(
+def test_what_runs_at_import_or_has_a_twin_on_its_line_is_no_function(
     path: Path, number: int
 ) -> None:
     assert changed_functions(path, one_more_than(number)) is None
