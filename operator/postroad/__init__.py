@@ -12,14 +12,24 @@ if TYPE_CHECKING:
     from postroad.bootstrap import open_queue as open_queue
     from postroad.domain.attempts import AttemptOutcomes as AttemptOutcomes
     from postroad.domain.configuration.rules import ViewConfiguration as ViewConfiguration
+    from postroad.domain.handed_mails import HandedMail as HandedMail
     from postroad.domain.mail import Mail as Mail
     from postroad.domain.mail import Outcome as Outcome
     from postroad.domain.selection import Selector as Selector
 
-__all__ = ["AttemptOutcomes", "Mail", "Outcome", "Selector", "ViewConfiguration", "open_queue"]
+__all__ = [
+    "AttemptOutcomes",
+    "HandedMail",
+    "Mail",
+    "Outcome",
+    "Selector",
+    "ViewConfiguration",
+    "open_queue",
+]
 
 _HOMES = {
     "AttemptOutcomes": "postroad.domain.attempts",
+    "HandedMail": "postroad.domain.handed_mails",
     "Mail": "postroad.domain.mail",
     "Outcome": "postroad.domain.mail",
     "Selector": "postroad.domain.selection",

@@ -1,20 +1,33 @@
-"""The `Connector` contract in memory, and over loopback to a sink, pipelined and stepwise."""
+"""The `Connector` contract in memory, over loopback to a sink, pipelined and stepwise, and to
+programs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from contract.connections_contract import ConnectionContract, HopUnderTest
+from contract.connections_contract import (
+    ConnectionContract,
+    DialogueContract,
+    DialogueUnderTest,
+    HopUnderTest,
+    RecipientsContract,
+)
 from postroad.adapters.memory.connections import Loss, MemoryConnector
 from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
+from postroad.domain.handed_mails import LARGEST_HANDED, HandedMail
 from postroad.domain.mail import Outcome
 from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.octet_room import OctetRoom
 from postroad.routing.routes import ResolvedHop
 from support.sink import EXTENSIONS, HANG_UP, Sink
+from support.webhook_server import WebhookServer, a_webhook_connector
 
 LOST_AT = {Loss.BEFORE: "MAIL", Loss.WITHIN: "DATA", Loss.AT_END: "DOT"}
 
@@ -93,17 +106,79 @@ class SinkHop:
         return [mail.content for mail in self._sink.mails]
 
 
-class TestMemoryConnection(ConnectionContract):
+class WebhookHop:
+    def __init__(self, server: WebhookServer, folder: Path) -> None:
+        self._server = server
+        self.connector = a_webhook_connector(server, folder)
+        self.resolved = ResolvedHop(NextHop("webhook", 0), ())
+
+    def refuse(self, recipient: str, reply: str) -> None:
+        self._server.statuses[recipient] = 422
+
+    def hold_back(self) -> None:
+        self._server.gate.clear()
+
+    def go_on(self) -> None:
+        self._server.gate.set()
+
+    async def until_held(self) -> None:
+        await self._server.is_held.wait()
+
+    def contents(self) -> list[bytes]:
+        return [each.message for each in self._server.requests]
+
+
+class FunctionHop:
+    def __init__(self, *, is_async: bool) -> None:
+        self._refused: dict[str, Outcome] = {}
+        self._contents: list[bytes] = []
+        self._gate, self._is_held = Event(), Event()
+        self._gate.set()
+        call = self._called if is_async else self._take
+        function = HandlerFunction("tests:take", call, timedelta(minutes=1), LARGEST_HANDED)
+        self.connector = FunctionConnector(function, OctetRoom(LARGEST_HANDED), 10)
+        self.resolved = ResolvedHop(NextHop("function", 0), ())
+
+    async def _called(self, mail: HandedMail) -> dict[str, Outcome]:
+        while not self._gate.is_set():
+            self._is_held.set()
+            await asyncio.sleep(0)
+        return self._take(mail)
+
+    def _take(self, mail: HandedMail) -> dict[str, Outcome]:
+        self._is_held.set()
+        self._gate.wait()
+        self._contents.append(mail.content)
+        return {each: self._refused.get(each, Outcome.delivered()) for each in mail.recipients}
+
+    def refuse(self, recipient: str, reply: str) -> None:
+        self._refused[recipient] = Outcome.failed(reply)
+
+    def hold_back(self) -> None:
+        self._gate.clear()
+
+    def go_on(self) -> None:
+        self._gate.set()
+
+    async def until_held(self) -> None:
+        while not self._is_held.is_set():
+            await asyncio.sleep(0)
+
+    def contents(self) -> list[bytes]:
+        return self._contents
+
+
+class TestMemoryConnection(DialogueContract):
     @pytest.fixture
-    async def hop(self) -> HopUnderTest:
+    async def hop(self) -> DialogueUnderTest:
         return MemoryHop()
 
 
-class TestSmtpConnection(ConnectionContract):
+class TestSmtpConnection(DialogueContract):
     extensions: tuple[str, ...] = EXTENSIONS
 
     @pytest.fixture
-    async def hop(self) -> AsyncIterator[HopUnderTest]:
+    async def hop(self) -> AsyncIterator[DialogueUnderTest]:
         async with Sink(extensions=self.extensions) as sink:
             yield SinkHop(sink)
 
@@ -112,9 +187,28 @@ class TestSmtpConnectionStepwise(TestSmtpConnection):
     extensions = EXTENSIONS[1:]
 
 
-class TestLmtpConnectionAtASocket(ConnectionContract):
+class TestLmtpConnectionAtASocket(DialogueContract):
     @pytest.fixture
-    async def hop(self, tmp_path: Path) -> AsyncIterator[HopUnderTest]:
+    async def hop(self, tmp_path: Path) -> AsyncIterator[DialogueUnderTest]:
         socket = tmp_path / "lmtp"
         async with Sink(lmtp=True, socket=socket) as sink:
             yield SinkHop(sink, socket)
+
+
+class TestWebhookConnection(ConnectionContract):
+    @pytest.fixture
+    async def hop(self, tmp_path: Path) -> AsyncIterator[HopUnderTest]:
+        async with WebhookServer() as server:
+            yield WebhookHop(server, tmp_path)
+
+
+class TestFunctionConnection(RecipientsContract):
+    is_async = True
+
+    @pytest.fixture
+    async def hop(self) -> HopUnderTest:
+        return FunctionHop(is_async=self.is_async)
+
+
+class TestFunctionInAThread(TestFunctionConnection):
+    is_async = False

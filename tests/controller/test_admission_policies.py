@@ -155,6 +155,18 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
         await api.create(MAIL_QUEUE, mail_queue(namespace, workers=elsewhere))
     with pytest.raises(KubernetesRefused, match="none of the allowed next hops"):
         await api.create(MAIL_QUEUE, mail_queue(namespace, workers={"handler": {"mx": {}}}))
+    function = {"handler": {"function": {"name": "app:deliver"}}}
+    with pytest.raises(KubernetesRefused, match="none of the allowed next hops"):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, workers=function))
+    webhook = {"url": "http://elsewhere:8080/sink", "secretRef": {"name": "webhook"}}
+    with pytest.raises(KubernetesRefused, match="none of the allowed next hops"):
+        await api.create(
+            MAIL_QUEUE, mail_queue(namespace, workers={"handler": {"webhook": webhook}})
+        )
+    webhook["url"] = "http://sink:8080/"
+    assert await api.create(
+        MAIL_QUEUE, mail_queue(namespace, workers={"handler": {"webhook": webhook}})
+    )
     management = queue_cluster(namespace)
     management["spec"]["rabbitmq"]["managementURL"] = "http://elsewhere:15672"
     with pytest.raises(KubernetesRefused, match="none of the allowed hosts"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from uuid import UUID
 
 from postroad.domain.mail import Envelope, OutcomeKind
 from postroad.domain.shapes import Shape, shape_of
@@ -43,7 +44,7 @@ def a_job(
         return shape_of((octets,))
 
     envelope = Envelope(f"job{job}@origin.example", recipients or (f"b{job}@dest.example",))
-    return Transmission(job, envelope, len(octets), chunks, shape)
+    return Transmission(job, UUID(int=job), envelope, len(octets), chunks, shape)
 
 
 class Events:

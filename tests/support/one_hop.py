@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
+from uuid import UUID
 
 from postroad.adapters.network.connections import SmtpConnection, SmtpConnector
 from postroad.adapters.network.timeouts import Timeouts
@@ -65,7 +66,7 @@ class OneHop:
                 kept.append(chunk)
                 yield chunk
 
-        job = Transmission(1, envelope, size_bytes, chunks, shape)
+        job = Transmission(1, UUID(int=1), envelope, size_bytes, chunks, shape)
         async with self._slots:
             while True:
                 line = self._idle.pop() if self._idle else _Line(self._connector, self._hop)

@@ -28,6 +28,7 @@ class Case:
         return str(self.spec)
 
 
+WEBHOOK = {"url": "https://app.example.org/mail", "secretRef": {"name": "webhook"}}
 LOGIN = {"secretRef": {"name": "relay-login"}}
 
 
@@ -72,11 +73,29 @@ MAIL_QUEUES = (
     Case(_retry("1m", "1h")),
     Case(_retry("1h", max_age="60m")),
     Case({"workers": {}}, "handler"),
-    Case({"workers": {"handler": {}}}, "name one handler: relay or mx"),
+    Case({"workers": {"handler": {}}}, "name one handler: relay or mx or webhook or function"),
     Case({"workers": {"handler": {"mx": {}}}}),
+    Case(_handler(webhook=WEBHOOK)),
+    Case(_handler(webhook=WEBHOOK | {"url": "http://app:8080/mail?a=b", "timeout": "10m"})),
+    Case(_handler(webhook=WEBHOOK | {"caRef": {"name": "ours"}, "largestBytes": 65536})),
+    Case(_handler(webhook=WEBHOOK | {"url": "ftp://app/mail"}), "url"),
+    Case(_handler(webhook=WEBHOOK | {"url": "https://a:b@app/mail"}), "url"),
+    Case(_handler(webhook=WEBHOOK | {"url": "https://app/mail#x"}), "url"),
+    Case(_handler(webhook=WEBHOOK | {"url": "https:///mail"}), "url"),
+    Case(_handler(webhook=WEBHOOK | {"url": "https://app:0/"}), "port must be between"),
+    Case(_handler(webhook=WEBHOOK | {"timeout": "11m"}), "timeout must be from 1s to 10m"),
+    Case(_handler(webhook=WEBHOOK | {"timeout": "0s"}), "timeout must be from 1s to 10m"),
+    Case(_handler(webhook=WEBHOOK | {"largestBytes": 52428801}), "largestBytes"),
+    Case(_handler(webhook={"url": "https://app/mail"}), "secretRef"),
+    Case(_handler(function={"name": "app.mail:deliver"})),
+    Case(_handler(function={"name": "app:Handler.deliver", "timeout": "5s"})),
+    Case(_handler(function={"name": "app.mail"}), "name"),
+    Case(_handler(function={"name": "app..mail:deliver"}), "name"),
+    Case(_handler(function={"name": "app:f", "timeout": "1h"}), "timeout must be from 1s to 10m"),
+    Case(_handler(function={"name": "app:f"}, mx={}), "name one handler"),
     Case(
         {"workers": {"handler": {"mx": {}, "relay": {"host": "h"}}}},
-        "name one handler: relay or mx",
+        "name one handler: relay or mx or webhook or function",
     ),
     Case(_relay(tls="maybe"), "tls"),
     Case(_relay(tls="encrypted")),

@@ -7,13 +7,22 @@ import socket
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.programs.function import HandlerFunction
+from postroad.bootstrap.programs import open_function, open_webhook
+from postroad.bootstrap.ways import Way
+from postroad.domain.webhooks import WebhookAddress
 from postroad.ports.connections import Connector
 from postroad.ports.signing import Signer
 from postroad.settings import Settings
 
 
-def open_connector(settings: Settings, signer: Signer | None = None) -> Connector:
-    """Return what opens connections to next hops. Needs a running event loop for each."""
+def open_connector(settings: Settings, way: Way, signer: Signer | None = None) -> Connector:
+    """Return what opens connections to next hops, or to a program. Needs a running event loop.
+    Raises: InvalidSettings."""
+    if isinstance(way, WebhookAddress):
+        return open_webhook(settings, way)
+    if isinstance(way, HandlerFunction):
+        return open_function(settings, way)
     return SmtpConnector(
         ehlo_name=ehlo_name_of(settings),
         ca_file=settings.worker.relay_ca_file or settings.ca_file,

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from postroad.adapters.programs.function import HandlerFunction
+from postroad.bootstrap.programs import function_of, webhook_url_of
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
+from postroad.domain.webhooks import WebhookAddress
 from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings
 from postroad.logins import LoginFolder
 from postroad.routing.exchangers import is_address
 from postroad.scheduling.rules import SchedulerRules
-from postroad.settings import Settings
-from postroad.settings.delivery import Worker
+from postroad.settings import Settings, Worker
 
-Way = NextHop | RoutingSettings
-"""Where a worker's mail goes: to one next hop, or by routes."""
+Way = NextHop | WebhookAddress | HandlerFunction | RoutingSettings
+"""Where a worker's mail goes: to one next hop or program, or by routes."""
 
 
 def way_of(settings: Settings) -> Way:
@@ -28,13 +30,17 @@ def way_of(settings: Settings) -> Way:
         ways[f"to the relay {section.relay_host}"] = lambda: _relay(section)
     if section.relay_socket is not None:
         ways[f"to the socket {section.relay_socket}"] = lambda: _socket(section)
+    if settings.worker_webhook.url is not None:
+        ways["to the webhook"] = lambda: webhook_url_of(settings)
+    if (function := settings.worker_function.name) is not None:
+        ways[f"to the function {function}"] = lambda: function_of(settings)
     if routing is not None:
         ways[f"by the routing of {file}"] = lambda: routing
     if not ways:
         raise InvalidSettings(
             "the worker has no next hop",
             hint="give --relay host:port, or --delivery with a file in which `routing: {}` "
-            "stands, to deliver by the MX records of domains",
+            "stands, to deliver by the MX records of domains, or --webhook or --function",
         )
     if len(ways) > 1:
         raise InvalidSettings(
@@ -106,25 +112,27 @@ def _login(section: Worker) -> HopLogin | None:
 
 
 LONGEST_RELAY_REST = 300.0
-"""Seconds between two attempts at a relay that is away: all mail waits for it, so that it costs one
-connection and not one a site, and an administrator who has mended it sees mail within minutes."""
+"""Seconds between two attempts at a relay or a program that is away: all mail waits for it, so that
+it costs one connection and not one a site, and an administrator who has mended it sees mail within
+minutes."""
 
 
 def rules_of(settings: Settings, way: Way) -> SchedulerRules:
-    """Return the limits of the worker's connections. All of them may lead to a relay, and each mail
-    that is in hand then has one, since any of them may be slow there."""
+    """Return the limits of the worker's connections. All of them may lead to a relay or a program,
+    and each mail that is in hand then has one, since any of them may be slow there."""
     connections = settings.worker.concurrency
-    if isinstance(way, NextHop):
-        return SchedulerRules(
-            connections,
-            per_destination=connections,
-            backlog=1,
-            longest_queue=1,
-            longest_rest=LONGEST_RELAY_REST,
-        )
-    return SchedulerRules(connections)
+    if isinstance(way, RoutingSettings):
+        return SchedulerRules(connections)
+    return SchedulerRules(
+        connections,
+        per_destination=connections,
+        backlog=1,
+        longest_queue=1,
+        longest_rest=LONGEST_RELAY_REST,
+    )
 
 
 def window_of(settings: Settings, way: Way) -> int:
-    """Return how many mails may be in hand: with a relay, one for each connection."""
-    return settings.worker.concurrency if isinstance(way, NextHop) else settings.worker.window
+    """Return how many mails may be in hand: with a relay or a program, one for each connection."""
+    is_routed = isinstance(way, RoutingSettings)
+    return settings.worker.window if is_routed else settings.worker.concurrency

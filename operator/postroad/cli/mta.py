@@ -26,6 +26,7 @@ from postroad.cli.worker import (
     deliver,
     delivery_option,
     login_options,
+    program_options,
     relay_option,
     tls_option,
     with_relay,
@@ -45,6 +46,7 @@ from postroad.settings import Settings, from_environment
 @concurrency_option
 @delivery_option
 @login_options
+@program_options
 @click.option(
     "--receivers",
     type=click.IntRange(0),
@@ -61,10 +63,10 @@ def mta(
     concurrency: int | None,
     delivery: Path | None,
     receivers: int,
-    **login: Any,
+    **more: Any,
 ) -> None:
-    """Accept mail over SMTP into a queue, and deliver it to a next hop, or by routes (--delivery),
-    until SIGTERM.
+    """Accept mail over SMTP into a queue, and deliver it to a next hop, by routes (--delivery), or
+    to a program (--webhook or --function), until SIGTERM.
 
     With embedded:///DIR it needs no server; a missing directory is created.
 
@@ -76,7 +78,7 @@ def mta(
             "receivers cannot reach a queue in the memory of this process",
             hint="leave out --receivers, or use embedded:///DIR",
         )
-    settings = with_relay(from_environment(), relay, tls, concurrency, delivery, login)
+    settings = with_relay(from_environment(), relay, tls, concurrency, delivery, more)
     settings = with_clients(settings, listen, relay_from)
     certificate = certificate_of(settings.intake)
     way, signer = way_of(settings), open_signer(settings)

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import click
+from pydantic import SecretStr
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.transports import (
     ehlo_name_of,
     open_attempt_log,
@@ -19,9 +21,11 @@ from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.cli.reporting import reporting_of
+from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import SOCKET_SCHEME, NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
 from postroad.domain.sasl import Mechanism
+from postroad.domain.webhooks import WebhookAddress
 from postroad.ports.signing import Signer
 from postroad.settings import Settings, from_environment
 from postroad.telemetry.logs import logger
@@ -90,6 +94,34 @@ def login_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
+def program_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of programs that get the mail, which the command gets as `webhook_…` and
+    `function_…`."""
+    for each in (
+        click.option(
+            "--function",
+            "function_name",
+            metavar="MODULE:FUNCTION",
+            help="A function in Python that gets the mail (or POSTROAD_WORKER_FUNCTION_NAME).",
+        ),
+        click.option(
+            "--webhook-login-folder",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="A folder with the file `secret`, which signs requests to the webhook (or "
+            "POSTROAD_WORKER_WEBHOOK_LOGIN_FOLDER).",
+        ),
+        click.option(
+            "--webhook",
+            "webhook_url",
+            metavar="URL",
+            type=SecretStr,
+            help="A webhook that gets the mail (or POSTROAD_WORKER_WEBHOOK_URL).",
+        ),
+    ):
+        command = each(command)
+    return command
+
+
 @click.command()
 @queue_option
 @relay_option
@@ -97,6 +129,7 @@ def login_options(command: Callable[..., None]) -> Callable[..., None]:
 @concurrency_option
 @delivery_option
 @login_options
+@program_options
 @click.option("--create", is_flag=True, help="Create the queue, or what it lacks.")
 def worker(
     url: str,
@@ -105,14 +138,15 @@ def worker(
     concurrency: int | None,
     delivery: Path | None,
     create: bool,
-    **login: Any,
+    **more: Any,
 ) -> None:
-    """Deliver the mail of a queue to a next hop, or by routes (--delivery), until SIGTERM.
+    """Deliver the mail of a queue to a next hop, by routes (--delivery), or to a program (--webhook
+    or --function), until SIGTERM.
 
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
     POSTROAD_HEALTH_PORT; 0: any free one).
     """
-    settings = with_relay(from_environment(), relay, tls, concurrency, delivery, login)
+    settings = with_relay(from_environment(), relay, tls, concurrency, delivery, more)
     run(settings, _deliver(settings, url, create))
 
 
@@ -122,18 +156,18 @@ def with_relay(
     tls: str | None,
     concurrency: int | None,
     delivery: Path | None,
-    login: Mapping[str, Any],
+    more: Mapping[str, Any],
 ) -> Settings:
-    """Return the settings with what the command line has of delivery; `login` by the names of
-    settings (`relay_login_…`)."""
+    """Return the settings with what the command line has of delivery; `more` by the names of
+    settings (`relay_login_…`, `webhook_…`, `function_…`)."""
     mode = settings.worker.relay_tls if tls is None else TlsMode(tls)
     changes: dict[str, object] = {
         "relay_tls": mode,
         "concurrency": concurrency,
         "delivery_file": delivery,
-        **login,
+        **{name: value for name, value in more.items() if name.startswith("relay_")},
     }
-    if (mechanism := login.get("relay_login_mechanism")) is not None:
+    if (mechanism := more.get("relay_login_mechanism")) is not None:
         changes["relay_login_mechanism"] = Mechanism(mechanism)
     given = {field: value for field, value in changes.items() if value is not None}
     if relay is not None and relay.startswith(SOCKET_SCHEME):
@@ -142,7 +176,16 @@ def with_relay(
         host, port = parse_host_port(relay, settings.worker.relay_port or mode.default_port)
         given |= {"relay_host": host, "relay_port": port, "relay_socket": None}
     section = settings.worker.model_copy(update=given)
-    return settings.model_copy(update={"worker": section})
+    changed = {"worker": section}
+    for program in ("webhook", "function"):
+        own = {
+            name.removeprefix(f"{program}_"): value
+            for name, value in more.items()
+            if name.startswith(f"{program}_") and value is not None
+        }
+        name = f"worker_{program}"
+        changed[name] = getattr(settings, name).model_copy(update=own)
+    return settings.model_copy(update=changed)
 
 
 async def _deliver(settings: Settings, url: str, create: bool) -> None:
@@ -158,7 +201,8 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
     section = settings.retry
     plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
     randomness, window = SystemRandomness(), window_of(settings, way)
-    if not isinstance(way, NextHop) and ehlo_name_of(settings) is None:
+    is_routed = isinstance(way, RoutingSettings)
+    if is_routed and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
     attempt_log = open_attempt_log(settings)
     driving = Driving(
@@ -170,11 +214,11 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
             attempt_log,
             reporting_of(settings, this.queue, plan),
         ),
-        open_connector(settings, signer),
+        open_connector(settings, way, signer),
         open_routes(settings, way),
         rules_of(settings, way),
         randomness,
-        window=None if isinstance(way, NextHop) else window,
+        window=window if is_routed else None,
     )
     consumer = Consumer(this.queue, driving, window=window)
     try:
@@ -192,6 +236,8 @@ def open_routes(settings: Settings, way: Way) -> Routes:
     """
     if isinstance(way, NextHop):
         return RelayRoutes(way)
+    if isinstance(way, WebhookAddress | HandlerFunction):
+        return RelayRoutes(NextHop(way.name, 0, TlsMode.NONE), way.name)
     from postroad.bootstrap.resolvers import open_resolver, open_sts  # dnspython, not for nothing
 
     resolver = open_resolver(way.resolver)

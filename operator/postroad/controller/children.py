@@ -27,6 +27,7 @@ from postroad.controller.delivery_files import DeliveryFiles
 from postroad.controller.drift import hash_of, with_hash
 from postroad.controller.pods import pod_template
 from postroad.controller.queue_resource import PodContext, Queue
+from postroad.controller.spec import Handler
 from postroad.domain.durations import format_duration
 from postroad.domain.next_hops import NextHop, Protocol
 from postroad.ports.kubernetes import Kind
@@ -115,6 +116,7 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
                 "WORKER_RELAY_LOGIN_MECHANISM": login and login.mechanism,
                 "WORKER_RELAY_LOGIN_UNVERIFIED": "true" if login and login.unverified else None,
             }
+        values |= _program(spec.workers.handler)
     if spec.intake:
         values["INTAKE_PORT"] = spec.intake.port
     return {f"POSTROAD_{name}": str(each) for name, each in values.items() if each is not None}
@@ -129,6 +131,23 @@ def _server(hop: NextHop) -> dict[str, object]:
     if hop.protocol is not Protocol.SMTP:
         where["PROTOCOL"] = hop.protocol
     return {f"WORKER_RELAY_{name}": value for name, value in where.items()}
+
+
+def _program(handler: Handler) -> dict[str, object]:
+    """Return the settings of the program that gets the mail; none where there is no program."""
+    if (webhook := handler.webhook) is not None:
+        return {
+            "WORKER_WEBHOOK_URL": webhook.url,
+            "WORKER_WEBHOOK_TIMEOUT": format_duration(webhook.timeout),
+            "WORKER_WEBHOOK_LARGEST_BYTES": webhook.largest_bytes,
+        }
+    if (function := handler.function) is not None:
+        return {
+            "WORKER_FUNCTION_NAME": function.name,
+            "WORKER_FUNCTION_TIMEOUT": format_duration(function.timeout),
+            "WORKER_FUNCTION_LARGEST_BYTES": function.largest_bytes,
+        }
+    return {}
 
 
 def labels(queue: Queue, component: str) -> dict[str, str]:

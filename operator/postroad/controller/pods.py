@@ -179,6 +179,10 @@ def server_files(queue: Queue, context: PodContext, component: str) -> list[Serv
     if relay is not None:
         secret = None if relay.login is None else relay.login.secret_ref
         found.append(ServerFiles("WORKER_RELAY", StoreTls(ca_ref=relay.ca_ref), secret, LOGIN))
+    webhook = workers.handler.webhook if component == "worker" and workers else None
+    if webhook is not None:
+        tls = StoreTls(ca_ref=webhook.ca_ref)
+        found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, ("secret",)))
     return [each for each in found if not each.is_empty]
 
 

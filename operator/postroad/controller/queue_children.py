@@ -210,8 +210,8 @@ class QueueChildren:
         self, context: PodContext, queue: Queue, workers: Workers
     ) -> PodContext:
         """Return the context of workers, which change with the authorities of the next hop too."""
-        relay = workers.handler.relay
-        reference = None if relay is None else relay.ca_ref
+        verified = workers.handler.relay or workers.handler.webhook
+        reference = None if verified is None else verified.ca_ref
         if reference is None:
             return context
         text = await read_authorities(self._reads, queue.name.namespace, reference)

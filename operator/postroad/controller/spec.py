@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from postroad.controller.pipeline_spec import Pipeline
+from postroad.controller.program_handlers import FunctionSpec, WebhookSpec
 from postroad.controller.server_tls import AuthoritiesReference
 from postroad.controller.spec_parts import (
     NAME_PATTERN,
@@ -256,6 +257,12 @@ class Handler(Model):
     mx: ByRoutes | None = None
     """Deliver to the servers that the MX records of each recipient's domain name. Set `hostname`,
     since many servers refuse a client without a name. Port 25 must be open towards the Internet."""
+
+    webhook: WebhookSpec | None = None
+    """Post every mail to a webhook."""
+
+    function: FunctionSpec | None = None
+    """Call a function in Python for every mail."""
 
     @model_validator(mode="after")
     def _is_one(self) -> Handler:

@@ -60,15 +60,17 @@ class RetryPlan:
         """
         return self.lanes[min(attempt, len(self.lanes) - 1)] * (1 + self.spread * uniform)
 
-    def delay_for(self, attempt: int, texts: Iterable[str], uniform: float) -> timedelta:
-        """Return the delay after an attempt that was deferred with these texts: the longer of the
-        lane and the shortest of LEAST_DELAYS, which is at most the last lane.
+    def delay_for(
+        self, attempt: int, texts: Iterable[str], uniform: float, least: timedelta = _ZERO
+    ) -> timedelta:
+        """Return the delay after an attempt that was deferred with these texts: the longest of the
+        lane, `least`, and the shortest of LEAST_DELAYS, which is at most the last lane.
 
         >>> plan = RetryPlan(spread=0)
         >>> plan.delay_for(0, ["452 4.2.2 over quota"], 0.5)
         datetime.timedelta(seconds=3600)
         """
-        least = _least_delay(texts, self.lanes[-1])
+        least = max(least, _least_delay(texts, self.lanes[-1]))
         return max(self.delay(attempt, uniform), least * (1 + self.spread * uniform))
 
     def rest(self, uniform: float, least: timedelta = _ZERO) -> timedelta:
@@ -138,7 +140,7 @@ def decide(
     before this one, `age` is the time since acceptance. Of recipients that wait on, one that was
     attempted makes it an attempt for all of them, because an entry has one due time: that of the
     recipient whose reason passes first. `rest` is how long the next hops of those that were not
-    attempted rest yet.
+    attempted rest yet, or ask to be left alone where all were.
     """
     deferred = {
         recipient: outcome.text
@@ -152,8 +154,10 @@ def decide(
         return Reject(f"not delivered within {limit}: {_joined(waiting.values())}")
     if deferred:
         error = _joined(deferred.values())
-        texts = () if untried else dict.fromkeys(deferred.values())
-        return RetryItem(plan.delay_for(attempt, texts, uniform), tuple(waiting), error)
+        if untried:
+            return RetryItem(plan.delay(attempt, uniform), tuple(waiting), error)
+        delay = plan.delay_for(attempt, dict.fromkeys(deferred.values()), uniform, rest)
+        return RetryItem(delay, tuple(waiting), error)
     if untried:
         return PutOffItem(plan.rest(uniform, rest), tuple(untried), _joined(untried.values()))
     if failed or failures:

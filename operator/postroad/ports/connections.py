@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Protocol
+from uuid import UUID
 
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.shapes import Shape
@@ -30,6 +32,7 @@ class Transmission:
     job: int
     """Its caller's number, unique among the jobs of the connection."""
 
+    mail_id: UUID
     envelope: Envelope
     size_bytes: int
     content: Callable[[], AsyncGenerator[bytes, None]]
@@ -54,6 +57,8 @@ class JobFinished:
 
     job: int
     outcomes: Mapping[str, Outcome]
+    rest: timedelta = timedelta(0)
+    """For how long the next hop asks to be left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +87,16 @@ class ConnectionClosed:
 ConnectionEvent = ConnectionOpened | JobFinished | ContentFailed | ConnectionClosed
 
 
+OnEvent = Callable[[ConnectionEvent], None]
+
+
 class Connection(Protocol):
     """One connection. Its methods return at once and raise nothing; what happens is an event.
 
-    ConnectionOpened comes first, if at all, and ConnectionClosed last and once. Each job has one
-    event of its own before that, in the order of submission, or is `unsaid`. A job that is
-    submitted after the end is `unsaid` in one more ConnectionClosed. Methods may be called while an
-    event is handled.
+    It may wait for its first job before it opens. ConnectionOpened comes first, if at all, and
+    ConnectionClosed last and once. Each job has one event of its own before that, in the order of
+    submission, or is `unsaid`. A job that is submitted after the end is `unsaid` in one more
+    ConnectionClosed. Methods may be called while an event is handled.
     """
 
     def submit(self, transmission: Transmission) -> None:
@@ -108,7 +116,7 @@ class Connection(Protocol):
 class Connector(Protocol):
     """Opens connections."""
 
-    def open(self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]) -> Connection:
+    def open(self, hop: ResolvedHop, on_event: OnEvent) -> Connection:
         """Begin to open a connection to one of the addresses of a next hop; its name is compared
         with its certificate, and looked up by the system's resolver only where it comes without
         addresses. `on_event` gets its events one after the other, the

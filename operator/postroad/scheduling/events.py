@@ -78,13 +78,21 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """A destination asks for no mail until this instant."""
+
+    destination: str
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: `Scheduler.next_moment` has come."""
 
 
 Event = (
     Asked | Answered | Submitted | Withdrawn | Finished | Established | NotOpened | Closed | Heard
-    | Tick
+    | LeftAlone | Tick
 )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from postroad.scheduling.events import (
     Event,
     Finished,
     Heard,
+    LeftAlone,
     LookUp,
     NotOpened,
     OpenConnection,
@@ -93,6 +94,9 @@ class Scheduler:
                 self._lose(number, is_broken=False)
             case Heard(name, until):
                 self._destinations.rest(name, min(until, now + self._rules.longest_rest))
+                self._touch(name)
+            case LeftAlone(name, until):
+                self._destinations.rest(name, until)
                 self._touch(name)
             case Tick():
                 pass

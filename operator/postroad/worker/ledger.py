@@ -55,10 +55,14 @@ class Ledger:
         """Whether all that is left is to record, or to end the item."""
         return not self.open_jobs
 
-    def heard(self, outcomes: Mapping[str, Outcome], seconds: float = 0.0) -> None:
-        """Note what became of recipients, and how long that took. Of an item that was given up it
-        is counted and logged alone: the log then explains a second copy."""
+    def heard(
+        self, outcomes: Mapping[str, Outcome], seconds: float = 0.0, until: timedelta = ZERO
+    ) -> None:
+        """Note what became of recipients, and how long that took; who is deferred is not to come
+        again before `until` of the clock. Of an item that was given up it is counted and logged
+        alone: the log then explains a second copy."""
         self._deliverer.note(self.item, outcomes, seconds)
+        self._rest_until = max(self._rest_until, until)
         if not self.is_over:
             self._outcomes.update(outcomes)
             self._unrecorded.update(outcomes)

@@ -79,7 +79,9 @@ class OpenJob:
         envelope: Envelope = item.mail
         if self.recipients != envelope.recipients:
             envelope = replace(envelope, recipients=self.recipients)
-        return Transmission(self.number, envelope, item.size_bytes, self._content, item.shape)
+        return Transmission(
+            self.number, item.mail_id, envelope, item.size_bytes, self._content, item.shape
+        )
 
     def at_site(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
         """Return outcomes of its recipients with the site that gave them: recipients that share

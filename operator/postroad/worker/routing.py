@@ -102,11 +102,12 @@ class Routes(Protocol):
 
 class RelayRoutes:
     """All mail goes to one next hop, whose name the system's resolver looks up: it may be in
-    /etc/hosts, or be a name that the search domains of a pod complete."""
+    /etc/hosts, or be a name that the search domains of a pod complete. `name`: of what is no
+    server of mail."""
 
-    def __init__(self, hop: NextHop) -> None:
-        name = written_hop(hop)
-        site = hop.host if hop.socket is None else str(hop)
+    def __init__(self, hop: NextHop, name: str | None = None) -> None:
+        site = name or (hop.host if hop.socket is None else str(hop))
+        name = name or written_hop(hop)
         self._route = DeliveryRoute(Site(((name,),)), site, {name: ResolvedHop(hop, ())})
 
     def known(self, request: RouteRequest) -> DeliveryRoute:

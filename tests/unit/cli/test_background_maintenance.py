@@ -10,8 +10,7 @@ import pytest
 
 from postroad.cli import intake, long_running
 from postroad.ports.mail_queue import MailQueue
-from postroad.settings import Settings
-from postroad.settings.intake import Intake
+from postroad.settings import Intake, Settings
 
 SETTINGS = Settings(health_port=0, intake=Intake(host="127.0.0.1", port=0))
 

@@ -297,6 +297,45 @@ def test_an_lmtp_server_is_named_by_its_host_or_its_socket(
     } == expected
 
 
+def test_a_webhook_has_its_secret_and_its_authorities_in_a_folder_of_the_workers() -> None:
+    webhook = {
+        "url": "https://app.example.org/mail",
+        "secretRef": {"name": "of-the-app"},
+        "caRef": {"name": "ours"},
+        "timeout": "5s",
+    }
+    found = children(queue(workers={"handler": {"webhook": webhook}}, intake=NETWORKS))
+    pod = worker_pod(found)["spec"]
+
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "worker-webhook"]
+    (container,) = pod["containers"]
+    environment = {each["name"]: each["value"] for each in container["env"]}
+    data = found["ConfigMap", "out-queue"]["data"]
+    assert {each["secret"]["name"] for each in volume["projected"]["sources"]} == {
+        "of-the-app",
+        "ours",
+    }
+    assert environment["POSTROAD_WORKER_WEBHOOK_LOGIN_FOLDER"] == "/etc/postroad/worker-webhook"
+    assert environment["POSTROAD_WORKER_WEBHOOK_CA_FILE"].startswith(
+        "/etc/postroad/worker-webhook/"
+    )
+    assert data["POSTROAD_WORKER_WEBHOOK_URL"] == "https://app.example.org/mail"
+    assert data["POSTROAD_WORKER_WEBHOOK_TIMEOUT"] == "5s"
+    assert "POSTROAD_WORKER_RELAY_HOST" not in data
+    assert "of-the-app" not in str(intake_of(found))
+
+
+def test_a_function_is_named_to_the_workers() -> None:
+    function = {"name": "app.mail:deliver"}
+    data = children(queue(workers={"handler": {"function": function}}))["ConfigMap", "out-queue"][
+        "data"
+    ]
+
+    assert data["POSTROAD_WORKER_FUNCTION_NAME"] == "app.mail:deliver"
+    assert data["POSTROAD_WORKER_FUNCTION_TIMEOUT"] == "1m"
+    assert "POSTROAD_WORKER_RELAY_HOST" not in data
+
+
 @pytest.mark.parametrize(
     ("login", "mechanism", "unverified"),
     [({}, None, None), ({"mechanism": "XOAUTH2", "unverified": True}, "XOAUTH2", "true")],

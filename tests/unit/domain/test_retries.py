@@ -44,6 +44,13 @@ def ending(outcomes: dict[str, Outcome], **facts: object) -> object:
         ({"a": LATER}, {"age": PLAN.max_age}, Reject("not delivered within 1h: 450 later")),
         ({"a": LATER}, {"attempt": 2}, RetryItem(15 * MINUTE, ("a",), "450 later")),
         ({"a": LATER}, {"attempt": 99}, RetryItem(15 * MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"rest": 9 * MINUTE}, RetryItem(9 * MINUTE, ("a",), "450 later")),
+        ({"a": LATER}, {"rest": MINUTE / 2}, RetryItem(MINUTE, ("a",), "450 later")),
+        (
+            {"b": LATER},
+            {"untried": {"a": "x"}, "rest": 9 * MINUTE},
+            RetryItem(MINUTE, ("b", "a"), "450 later"),
+        ),
         ({}, {"untried": {"a": "rests"}}, PutOffItem(5 * MINUTE, ("a",), "rests")),
         ({"b": NO}, {"untried": {"a": "x"}, "attempt": 9}, PutOffItem(5 * MINUTE, ("a",), "x")),
         ({"b": LATER}, {"untried": {"a": "x"}}, RetryItem(MINUTE, ("b", "a"), "450 later")),

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
+from datetime import timedelta
 from enum import Enum, auto
 
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
@@ -20,6 +21,7 @@ from postroad.ports.connections import (
 from postroad.routing.routes import ResolvedHop
 
 LOST = "451 4.4.2 the connection was lost"
+LATER = "451 4.3.0 later"
 IN_DOUBT = f"{LOST}; the end of the mail was sent, so it may be delivered"
 
 
@@ -51,6 +53,8 @@ class MemoryConnector:
         """Host → why it accepts no connection."""
         self.stuck: set[str] = set()
         """Hosts that never answer the end of a mail."""
+        self.rests: dict[str, timedelta] = {}
+        """Hosts that answer each mail by 451, and ask to be left alone; their connections end."""
         self.opened: list[str] = []
         """The host of each connection that was begun."""
 
@@ -132,6 +136,10 @@ class MemoryConnection:
         await self._answer()
         if loss is Loss.AT_END or self._aborted.is_set():
             return self._finish_all(job, IN_DOUBT)
+        if (rest := self._hop.rests.get(self._host)) is not None:
+            outcomes = dict.fromkeys(job.envelope.recipients, Outcome.deferred(LATER))
+            self._report(JobFinished(job.job, outcomes, rest))
+            return False
         self._take(job, content)
         return True
 

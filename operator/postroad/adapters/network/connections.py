@@ -36,10 +36,10 @@ from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.mail import Outcome
 from postroad.ports.connections import (
     ConnectionClosed,
-    ConnectionEvent,
     ConnectionOpened,
     ContentFailed,
     JobFinished,
+    OnEvent,
     Transmission,
 )
 from postroad.ports.signing import Signer
@@ -50,8 +50,6 @@ _FOR_EVER = timedelta.max
 
 MOST_LOGINS = 1000
 """Next hops whose last login is remembered."""
-
-OnEvent = Callable[[ConnectionEvent], None]
 
 
 class SmtpConnector:

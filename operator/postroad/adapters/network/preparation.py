@@ -6,12 +6,12 @@ doubled behind it, which the next hop undoes.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
 from postroad.domain.mail import Envelope
+from postroad.octet_room import OctetRoom
 from postroad.ports.signing import Signer, Signing
 from postroad.telemetry.metrics import UNSIGNED
 
@@ -21,7 +21,7 @@ class Preparation:
 
     def __init__(self, signer: Signer | None = None) -> None:
         self._signer = signer
-        self._room = _Room(LARGEST_CHANGED)
+        self._room = OctetRoom(LARGEST_CHANGED)
 
     def of(
         self, content: OpenContent, envelope: Envelope, *, takes_8bit: bool
@@ -47,28 +47,3 @@ class Preparation:
             if is_converted:
                 content = await content.in_seven_bits()
             yield content if signing is None else await content.signed(signing)
-
-
-class _Room:
-    """Octets of large contents that may be in memory at the same time, given first come, first
-    served, so that the largest is not passed over for ever."""
-
-    def __init__(self, octets: int) -> None:
-        self._free = octets
-        self._first = asyncio.Lock()
-        self._freed = asyncio.Event()
-
-    @asynccontextmanager
-    async def taken(self, octets: int) -> AsyncIterator[None]:
-        """Take some room for the duration of the context, at most all there is."""
-        if octets:
-            async with self._first:
-                while self._free < octets:
-                    self._freed.clear()
-                    await self._freed.wait()
-                self._free -= octets
-        try:
-            yield
-        finally:
-            self._free += octets
-            self._freed.set()

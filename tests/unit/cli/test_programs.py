@@ -1,0 +1,88 @@
+"""Programs that get the mail, by settings and the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pydantic import SecretStr
+
+from postroad.adapters.programs.function import HandlerFunction
+from postroad.bootstrap.programs import open_webhook
+from postroad.bootstrap.ways import rules_of, way_of, window_of
+from postroad.cli import main
+from postroad.cli.worker import with_relay
+from postroad.domain.webhooks import WebhookAddress
+from postroad.errors import InvalidSettings
+from postroad.settings import Settings, from_environment
+
+URL = SecretStr("https://app.example.org/mail?token=hunter2")
+
+
+def settings(**more: object) -> Settings:
+    return with_relay(from_environment({}), None, None, None, None, more)
+
+
+def test_a_function_is_imported_by_its_name() -> None:
+    for name in ("posixpath:join", "python:posixpath:join", "pathlib:Path.cwd"):
+        way = way_of(settings(function_name=name))
+        assert isinstance(way, HandlerFunction)
+        assert callable(way.call)
+    assert window_of(Settings(), way) == rules_of(Settings(), way).connections
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("posixpath", "names no function"),
+        (":join", "names no function"),
+        ("posixpath:", "names no function"),
+        ("posixpath:joined", "has no function joined"),
+        ("posixpath:sep", "has no function sep"),
+        ("no_such_module:f", "cannot be imported: ModuleNotFoundError"),
+        ("..:f", "cannot be imported"),
+        ("broken_module:f", "cannot be imported: ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_cannot_be_imported_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, problem: str
+) -> None:
+    (tmp_path / "broken_module.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidSettings, match=problem):
+        way_of(settings(function_name=name))
+
+
+def test_a_webhook_needs_its_secret(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="no secret that signs"):
+        way_of(settings(webhook_url=URL))
+    given = settings(webhook_url=URL, webhook_login_folder=tmp_path)
+    way = way_of(given)
+    assert isinstance(way, WebhookAddress)
+    with pytest.raises(InvalidSettings, match="cannot be read: FileNotFoundError"):
+        open_webhook(given, way)
+    (tmp_path / "secret").write_text("hunter2")
+    with pytest.raises(InvalidSettings, match="24 octets") as caught:
+        open_webhook(given, way)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_mail_goes_one_way() -> None:
+    both = {"function_name": "posixpath:join", "webhook_url": URL}
+    with pytest.raises(InvalidSettings, match="to the webhook or to the function") as caught:
+        way_of(settings(**both))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_command_has_options_of_programs(tmp_path: Path) -> None:
+    arguments = ["mta", "--queue", "memory://a", "--listen", "127.0.0.1:0"]
+    webhook = ["--webhook", "ftp://hunter2", "--webhook-login-folder", str(tmp_path)]
+    for options, problem in (
+        (webhook, "a webhook has a URL such as"),
+        (["--function", "posixpath:joined"], "has no function joined"),
+    ):
+        result = CliRunner().invoke(main, [*arguments, *options])
+        assert result.exit_code != 0
+        assert problem in result.output
+        assert "hunter2" not in result.output
