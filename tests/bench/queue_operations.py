@@ -20,6 +20,7 @@ from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.adapters.rabbitmq.publisher import _Confirming as Publishing
+from postroad.adapters.rabbitmq.unconfirmed import Unconfirmed
 from postroad.adapters.s3.objects import Objects
 
 MAILS = int(os.environ.get("BENCH_COUNTED", "10000"))
@@ -39,7 +40,7 @@ async def measure(where: BenchServers) -> list[Result]:
         await enter(queue, 1, 1, [])  # connections are opened and statements prepared
         await queue.leave(1, 1, [])
         before = await _counted_by_cassandra(where)
-        with _counting() as counts:
+        with counting() as counts:
             await enter(queue, IN_FLIGHT, MAILS, [])
             await queue.leave(MAILS, IN_FLIGHT, [])
         served = await _counted_by_cassandra(where) - before
@@ -83,7 +84,7 @@ async def _counted_by_cassandra(where: BenchServers) -> int:
 
 
 @contextmanager
-def _counting() -> Iterator[Counter[tuple[str, str]]]:
+def counting() -> Iterator[Counter[tuple[str, str]]]:
     """Count what the adapters ask for, by server and kind."""
     counts: Counter[tuple[str, str]] = Counter()
 
@@ -97,12 +98,12 @@ def _counting() -> Iterator[Counter[tuple[str, str]]]:
         *((Session, each, "Cassandra", statement) for each in ("_page", "execute_together")),
         *((Objects, each, "S3", always(each)) for each in S3),
         (Publishing, "send", "RabbitMQ", always("publish")),
-        (Publishing, "_settle", "RabbitMQ", always("confirm")),
+        (Unconfirmed, "_resolve", "RabbitMQ", always("confirm")),
         (Subscription, "_on_message", "RabbitMQ", always("delivery")),
         (Subscription, "ack", "RabbitMQ", always("ack")),
     ]
 
-    def counting(method: Any, server: str, kind: Callable[..., str]) -> Any:
+    def counted(method: Any, server: str, kind: Callable[..., str]) -> Any:
         def call(*values: Any, **named: Any) -> Any:
             counts[server, kind(*values)] += 1
             return method(*values, **named)
@@ -111,7 +112,7 @@ def _counting() -> Iterator[Counter[tuple[str, str]]]:
 
     originals = [(owner, name, getattr(owner, name)) for owner, name, _, _ in kinds]
     for owner, name, server, kind in kinds:
-        setattr(owner, name, counting(getattr(owner, name), server, kind))
+        setattr(owner, name, counted(getattr(owner, name), server, kind))
     try:
         yield counts
     finally:
