@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from bench.queue_rates import enter, ours
 from bench.queue_setup import BenchServers
 from bench.results import Result, compared
-from postroad.adapters.cassandra import statements
+from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.adapters.rabbitmq.publisher import _Confirming as Publishing
@@ -30,7 +30,12 @@ OF_A_MAIL = {"INSERT_ROW", "SELECT_MARK", "SELECT_MARKED", "MARK_DELIVERED"}
 """Statements of a mail's life; all others are background."""
 S3 = ("put", "get", "stream", "delete", "delete_together")
 GOALS = {"S3": 3, "Cassandra": 3, "RabbitMQ": 4}
-NAMES = {each: name for name, each in vars(statements).items() if isinstance(each, Statement)}
+NAMES = {
+    each: name
+    for module in (statements, mark_statements)
+    for name, each in vars(module).items()
+    if isinstance(each, Statement)
+}
 
 
 async def measure(where: BenchServers) -> list[Result]:
@@ -91,11 +96,15 @@ def counting() -> Iterator[Counter[tuple[str, str]]]:
     def statement(_: object, each: Statement, *values: object) -> str:
         return NAMES.get(each, "another statement")
 
+    def batch(_: object, together: Sequence[tuple[Statement, object]]) -> str:
+        return NAMES.get(together[0][0], "another statement")
+
     def always(kind: str) -> Callable[..., str]:
         return lambda *_, **__: kind
 
     kinds: list[tuple[type, str, str, Callable[..., str]]] = [
-        *((Session, each, "Cassandra", statement) for each in ("_page", "execute_together")),
+        (Session, "_page", "Cassandra", statement),
+        (Session, "execute_batch", "Cassandra", batch),
         *((Objects, each, "S3", always(each)) for each in S3),
         (Publishing, "send", "RabbitMQ", always("publish")),
         (Unconfirmed, "_resolve", "RabbitMQ", always("confirm")),
