@@ -98,7 +98,7 @@ chaos: setup ## look for lost, returned and repeated mail under drawn faults (BA
 mutants: setup ## put faults into a room's code, one at a time, and list those that no test notices (ROOM= COUNT= SEED=)
 	$(if $(filter adapters,$(ROOM)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
 	$(if $(filter adapters,$(ROOM)),eval "$$(cd tests && $(PYTHON) -m stack env)";) \
-	$(PY) -m mutants $(or $(ROOM),domain) --count $(or $(COUNT),60) --seed $(SEED) $(if $(AT),--at $(AT)) $(if $(TESTS),--tests $(TESTS))
+	$(PY) -m mutants $(or $(ROOM),domain) --count $(or $(COUNT),60) --seed $(SEED) $(if $(MOST),--most $(MOST)) $(if $(AT),--at $(AT)) $(if $(TESTS),--tests $(TESTS))
 
 clean: ## stop the local stack and remove what was built here
 	-cd tests && $(PYTHON) -m stack down

@@ -198,7 +198,7 @@ async def test_a_cluster_is_checked_and_defaulted(api: ApiServer, namespace: str
 
 async def test_kubectl_explain_has_a_text_for_the_view(api: ApiServer) -> None:
     """`kubectl explain` reads what the API server publishes here."""
-    published = await api._call("GET", f"/openapi/v3/apis/{API_VERSION}")
+    published = await api.call("GET", f"/openapi/v3/apis/{API_VERSION}")
     assert published
     schema = published["components"]["schemas"]["dev.postroad.v1alpha1.MailQueue"]
 
@@ -215,10 +215,10 @@ async def test_workers_can_be_scaled_by_kubectl_and_autoscalers(
     await api.create(MAIL_QUEUE, mail_queue(namespace, workers=workers))
     path = f"{MAIL_QUEUE.prefix}/namespaces/{namespace}/mailqueues/outgoing/scale"
 
-    scale = await api._call("GET", path)
+    scale = await api.call("GET", path)
     assert scale
     assert scale["spec"]["replicas"] == 2
-    await api._call("PUT", path, body=scale | {"spec": {"replicas": 5}})
+    await api.call("PUT", path, body=scale | {"spec": {"replicas": 5}})
 
     queue = await api.get(MAIL_QUEUE, namespace, "outgoing")
     assert queue

@@ -182,9 +182,9 @@ async def test_replicas_are_the_autoscalers_as_long_as_there_is_one(ready: Runni
         },
     )
     path = f"{DEPLOYMENT.prefix}/namespaces/{ready.namespace}/deployments/outgoing-worker/scale"
-    scaled = await ready.api._call("GET", path)
+    scaled = await ready.api.call("GET", path)
     assert scaled
-    await ready.api._call(
+    await ready.api.call(
         "PUT",
         path,
         query={"fieldManager": "kube-controller-manager"},

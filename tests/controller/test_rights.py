@@ -79,7 +79,7 @@ async def unprivileged(api: ApiServer, namespace: str) -> AsyncIterator[Recordin
     await api.create(LEASE_ROLE, lease_role)
     await api.create(LEASE_BINDING, lease_binding)
     made = [(ROLE, await api.create(ROLE, role)), (BINDING, await api.create(BINDING, binding))]
-    answer = await api._call(
+    answer = await api.call(
         "POST",
         f"/api/v1/namespaces/{namespace}/serviceaccounts/{subject['name']}/token",
         body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},

@@ -25,7 +25,8 @@ from postroad.embedded.items import SpoolItem
 from postroad.embedded.options import StoreOptions
 from postroad.embedded.owner import Consumer, OwnedQueue
 from postroad.embedded.segments import LiveEntry
-from postroad.settings import Retry, Settings
+from postroad.settings import Settings
+from postroad.settings.delivery import Retry
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 MOMENT = timedelta(milliseconds=1)

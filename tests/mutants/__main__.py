@@ -7,14 +7,19 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutants.choosing import judges_of, measured
+import pytest
+
+from mutants.choosing import Measured, executing, importing, measured, within
+from mutants.collected import CollectedTests
 from mutants.coverage_by_test import RESULT_VARIABLE, SOURCE_VARIABLE
 from mutants.faults import Fault, drawn, faults_in
-from mutants.running import ROOT, Judged, Verdict, Workbench
+from mutants.functions import changed_functions
+from mutants.judging import Judge, Judged, Verdict
+from mutants.workbench import ROOT, Workbench
 
 SERVERS = "rabbitmq,cassandra,s3"
 
@@ -54,6 +59,7 @@ ROOMS: Mapping[str, Room] = {
     "adapters": Room(
         ("tests/unit/adapters", "tests/contract/test_brokers.py", "tests/contract/test_views.py",
          "tests/contract/test_blobs.py", "tests/contract/test_histories.py",
+         "tests/contract/test_claims.py", "tests/contract/test_queue_users.py",
          "tests/integration/test_rabbitmq_*.py", "tests/integration/test_cassandra_*.py",
          "tests/integration/test_s3_*.py", "tests/integration/test_connecting.py"),
         ("adapters/rabbitmq", "adapters/cassandra", "adapters/s3"), SERVERS,
@@ -61,22 +67,64 @@ ROOMS: Mapping[str, Room] = {
 }  # fmt: skip
 
 BUILD = ROOT / "build" / "mutants"
+CODE = ROOT / "operator"
 
 
-def measure(room: Room, folders: Sequence[Path], tests: Sequence[str], result: Path) -> None:
+def measure(folders: Sequence[Path], tests: Sequence[str], result: Path) -> None:
     """Run the room's tests once. Raises: SystemExit where pytest could not run them."""
-    os.environ.update(POSTROAD_REQUIRE=room.servers)
     environment = {
         **os.environ,
-        "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'tests'}",
+        "PYTHONPATH": f"{CODE}:{ROOT / 'tests'}",
         RESULT_VARIABLE: str(result),
         SOURCE_VARIABLE: os.pathsep.join(map(str, folders)),
     }
-    files = [path for each in tests for path in sorted(ROOT.glob(each))]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.coverage_by_test"]
-    command += map(str, (*files, *folders))  # the folders have doctests
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.coverage_by_test", *tests]
     if subprocess.run(command, cwd=ROOT, env=environment).returncode not in (0, 1):
         raise SystemExit("mutants: the tests cannot run")
+
+
+class Draw:
+    """The faults that were drawn, and what became of them."""
+
+    def __init__(self, faults: Sequence[Fault], known: Measured, seconds: float) -> None:
+        self._known = known
+        self._seconds = seconds
+        self.found: dict[Fault, Judged] = {}
+        self.unsound = set(known.failed)
+        self._at_import = [each for each in faults if self._runs_at_import(each)]
+        self._in_functions = [each for each in faults if each not in self._at_import]
+
+    def judge(self, folder: Path, tests: Sequence[str]) -> None:
+        """Judge all. The faults that need the code not to be imported yet come first."""
+        workbench = Workbench(folder / "workbench", self._known.seconds)
+        self._judge(workbench, self._at_import, importing)
+        collected = CollectedTests(
+            folder, CODE, {each.path for each in self._in_functions}, self._known.seconds,
+            lambda: self._judge(collected, self._in_functions, executing),
+        )  # fmt: skip
+        # The libraries are imported before pytest could rewrite their assertions.
+        options = ["-q", "-s", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+        pytest.main([*options, "-p", "no:cacheprovider", *tests], [collected])
+        if collected.error is not None:
+            raise collected.error
+
+    def _judge(
+        self,
+        judge: Judge,
+        faults: Sequence[Fault],
+        tests_of: Callable[[Fault, Measured], Sequence[str]],
+    ) -> None:
+        for fault in faults:
+            tests = within(tests_of(fault, self._known), self._known, self._seconds)
+            judged = self.found[fault] = judge.judge(fault, tests)
+            print(f"{len(self.found)}: {described(fault, judged)}", flush=True)
+        self.unsound |= judge.unsound
+
+    def _runs_at_import(self, fault: Fault) -> bool:
+        return (
+            fault.line in self._known.at_import.get(fault.path, ())
+            or changed_functions(CODE / fault.path, fault) is None
+        )
 
 
 def report(room: str, seed: int, found: Mapping[Fault, Judged], unsound: set[str]) -> str:
@@ -87,7 +135,7 @@ def report(room: str, seed: int, found: Mapping[Fault, Judged], unsound: set[str
     lines = [f"{room}, seed {seed}: {len(noticed)} of {len(found)} killed ({share}), {hung} hung"]
     for fault, judged in found.items():
         if not judged.verdict.is_noticed:
-            code = (ROOT / "operator" / fault.path).read_text().splitlines()[fault.line - 1]
+            code = (CODE / fault.path).read_text().splitlines()[fault.line - 1]
             lines.append(f"{described(fault, judged)}: {code.strip()}")
     lines += [f"fails without a fault, and judged no mutant: {each}" for each in sorted(unsound)]
     return "\n".join(lines)
@@ -100,7 +148,7 @@ def _pool(folders: Sequence[Path], at: str) -> list[Fault]:
         fault
         for folder in folders
         for path in sorted(folder.rglob("*.py"))
-        if (name := str(path.relative_to(ROOT / "operator"))) == wanted or not at
+        if (name := str(path.relative_to(CODE))) == wanted or not at
         for fault in faults_in(name, path.read_text())
         if not at or fault.line == int(line)
     ]
@@ -108,7 +156,8 @@ def _pool(folders: Sequence[Path], at: str) -> list[Fault]:
 
 def described(fault: Fault, judged: Judged) -> str:
     place = f"{fault.path}:{fault.line}: {fault.kind}: {judged.verdict.value}"
-    by = f" by {judged.test}: {judged.why[:100]}" if judged.test else ""
+    why = " ".join(judged.why.split())[:100]
+    by = f" by {judged.test}: {why}" if judged.test else ""
     return f"{place} ({judged.ran} tests ran){by}"
 
 
@@ -120,23 +169,25 @@ def main() -> int:
     parser.add_argument("--at", default="", help="draw only here: postroad/domain/mail.py:113")
     parser.add_argument("--again", action="store_true", help="with the coverage of the run before")
     parser.add_argument("--tests", nargs="+", help="files of tests, instead of the room's")
+    parser.add_argument(
+        "--most", type=float, default=60.0, help="seconds of tests for each mutant, fastest first"
+    )
     options = parser.parse_args()
     room = ROOMS[options.room]
-    folders = [ROOT / "operator/postroad" / each for each in room.folders or [options.room]]
-    pool = _pool(folders, options.at)
+    os.environ.update(POSTROAD_REQUIRE=room.servers)
+    folders = [CODE / "postroad" / each for each in room.folders or [options.room]]
+    files = [file for each in options.tests or room.tests for file in sorted(ROOT.glob(each))]
+    tests = [str(each) for each in (*files, *folders)]  # the folders have doctests
     BUILD.mkdir(parents=True, exist_ok=True)
     name = options.room.replace("/", "-")
     result = BUILD / f"{name}.json"
     if not options.again:
-        measure(room, folders, options.tests or room.tests, result)
-    known = measured(result)
-    found: dict[Fault, Judged] = {}
+        measure(folders, tests, result)
+    faults = drawn(_pool(folders, options.at), options.count, options.seed)
+    draw = Draw(faults, measured(result), options.most)
     with tempfile.TemporaryDirectory(dir=BUILD) as folder:
-        workbench = Workbench(Path(folder) / "workbench", known.seconds)
-        for number, fault in enumerate(drawn(pool, options.count, options.seed), 1):
-            judged = found[fault] = workbench.judge(fault, judges_of(fault, known))
-            print(f"{number}: {described(fault, judged)}", flush=True)
-    text = report(options.room, options.seed, found, workbench.unsound | known.failed)
+        draw.judge(Path(folder), tests)
+    text = report(options.room, options.seed, draw.found, draw.unsound)
     (BUILD / f"{name}.md").write_text(text + "\n")
     print(text)
     return 0

@@ -7,21 +7,26 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate, takewhile
 from pathlib import Path
 
-from mutants.faults import Fault
-from mutants.running import ROOT
+from mutants.faults import Fault, module_of
+from mutants.workbench import ROOT
+
+OVERHEAD = 0.005
+"""Seconds that pytest takes for a test beside the test."""
 
 
 @dataclass(frozen=True)
 class Measured:
     """By path and line the tests that execute it, the fastest first; the seconds of each test; the
-    tests that fail without any fault."""
+    tests that fail without any fault; by path the lines that run at import."""
 
     lines: Mapping[str, Mapping[str, Sequence[str]]]
     seconds: Mapping[str, float]
     failed: frozenset[str]
+    at_import: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
 
 def measured(result: Path) -> Measured:
@@ -29,21 +34,40 @@ def measured(result: Path) -> Measured:
     found = json.loads(result.read_text())
     seconds = found["seconds"]
     lines = {
-        str(Path(path).relative_to(ROOT / "operator")): {
+        _below_code(path): {
             line: sorted(tests, key=lambda each: seconds.get(each, 0.0))
             for line, tests in by_line.items()
         }
         for path, by_line in found["lines"].items()
     }
-    return Measured(lines, seconds, frozenset(found["failed"]))
+    at_import = {_below_code(path): frozenset(each) for path, each in found["at_import"].items()}
+    return Measured(lines, seconds, frozenset(found["failed"]), at_import)
 
 
-def judges_of(fault: Fault, known: Measured, root: Path = ROOT) -> Sequence[str]:
-    """Return the tests that execute a line; of a line that runs at import, those of its module,
-    then those of files of tests and of modules that import it, each the fastest first."""
+def _below_code(path: str) -> str:
+    return str(Path(path).relative_to(ROOT / "operator"))
+
+
+def executing(fault: Fault, known: Measured) -> Sequence[str]:
+    """Return the tests that execute a line within a function, or, where none does, the next line
+    before it: a statement of several lines may have no event on each of them."""
     own = known.lines.get(fault.path, {})
-    if tests := own.get(str(fault.line)):
-        return tests
+    before = [int(line) for line, tests in own.items() if tests and int(line) <= fault.line]
+    return own[str(max(before))] if before else []
+
+
+def within(tests: Sequence[str], known: Measured, seconds: float) -> Sequence[str]:
+    """Return the first tests that together take no longer than this, at least one; without those
+    that fail without a fault."""
+    sound = [each for each in tests if each not in known.failed]
+    ends = accumulate(known.seconds.get(each, 0.0) + OVERHEAD for each in sound)
+    return sound[: max(1, sum(1 for _ in takewhile(lambda end: end <= seconds, ends)))]
+
+
+def importing(fault: Fault, known: Measured, root: Path = ROOT) -> Sequence[str]:
+    """Return the tests that judge a line which runs at import: those of its module, then those of
+    files of tests and of modules that import it, each the fastest first."""
+    own = known.lines.get(fault.path, {})
     importers = set(_importers(fault.path, root))
     ran = {test for lines in known.lines.values() for each in lines.values() for test in each}
     in_files = {test for test in ran if test.partition("::")[0] in importers}
@@ -65,7 +89,7 @@ def _by_speed(tests: Iterable[str], known: Measured) -> list[str]:
 
 def _importers(path: str, root: Path) -> Iterator[str]:
     """Yield the files of code and tests that import a module, as paths below `root`."""
-    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    module = module_of(path)
     name = module.rpartition(".")[2]
     for folder in ("operator", "tests"):
         for file in (root / folder).rglob("*.py"):

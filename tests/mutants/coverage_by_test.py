@@ -1,5 +1,5 @@
-"""A pytest plugin: which lines each test executes, and how long it takes. Tests
-that are skipped or fail are left out: they judge no mutant.
+"""A pytest plugin: which lines each test executes, and how long it takes; which run at import.
+Tests that are skipped are left out: they judge no mutant.
 
 pytest runs it in a process of its own (`-p mutants.coverage_by_test`), where `coverage` measures
 the modules of one room, whose folders stand in the environment; the node id of the running test is
@@ -55,13 +55,20 @@ def pytest_unconfigure() -> None:
     assert _measured is not None
     _measured.stop()
     data = _measured.get_data()
-    lines = {
-        path: {
-            str(line): [each for each in tests if each and each not in _skipped]
-            for line, tests in by_line.items()
-        }
-        for path in data.measured_files()
-        for by_line in [data.contexts_by_lineno(path)]
+    contexts = {path: data.contexts_by_lineno(path) for path in data.measured_files()}
+    result = {
+        "lines": {
+            path: {
+                str(line): [each for each in tests if each and each not in _skipped]
+                for line, tests in by_line.items()
+            }
+            for path, by_line in contexts.items()
+        },
+        "at_import": {
+            path: [line for line, tests in by_line.items() if "" in tests]
+            for path, by_line in contexts.items()
+        },
+        "seconds": _seconds,
+        "failed": sorted(_failed),
     }
-    result = {"lines": lines, "seconds": _seconds, "failed": sorted(_failed)}
     Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(result))

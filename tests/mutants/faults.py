@@ -50,6 +50,11 @@ def faults_in(path: str, source: str) -> list[Fault]:
     ]
 
 
+def module_of(path: str) -> str:
+    """Return the name of the module that lies at a path below the code."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
 def drawn(faults: list[Fault], count: int, seed: int) -> list[Fault]:
     """Return `count` of these faults, the same ones for a seed, in the order of the code."""
     chance = random.Random(seed)
@@ -58,12 +63,12 @@ def drawn(faults: list[Fault], count: int, seed: int) -> list[Fault]:
     )
 
 
-def mutated(source: str, fault: Fault) -> str:
-    """Return the code with one fault."""
+def mutated(source: str, fault: Fault) -> ast.Module:
+    """Return the code with one fault; its nodes keep their places."""
     tree = ast.parse(source)
     target = list(ast.walk(tree))[fault.node]
     _Change(fault, target).visit(tree)
-    return ast.unparse(ast.fix_missing_locations(tree))
+    return ast.fix_missing_locations(tree)
 
 
 def _left_alone(tree: ast.AST) -> Iterator[int]:

@@ -1,7 +1,7 @@
 """What a pytest run in a fork writes down while it runs, and what can be read from that.
 
 A line is written before and after each test, because a fork that hangs or is killed cannot report
-afterwards. The last line has the file from which the module with the fault was loaded.
+afterwards. Where the module with the fault is loaded from a copy, the last line has its file.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ import pytest
 
 
 class Notes:
-    """A pytest plugin that writes the lines. `copy` is where the copy of the code lies: a doctest
-    there has the name of the one in the code."""
+    """A pytest plugin that writes the lines. `copy` is where a copy of the code lies: a doctest
+    there has the name of the one in the code; `module` is loaded from there."""
 
-    def __init__(self, file: TextIO, module: str, copy: str) -> None:
+    def __init__(self, file: TextIO, module: str = "", copy: str = "") -> None:
         self._file = file
         self._module = module
         self._copy = copy
+        self.has_failed = False
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._write("started", self._name(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
+            self.has_failed = True
             crash = getattr(report.longrepr, "reprcrash", None)
             self._write(
                 "failed",

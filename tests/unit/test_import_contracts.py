@@ -33,7 +33,7 @@ WRONG = [
     ("distributed/__init__.py", "pika"),
     ("worker/routing.py", "dns.message"),
     ("distributed/__init__.py", "postroad.adapters.memory"),
-    ("settings.py", "postroad.bootstrap"),
+    ("settings/__init__.py", "postroad.bootstrap"),
 ]
 """Modules, and what each must not import."""
 

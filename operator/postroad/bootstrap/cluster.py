@@ -31,9 +31,9 @@ from postroad.errors import (
 )
 from postroad.logins import LOGIN, S3_LOGIN, LoginFolder
 from postroad.ports.servers import SAFE_COPIES, Checked, Guard, Servers
-from postroad.settings import Cassandra as CassandraSettings
-from postroad.settings import RabbitMQ as RabbitMQSettings
 from postroad.settings import Settings
+from postroad.settings.servers import Cassandra as CassandraSettings
+from postroad.settings.servers import RabbitMQ as RabbitMQSettings
 from postroad.tls import ClientTls
 
 CHECK_TIMEOUT = timedelta(seconds=8)

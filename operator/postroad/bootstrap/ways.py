@@ -14,7 +14,8 @@ from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings
 from postroad.logins import LoginFolder
 from postroad.routing.exchangers import is_address
 from postroad.scheduling.rules import SchedulerRules
-from postroad.settings import Settings, Worker
+from postroad.settings import Settings
+from postroad.settings.delivery import Worker
 
 Way = NextHop | WebhookAddress | HandlerFunction | RoutingSettings
 """Where a worker's mail goes: to one next hop or program, or by routes."""

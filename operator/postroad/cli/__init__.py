@@ -77,8 +77,8 @@ COMMANDS: dict[str, Load] = {
 _REMOTE = ("browse", "show", "size", "ages", "dead-letters", "purge", "republish", "audit")
 
 KUBECTL_COMMANDS: dict[str, Load] = {
-    "plan": partial(_load, "postroad.cli.configuration:plan"),
-    "adopt": partial(_load, "postroad.cli.configuration:adopt_resource"),
+    "plan": partial(_load, "postroad.cli.resource_configuration:plan"),
+    "adopt": partial(_load, "postroad.cli.resource_configuration:adopt_resource"),
     **{name: partial(_load_remote, name) for name in (*_REMOTE, *Operation)},
 }
 """The same for `kubectl mailqueue`."""

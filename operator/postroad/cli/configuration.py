@@ -1,48 +1,33 @@
-"""`postroad config show|history|check|adopt` and `kubectl mailqueue plan|adopt`: the configuration
-history of a queue's view, and a resource's configuration before it is applied.
-
-The first read the history in Cassandra. The others read the resource with `kubectl` itself, so that
-its contexts and credentials are the user's.
-"""
+"""`postroad config show|history|check|adopt`: the configuration history of a queue's view, as
+Cassandra has it."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Any, BinaryIO, TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
 from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
 from postroad.cli import configuration_output as output
-from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
-from postroad.cli.manifests import mail_queues, queue_of, specification_after
 from postroad.cli.queue_options import DURATION, json_option, say
 from postroad.configuration import store
 from postroad.configuration.evidence import has_rows, observe, used_configurations
 from postroad.domain.configuration.advice import advise
-from postroad.domain.configuration.consistency import REASON_BYTES, check_reason, readable
-from postroad.domain.configuration.documents import (
-    Document,
-    configuration_document,
-    configuration_from,
-    to_document,
-)
-from postroad.domain.configuration.history import ConfigurationEvent, Configured, replay
+from postroad.domain.configuration.consistency import REASON_BYTES, check_reason
+from postroad.domain.configuration.documents import Document, configuration_document, to_document
+from postroad.domain.configuration.history import Configured, replay
 from postroad.domain.configuration.rollout import first_rollout
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration
-from postroad.domain.names import QueueName
 from postroad.errors import (
     HistoryMissing,
     InvalidInput,
-    KubernetesRefused,
-    KubernetesUnavailable,
     QueueNotFound,
     ServerError,
 )
@@ -119,7 +104,7 @@ def show(queue: str, as_json: bool) -> None:
             text += f"\nread under versions {rollout.oldest} to {state.version}"
         say(values, as_json=as_json, text=text)
 
-    _with(queue, look)
+    with_history(queue, look)
 
 
 @config.command()
@@ -134,7 +119,7 @@ def history(queue: str, as_json: bool) -> None:
         for event in recorded.events:
             say(to_document(event), as_json=as_json, text=output.event_text(event))
 
-    _with(queue, look)
+    with_history(queue, look)
 
 
 @config.command()
@@ -158,7 +143,7 @@ def check(queue: str, given: Given, as_json: bool) -> None:
         outcome["advice"] = await _advice(opened, state.configuration if state else wanted)
         return output.say_outcome(outcome, as_json=as_json)
 
-    if not _with(queue, look):
+    if not with_history(queue, look):
         sys.exit(REFUSED)
 
 
@@ -179,67 +164,13 @@ def adopt(queue: str, reason: str, status: TextIO | None, given: Given, as_json:
     configuration is adopted. Nothing that rows are known to lie under may become unreachable.
     """
     try:
-        entries = _entries(json.loads(status.read())) if status else []
+        entries = entries_of(json.loads(status.read())) if status else []
     except (ValueError, TypeError, AttributeError) as error:
         raise InvalidInput("--status is not the JSON of a MailQueue") from error
-    _adopt(queue, given, reason, entries, as_json=as_json)
+    record_adoption(queue, given, reason, entries, as_json=as_json)
 
 
-@click.command("adopt")
-@with_kubectl
-@click.argument("name")
-@reason_option
-@wanting
-@json_option
-def adopt_resource(kubectl: Kubectl, name: str, reason: str, given: Given, as_json: bool) -> None:
-    """Record how the queue NAME is configured whose history was lost, restored or forked.
-
-    Brings back to Cassandra (POSTROAD_CASSANDRA_*) what the resource's status remembers.
-    """
-    namespace = kubectl.default_namespace()
-    entries = _entries(kubectl.require(name, namespace))
-    _adopt(str(QueueName(namespace, name)), given, reason, entries, as_json=as_json)
-
-
-@click.command()
-@with_kubectl
-@click.option(
-    "-f",
-    "--filename",
-    "manifests",
-    type=click.File("rb"),
-    multiple=True,
-    required=True,
-    help="Manifests as for kubectl apply; - for standard input. What is no MailQueue is passed by.",
-)
-@click.option(
-    "--from-view",
-    is_flag=True,
-    help="Decide by the history in Cassandra (POSTROAD_CASSANDRA_*) instead of the status.",
-)
-@json_option
-def plan(kubectl: Kubectl, manifests: tuple[BinaryIO, ...], from_view: bool, as_json: bool) -> None:
-    """Show what applying MailQueues would do to their view configurations.
-
-    Nothing is changed. A field that a manifest leaves out keeps its stored value, as it does with
-    kubectl apply, unless the last apply named it. Exits with 1 when one of them would be refused,
-    for CI in GitOps repositories; with 75 when that cannot be found out now.
-    """
-    accepted = []
-    for resource in mail_queues(manifests):
-        queue = queue_of(resource, kubectl)
-        stored = _stored(kubectl, queue, is_needed=not from_view)
-        wanted = configuration_from(specification_after(resource, stored).get("view") or {})
-        events = _recorded(queue) if from_view else _remembered(stored, queue)
-        outcome = output.outcome_of(str(queue), events, wanted)
-        accepted.append(output.say_outcome(outcome, as_json=as_json))
-    if not accepted:
-        raise click.UsageError("there is no MailQueue in the manifests")
-    if not all(accepted):
-        sys.exit(REFUSED)
-
-
-def _adopt(
+def record_adoption(
     queue: str, given: Given, reason: str, status: Sequence[Document], *, as_json: bool
 ) -> None:
     """Record an adoption and print it. Window and buckets go together, because defaults in the
@@ -263,10 +194,10 @@ def _adopt(
         text = output.event_text(settled.appended)
         say(to_document(settled.appended), as_json=as_json, text=text)
 
-    _with(queue, record)
+    with_history(queue, record)
 
 
-def _entries(resource: Any) -> list[Document]:
+def entries_of(resource: Any) -> list[Document]:
     """Return the history's entries of a resource, a status, or a bare list."""
     if isinstance(resource, dict):
         resource = (resource.get("status", resource) or {}).get("history") or []
@@ -293,36 +224,7 @@ async def _state(opened: ConfigurationOf, recorded: Recorded) -> Configured:
     return state
 
 
-def _stored(kubectl: Kubectl, queue: QueueName, *, is_needed: bool) -> Resource | None:
-    """Return the resource as the cluster has it. Raises: KubernetesUnavailable, KubernetesRefused
-    when it is needed."""
-    try:
-        return kubectl.find(queue.name, queue.namespace)
-    except (KubernetesUnavailable, KubernetesRefused):
-        if is_needed:
-            raise
-        output.note(f"{queue}: not read from the cluster; what is left out counts as its default")
-        return None
-
-
-def _remembered(stored: Resource | None, queue: QueueName) -> tuple[ConfigurationEvent, ...]:
-    """Return what the resource's status remembers; nothing for a queue that is new."""
-    entries = _entries(stored or {})
-    if not entries and os.environ.get("POSTROAD_CASSANDRA_CONTACT_POINTS"):
-        return _recorded(queue)
-    if not entries:
-        output.note(f"{queue}: no status yet; data that wait in Cassandra may decide otherwise")
-    return readable(entries)
-
-
-def _recorded(queue: QueueName) -> tuple[ConfigurationEvent, ...]:
-    async def load(opened: ConfigurationOf) -> tuple[ConfigurationEvent, ...]:
-        return (await opened.history.load()).events
-
-    return _with(str(queue), load)
-
-
-def _with(queue: str, work: Callable[[ConfigurationOf], Awaitable[T]]) -> T:
+def with_history(queue: str, work: Callable[[ConfigurationOf], Awaitable[T]]) -> T:
     async def session() -> T:
         async with open_history(queue) as opened:
             return await work(opened)

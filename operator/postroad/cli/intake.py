@@ -28,7 +28,8 @@ from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
-from postroad.settings import BareLineEnds, Intake, LongLines, Settings, from_environment
+from postroad.settings import Settings, from_environment
+from postroad.settings.intake import BareLineEnds, Intake, LongLines
 from postroad.telemetry.logs import logger
 from postroad.worker.maintenance_loop import INTAKE_MAINTENANCE_INTERVAL
 

@@ -20,7 +20,8 @@ from postroad.cli.queue_options import DURATION
 from postroad.errors import InvalidSettings, NotInstalled
 from postroad.pipeline import jars
 from postroad.pipeline.java import java_home
-from postroad.settings import LEAST_KEY, AddressKind, Settings, from_environment
+from postroad.settings import Settings, from_environment
+from postroad.settings.pipeline import LEAST_KEY, AddressKind
 
 if TYPE_CHECKING:
     from postroad.pipeline.spark.view_entries import ViewTables

@@ -18,7 +18,8 @@ from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.credentials import ClusterCredentials, Credentials
 from postroad.controller.drift import hash_of
 from postroad.ports.servers import Servers
-from postroad.settings import S3, Cassandra, RabbitMQ, Settings
+from postroad.settings import Settings
+from postroad.settings.servers import S3, Cassandra, RabbitMQ
 from postroad.tls import ClientTls
 
 SERVERS = {"rabbitmq", "cassandra", "s3"}

@@ -32,7 +32,7 @@ from postroad.controller.server_tls import (
 from postroad.controller.spec_parts import LocalReference
 from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
 from postroad.logins import LOGIN, S3_LOGIN
-from postroad.settings import LEAST_KEY
+from postroad.settings.pipeline import LEAST_KEY
 from postroad.tls import server_context
 
 UNREADABLE = (CredentialsMissing, CertificateUnusable, KubernetesRefused)

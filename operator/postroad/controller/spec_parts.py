@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 from postroad.domain.durations import format_duration, parse_duration
 from postroad.domain.mail import MAILBOX_PATTERN
 from postroad.domain.next_hops import HOSTNAME_PATTERN, LONGEST_SOCKET
-from postroad.settings import parsed
+from postroad.settings.values import parsed
 
 DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"
 NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"

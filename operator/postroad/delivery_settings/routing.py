@@ -38,7 +38,7 @@ from postroad.routing.tables import (
     Rule,
     SenderPatterns,
 )
-from postroad.settings import Duration
+from postroad.settings.values import Duration
 
 Hops = Annotated[tuple[Hop, ...], Field(min_length=1)]
 

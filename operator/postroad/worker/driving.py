@@ -50,6 +50,7 @@ from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
 from postroad.worker.deliveries import Deliverer, ids_of
+from postroad.worker.job_table import JobTable
 from postroad.worker.ledger import Ledger
 from postroad.worker.links import Link, Links
 from postroad.worker.look_ups import LookUps
@@ -106,7 +107,7 @@ class Driving:
         self._scheduler = Scheduler(rules, lambda n: int(randomness.uniform() * n))
         self._ledgers: dict[Ledger, str] = {}
         """Each with the scheduler's name of its mail."""
-        self._jobs: dict[int, OpenJob] = {}
+        self._jobs = JobTable()
         self._look_ups = LookUps(routes, self._on, self._found)
         self._links = Links(connector, self._happened)
         self._unopened: dict[int, str] = {}
@@ -144,17 +145,12 @@ class Driving:
         """Take back the jobs of an item that no connection has, and its look-ups; return their
         recipients."""
         dropped = list(self._look_ups.drop(ledger))
-        for number in list(ledger.open_jobs):
-            job = self._jobs.get(number)
-            if job is not None and job.connection is None:
-                self._forget(job)
+        for job in self._jobs.of(ledger):
+            if job.connection is None:
+                self._jobs.forget(job)
                 self._on(Withdrawn(job.scheduled))
                 dropped += job.recipients
         return tuple(dropped)
-
-    def _forget(self, job: OpenJob) -> None:
-        self._jobs.pop(job.number, None)
-        job.ledger.open_jobs.discard(job.number)
 
     # Routes
 
@@ -193,8 +189,7 @@ class Driving:
     def _submit(self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]) -> None:
         for each in chunks_of(recipients):
             job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, each)
-            ledger.open_jobs.add(job.number)
-            self._jobs[job.number] = job
+            self._jobs.add(job)
             self._on(Submitted(job.scheduled))
 
     def _on(self, event: Event) -> None:
@@ -232,7 +227,7 @@ class Driving:
     def _not_needed(self, job: OpenJob) -> None:
         """Take a job off a connection that never had it; that may have closed meanwhile, so that
         the job waits again."""
-        self._forget(job)
+        self._jobs.forget(job)
         job.ledger.not_tried(job.recipients, ENDING if self._is_ending else NO_TIME_LEFT)
         self._on(Finished(job.number))
         self._on(Withdrawn(job.scheduled))
@@ -246,7 +241,7 @@ class Driving:
             heapq.heappush(self._resting, (until, job.number))
             self._save_memory(job.ledger)
             return
-        self._forget(job)
+        self._jobs.forget(job)
         reason = self._links.reason(job.route.hops) or RESTS
         job.ledger.not_tried(job.recipients, reason, until)
         job.ledger.go_on()
@@ -268,7 +263,7 @@ class Driving:
             case ConnectionOpened():
                 self._on(Established(number))
             case ConnectionClosed(_, unsaid):
-                for each in unsaid if link.connection else self._on_connection(number):
+                for each in unsaid if link.connection else self._jobs.on_connection(number):
                     self._jobs[each].connection = None
                 self._on(Closed(number) if link.is_open else NotOpened(number))
 
@@ -285,7 +280,7 @@ class Driving:
         """Note the outcomes of a job; what is beyond them goes again at once, as no attempt. Those
         that are deferred do not come again before `until`."""
         ledger = job.ledger
-        self._forget(job)
+        self._jobs.forget(job)
         took = job.seconds_until(self._deliverer.clock.elapsed())
         placed = job.at_site(outcomes) or job.at_site(dict.fromkeys(job.recipients, NO_OUTCOME))
         ledger.heard(placed, took, until)
@@ -298,9 +293,8 @@ class Driving:
 
     def _save_memory(self, ledger: Ledger) -> None:
         """Drop the content of an item that no connection has."""
-        if ledger.item.size_bytes > KEPT_WHILE_WAITING and not any(
-            number in self._jobs and self._jobs[number].connection is not None
-            for number in ledger.open_jobs
+        if ledger.item.size_bytes > KEPT_WHILE_WAITING and all(
+            each.connection is None for each in self._jobs.of(ledger)
         ):
             ledger.item.forget_content()
 
@@ -322,7 +316,7 @@ class Driving:
                 ledger.heard(dict.fromkeys(job.recipients, Outcome.deferred(text)), took)
             else:
                 ledger.not_tried(job.recipients, text)
-        self._forget(job)
+        self._jobs.forget(job)
         self._on(Finished(job.number))
         ledger.go_on()
 
@@ -354,22 +348,14 @@ class Driving:
         is left out when the connection comes to it."""
         for ledger in late:
             self._take_back(ledger, NO_TIME_LEFT)
-        first: dict[int, OpenJob] = {}  # found once for all: there may be thousands of jobs
-        for job in sorted(self._jobs.values(), key=lambda each: each.place):
-            if job.connection is not None:
-                first.setdefault(job.connection, job)
+        first = self._jobs.in_transmission()
         for ledger in late:
-            for number in list(ledger.open_jobs):
-                found = self._jobs.get(number)
-                if found is None or found.connection is None:
+            for job in self._jobs.of(ledger):
+                if job.connection is None:
                     continue
-                found.is_late = True
-                if first[found.connection] is found and self._links.is_open(found.connection):
-                    self._links.abort(found.connection)
-
-    def _on_connection(self, number: int) -> list[int]:
-        """Return the jobs that a connection has."""
-        return [each for each, job in self._jobs.items() if job.connection == number]
+                job.is_late = True
+                if first[job.connection] is job and self._links.is_open(job.connection):
+                    self._links.abort(job.connection)
 
     def _make_room(self, now: timedelta) -> None:
         """Put off mails that have waited in vain for long, where they are more than a quarter of
@@ -377,14 +363,10 @@ class Driving:
         waiting = [
             each
             for each in self._ledgers
-            if now - each.begun >= PATIENCE and all(map(self._waits, each.open_jobs))
+            if now - each.begun >= PATIENCE and self._jobs.only_waits(each)
         ]
         for ledger in waiting[len(self._ledgers) // 4 :]:
             self._take_back(ledger, NO_PLACE)
-
-    def _waits(self, number: int) -> bool:
-        job = self._jobs.get(number)
-        return job is not None and job.connection is None
 
     def _take_back(self, ledger: Ledger, reason: str) -> None:
         if dropped := self._drop_waiting(ledger):
@@ -407,7 +389,7 @@ class Driving:
             _log.warning(
                 "deliveries cut off", queue=self._deliverer.queue, count=len(self._ledgers)
             )
-        for job in list(self._jobs.values()):
+        for job in self._jobs:
             if job.connection is not None:
                 self._links.abort(job.connection)
         try:  # what the next hops answered until now is recorded

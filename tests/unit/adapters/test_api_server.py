@@ -12,7 +12,7 @@ from aiohttp import web
 from kubernetes.config import ConfigException
 from prometheus_client import REGISTRY
 
-from postroad.adapters.kubernetes import api_server
+from postroad.adapters.kubernetes import api_requests
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
@@ -66,7 +66,7 @@ async def test_a_server_that_is_still_starting_is_asked_again(
 async def test_a_server_that_never_has_time_is_unavailable(
     server: HttpKubernetes, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_server, "RETRY_SECONDS", 0.3)
+    monkeypatch.setattr(api_requests, "RETRY_SECONDS", 0.3)
     server.answers = [busy(0) for _ in range(50)]
 
     with pytest.raises(KubernetesUnavailable, match="429 storage is"):
@@ -170,11 +170,11 @@ async def test_a_server_that_is_away_is_unavailable() -> None:
 async def test_a_server_that_takes_too_long_is_unavailable(
     server: HttpKubernetes, api: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api_server, "TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(api_requests, "TIMEOUT_SECONDS", 0.1)
     watch = {"watch": "true"}
 
     with pytest.raises(KubernetesUnavailable, match="TimeoutError"):
-        await api._call("GET", f"{MAIL_QUEUE.prefix}/mailqueues", query=watch)
+        await api.call("GET", f"{MAIL_QUEUE.prefix}/mailqueues", query=watch)
 
 
 async def test_every_request_proves_who_the_operator_is(

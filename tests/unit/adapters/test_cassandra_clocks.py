@@ -169,6 +169,53 @@ def test_a_reading_is_shared_for_a_second_and_goes_on() -> None:
     assert len(driver.asked) == 6
 
 
+@pytest.mark.parametrize("read_after_us", [0, 1, 2_999, 3_000])
+@pytest.mark.parametrize("of_second_us", [0, 500, 999, 1_000])
+def test_the_doubt_is_what_the_way_and_the_rounding_leave_open(
+    read_after_us: int, of_second_us: int
+) -> None:
+    """A request of 3 ms; its host may read its clock at any moment of it, and rounds it down."""
+    driver = OneWay(of_second_us, read_after_us, takes_us=3_000)
+    clocks = HostClocks(Timestamps(lambda: driver.us * 1000), "dc1")
+
+    clocks.read(driver)
+
+    [shown] = clocks.now().times
+    true = NOON + timedelta(microseconds=driver.us)
+    assert abs(shown.time - true) <= shown.doubt
+    assert shown.doubt == timedelta(microseconds=(3_000 + 1_000) // 2 + 1)
+
+
+def test_what_is_shown_lies_amid_what_may_be_true() -> None:
+    driver = OneWay(0, 0, takes_us=3_000)
+    clocks = HostClocks(Timestamps(lambda: driver.us * 1000), "dc1")
+
+    clocks.read(driver)
+
+    [shown] = clocks.now().times
+    earliest, latest = NOON, NOON + timedelta(microseconds=3_000 + 1_000)
+    assert shown.time == earliest + (latest - earliest) / 2
+
+
+class OneWay(Driver):
+    """One host that reads its clock some microseconds after it was asked, and answers later."""
+
+    def __init__(self, of_second_us: int, read_after_us: int, takes_us: int) -> None:
+        super().__init__([OneHost("10.0.0.1")])
+        self.us = of_second_us
+        self._read_after_us, self._takes_us = read_after_us, takes_us
+
+    def execute_async(self, cql: str, timeout: float, host: OneHost) -> Any:
+        shown = NOON + timedelta(milliseconds=(self.us + self._read_after_us) // 1000)
+
+        def add_callbacks(good: Callable[[Any], Any], _: object) -> None:
+            self.us += self._takes_us
+            good(None)
+
+        answer = SimpleNamespace(one=lambda: {"now": shown.replace(tzinfo=None)})
+        return SimpleNamespace(result=lambda: answer, add_callbacks=add_callbacks)
+
+
 def test_of_many_hosts_some_are_asked_and_each_in_the_course_of_time() -> None:
     driver = hosts(*[timedelta(0)] * (2 * MOST))
     clocks = clocks_of(driver)

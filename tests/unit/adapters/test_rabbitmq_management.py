@@ -169,6 +169,68 @@ async def test_a_copy_is_added_on_a_node(plain: Management, answers: Answers, st
     assert json.loads(body) == {"node": "rabbit@b"}
 
 
+async def test_what_is_missing_is_found_as_none_and_deleted_without_an_error(
+    plain: Management, answers: Answers
+) -> None:
+    answers.body = '{"name": "one"}'
+    assert await plain.find("users/one") == {"name": "one"}
+    answers.status = 404
+
+    assert await plain.find("users/one") is None
+    await plain.remove("users/one")
+
+    assert [each[:2] for each in answers.requests] == [
+        ("GET", "/prefix/api/users/one"),
+        ("GET", "/prefix/api/users/one"),
+        ("DELETE", "/prefix/api/users/one"),
+    ]
+    with pytest.raises(BrokerRefused, match="answered 404"):
+        await plain.exchange_arguments("x")
+    with pytest.raises(BrokerRefused, match="answered 404"):
+        await plain.put("users/one", {})
+
+
+@pytest.mark.parametrize("status", [201, 204])
+async def test_what_is_put_is_sent_as_it_is(
+    plain: Management, answers: Answers, status: int
+) -> None:
+    answers.status, answers.body = status, ""
+
+    await plain.put("users/one", {"tags": "none"})
+
+    [(method, path, body, _)] = answers.requests
+    assert (method, path, json.loads(body)) == ("PUT", "/prefix/api/users/one", {"tags": "none"})
+
+
+async def test_an_exchange_has_the_arguments_that_it_was_declared_with(
+    plain: Management, answers: Answers
+) -> None:
+    answers.body = '{"arguments": {"claimant": "one"}}'
+    assert await plain.exchange_arguments("a claim") == {"claimant": "one"}
+    answers.body = "{}"
+    assert await plain.exchange_arguments("a claim") == {}
+
+    assert answers.requests[0][1] == "/prefix/api/exchanges/a%2Fb/a%20claim"
+
+
+async def test_the_guard_is_asked_before_each_write_and_before_no_read(answers: Answers) -> None:
+    class Refused(Exception):
+        pass
+
+    def refuse() -> None:
+        raise Refused
+
+    access = Access.from_uri("amqp://u:p@localhost", management_url="http://127.0.0.1:1")
+    api = Management(access, refuse)
+
+    for write in (api.put("a", {}), api.remove("a"), api.add_member("work", "b")):
+        with pytest.raises(Refused):
+            await write
+    with pytest.raises(BrokerUnavailable):
+        await api.find("a")
+    await api.close()
+
+
 @pytest.mark.parametrize(
     ("status", "expected", "text"),
     [

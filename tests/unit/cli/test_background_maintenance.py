@@ -10,7 +10,8 @@ import pytest
 
 from postroad.cli import intake, long_running
 from postroad.ports.mail_queue import MailQueue
-from postroad.settings import Intake, Settings
+from postroad.settings import Settings
+from postroad.settings.intake import Intake
 
 SETTINGS = Settings(health_port=0, intake=Intake(host="127.0.0.1", port=0))
 

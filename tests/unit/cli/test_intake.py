@@ -10,7 +10,8 @@ from postroad import open_queue
 from postroad.cli.intake import certificate_of, log_rules, rules_of, with_clients
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidSettings
-from postroad.settings import Intake, Settings, from_environment
+from postroad.settings import Settings, from_environment
+from postroad.settings.intake import Intake
 
 
 def test_an_intake_listens_on_loopback_and_relays_for_loopback_by_default() -> None:

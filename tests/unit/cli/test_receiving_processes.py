@@ -17,7 +17,8 @@ from postroad.cli import intake, long_running, receiver_processes
 from postroad.cli.long_running import Inheritance, Process, process
 from postroad.cli.receiver_processes import receive_in_children
 from postroad.errors import ReceiverEnded, StoreUnavailable
-from postroad.settings import Intake, Settings
+from postroad.settings import Settings
+from postroad.settings.intake import Intake
 from postroad.telemetry.health import Readiness
 
 SETTINGS = Settings(health_port=0, intake=Intake(host="127.0.0.1", port=0))

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.cassandra import schema
+from postroad.controller.api import MAIL_QUEUE
 from postroad.controller.cluster_health import MAIL_TABLES, lost_tables, undone_alterations
 from postroad.domain.names import QueueName
 from postroad.ports.view import SchemaChanges
@@ -104,6 +105,21 @@ async def test_a_bucket_that_deletes_objects_by_age_is_not_ready(world: World) -
     assert reasons(await world.queue())["BlobsReady"] == "ObjectsExpire"
 
     bucket.limits = ("LifecycleUnsupported",)
+    assert reasons(await world.queue()) == {}
+
+
+async def test_a_shared_bucket_is_waited_for_and_not_made(world: World) -> None:
+    await world.change(MAIL_QUEUE, "outgoing", blobs={"bucket": "of-several"})
+    blobs = world.connect().blobs("of-several")
+
+    status = await world.queue()
+
+    assert reasons(status)["BlobsReady"] == reasons(status)["Ready"] == "BucketNotFound"
+    (message,) = [each["message"] for each in status["conditions"] if each["type"] == "BlobsReady"]
+    assert message == "the shared bucket of-several does not exist: create it"
+    assert "Stalled" not in reasons(status)
+    assert not await blobs.exists()
+    await blobs.create("", first=True)
     assert reasons(await world.queue()) == {}
 
 

@@ -199,6 +199,37 @@ async def test_an_archive_that_came_ends_the_wait_and_the_next_one_begins_anew(
     assert await wait.until(Limits(later, now, now), later) == now
 
 
+async def test_a_queue_that_was_never_cleaned_waits_too(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    wait, now = ArchiveWait(process.queue._engine), cluster.clock.now()
+    limits = Limits(now, None, now - DAY)
+
+    for _ in range(2):
+        assert await wait.until(limits, now) == now - DAY
+        await cluster.pass_time(MINUTE)
+
+    await cluster.pass_time(QUARTER)
+    assert await wait.until(limits, now) == now
+
+
+async def test_what_comes_behind_cleaned_slices_waits_no_longer_than_they_did(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    wait, now = ArchiveWait(process.queue._engine), cluster.clock.now()
+    first, second = now, now + MINUTE
+    assert await wait.until(Limits(first, now - DAY, now - DAY), first) == now - DAY
+    await cluster.pass_time(MINUTE)
+    limits = Limits(second, first, first)
+    assert await wait.until(limits, second) == first
+
+    await cluster.pass_time(QUARTER - MINUTE)
+    assert await wait.until(limits, second) == first
+    await cluster.pass_time(MINUTE)
+
+    assert await wait.until(limits, second) == second
+
+
 @pytest.mark.parametrize("lifetime", [FOREVER, timedelta(days=3650)])
 async def test_where_rows_live_long_cleanup_waits_two_weeks(
     cluster: InMemoryCluster, process: Process, lifetime: timedelta

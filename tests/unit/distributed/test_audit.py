@@ -21,9 +21,9 @@ from postroad.distributed import audit as audits
 from postroad.distributed.dead_letters import month_of
 from postroad.domain.entries import Ending, EndingKind, Mark
 from postroad.domain.identifiers import id_at
-from postroad.domain.names import key_of_bytes
+from postroad.domain.names import key_of_bytes, key_of_owner
 from postroad.domain.selection import Selector
-from postroad.errors import BlobsUnavailable, DeadlineExceeded, PostroadError
+from postroad.errors import BlobsUnavailable, DeadlineExceeded, PostroadError, QueueClosed
 from postroad.ports.view import FOREVER, DeadLetter
 from support.in_memory_cluster import NAME, WINDOW, Before, InMemoryCluster, Process
 
@@ -189,6 +189,23 @@ async def test_dry_run_lists_and_deletes_nothing(
     assert [(each.blob_key, each.deleted) for each in found] == [(key, False)]
     assert key in cluster.blobs
     assert len(cluster.blobs) == 2
+
+
+@pytest.mark.parametrize("adopt", [False, True])
+async def test_closed_queue_is_not_audited(
+    cluster: InMemoryCluster, process: Process, adopt: bool
+) -> None:
+    objects = cluster.world.bucket("bucket").objects
+    orphaned(cluster, 0)
+    objects[key_of_owner(NAME)] = b"another's"
+    before = dict(objects)
+    await cluster.pass_time(7 * HOUR)
+    await process.queue.close()
+
+    with pytest.raises(QueueClosed):
+        [each async for each in process.queue.audit(repair=True, adopt=adopt)]
+
+    assert objects == before
 
 
 async def test_what_no_mail_is_called_is_left_alone(
@@ -373,6 +390,43 @@ async def test_mail_that_moves_while_it_is_audited_keeps_its_bytes(
 
     assert found == []
     assert len(cluster.blobs) == 2
+
+
+async def test_mail_that_is_always_ahead_of_the_audit_keeps_its_bytes(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Each time the audit reads rows, the mail gets a new one in a slice that was not listed."""
+    await cluster.enqueue(process, "mail", delay=10**6)
+    mover, auditor = await cluster.start(), await cluster.start()
+    await cluster.pass_time(7 * HOUR)
+    moves = 0
+
+    async def move(step: Step) -> None:
+        nonlocal moves
+        if step.operation == "blob_keys" and moves < 10:
+            moves += 1
+            await cluster.pass_time(WINDOW)
+            assert await (mover.queue.hold if moves % 2 else mover.queue.release)(ALL) == 1
+
+    auditor.faults.before = move
+    assert [each async for each in auditor.queue.audit(repair=True)] == []
+
+    assert moves > 2
+    assert len(cluster.blobs) == 1
+
+
+@pytest.mark.parametrize("body", [b"garbage", None])
+async def test_letter_without_a_reference_needs_no_bytes(
+    cluster: InMemoryCluster, process: Process, body: bytes | None
+) -> None:
+    orphan = orphaned(cluster, 0)
+    await cluster.pass_time(MINUTE)
+    now = cluster.clock.now()
+    letter_id = id_at(now, 0, 0)
+    unreadable = DeadLetter(letter_id, month_of(letter_id), now, "no", None, body)
+    await process.queue._engine.view.write_letter(unreadable)
+
+    assert await cluster.audit() == [orphan]
 
 
 async def test_nothing_is_deleted_when_rows_were_cleaned_while_they_were_read(

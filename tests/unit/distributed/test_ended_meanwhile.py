@@ -118,6 +118,27 @@ async def test_administrator_who_was_suspended_makes_no_second_entry(
     assert cluster.copies("mail") == 1
 
 
+async def test_mail_that_was_delivered_and_cleaned_meanwhile_does_not_expire(
+    cluster: InMemoryCluster,
+) -> None:
+    """The administrator's process was suspended between the mark and the letter."""
+    worker, person = await cluster.start(), await cluster.start()
+    await cluster.enqueue(worker, "mail")
+    _, item = await cluster.take(worker)
+    await cluster.pass_time(ROUND)
+
+    async def suspend() -> None:
+        await item.done()
+        await clean(cluster, worker, item)
+
+    person.faults.before = before = Before("records", suspend)
+
+    assert await person.queue.expire(ALL) == 0
+
+    assert before.happened
+    assert cluster.tables.letters == {}
+
+
 async def test_what_a_late_retry_had_delivered_is_not_delivered_by_the_successor(
     cluster: InMemoryCluster,
 ) -> None:

@@ -355,7 +355,7 @@ async def test_invariant_4_limits_are_read_at_their_first_use(
     assert limits == cluster.tables.limits
 
 
-@pytest.mark.parametrize("ending", ["delivered", "removed"])
+@pytest.mark.parametrize("ending", ["delivered", "removed", "expired"])
 async def test_invariant_5_browse_start_is_drawn_on_endings(ending: str) -> None:
     cluster = InMemoryCluster(pace=1)
     process = await cluster.start()
@@ -369,7 +369,8 @@ async def test_invariant_5_browse_start_is_drawn_on_endings(ending: str) -> None
     if ending == "delivered":
         await cluster.deliver(process, SECOND)
     else:
-        assert await process.queue.remove(ALL) == 1
+        end = process.queue.remove if ending == "removed" else process.queue.expire
+        assert await end(ALL) == 1
         await process.queue._engine.finish_background()
 
     after = cluster.tables.limits.browse_start

@@ -188,6 +188,26 @@ async def test_blob_deletion_that_fails_for_half_a_lifetime_is_given_up_with_an_
     assert vanished() == 0
 
 
+async def test_blob_deletion_that_was_given_up_is_not_tried_again(
+    cluster: InMemoryCluster, process: Process, locked: set[str]
+) -> None:
+    """Mail that waits in the same slice keeps browse start there."""
+    await cluster.enqueue(process, "locked")
+    locked.update(cluster.blobs)
+    await cluster.pass_time(2 * MINUTE)
+    await process.queue.purge()
+    await cluster.enqueue(process, "waits", delay=10**6)
+    alarms = metrics.UNDELETED.labels(str(NAME))
+    before = alarms._value.get()
+    await cluster.pass_time(LIFETIME / 2)
+
+    for _ in range(3):
+        await process.queue.maintain()
+        await cluster.pass_time(WINDOW)
+
+    assert alarms._value.get() == before + 1
+
+
 async def test_blob_deletion_that_fails_is_tried_for_ever_where_rows_never_expire(
     cluster: InMemoryCluster, process: Process, locked: set[str]
 ) -> None:

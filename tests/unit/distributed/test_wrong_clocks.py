@@ -366,6 +366,25 @@ async def test_cleanup_rescues_late_mail(
     assert await cluster.deliver(process) == ["late"]
 
 
+async def test_cleanup_finishes_the_rescue_of_late_mail_that_stopped_half_way(
+    cluster: InMemoryCluster, process: Process, resumed_beside: Process
+) -> None:
+    await late_row(cluster, process, resumed_beside)
+    victim = await cluster.start()
+    victim.faults.plan = lambda step: Fault.STOP_AFTER if step.operation == "end" else None
+    with pytest.raises(Stopped):
+        await maintenance(cluster, victim, rounds=3)
+
+    await maintenance(cluster, process, rounds=3)
+
+    assert [view.mail.name async for view in process.queue.browse()] == ["late"]
+    (waiting,) = cluster.tables.live()
+    assert waiting.key in cluster.tables.rows
+    await process.queue.republish(timedelta(0))
+    assert await cluster.recover() == ["late"]
+    assert cluster.copies("late") == 1
+
+
 async def test_late_mail_that_both_cleanup_and_a_consumer_meet_is_delivered_once(
     cluster: InMemoryCluster, process: Process, resumed_beside: Process
 ) -> None:

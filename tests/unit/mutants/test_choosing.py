@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mutants.choosing import Measured, judges_of
+from mutants.choosing import Measured, executing, importing, within
 from mutants.faults import Fault
 
 LINES = {
@@ -35,14 +35,25 @@ def code(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_line_is_judged_by_the_tests_that_execute_it(code: Path) -> None:
-    assert judges_of(Fault("room/rates.py", 9, "add one", 0), KNOWN, code) == ["t/b.py::other"]
+@pytest.mark.parametrize("line", [9, 10])
+def test_a_line_is_judged_by_the_tests_that_execute_it_or_the_line_before(line: int) -> None:
+    assert executing(Fault("room/rates.py", line, "add one", 0), KNOWN) == ["t/b.py::other"]
 
 
 def test_a_line_that_runs_at_import_is_judged_by_its_module_then_by_those_that_import_it(
     code: Path,
 ) -> None:
-    assert judges_of(Fault("room/rates.py", 1, "add one", 0), KNOWN, code) == [
+    assert importing(Fault("room/rates.py", 1, "add one", 0), KNOWN, code) == [
         *("t/a.py::fast", "t/b.py::other", "t/a.py::slow"),
         *("t/c.py::uses", "tests/constants.py::names", "t/d.py::third"),
     ]
+
+
+def test_no_line_is_judged_by_tests_that_fail_anyway_or_by_more_than_its_time_allows() -> None:
+    tests = ["t/a.py::fast", "t/b.py::other", "t/a.py::slow"]
+    known = Measured(LINES, SECONDS, frozenset(["t/a.py::fast"]))
+
+    assert within(tests, KNOWN, 0.0) == tests[:1]
+    assert within(tests, KNOWN, 1.2) == tests[:2]
+    assert within(tests, known, 9.0) == tests[1:]
+    assert within([], KNOWN, 9.0) == []

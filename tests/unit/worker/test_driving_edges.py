@@ -3,6 +3,7 @@ given up."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
 
@@ -13,6 +14,7 @@ from postroad.distributed.items import DistributedItem
 from postroad.domain.attempt_log import Attempted
 from postroad.domain.mail import Mail, Outcome
 from postroad.errors import EntryLost
+from postroad.routing.answers import Answer, Question
 from postroad.worker.driving import KEPT_WHILE_WAITING, NO_TIME_LEFT
 from support.workers import A_HOP
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker, until
@@ -130,6 +132,55 @@ async def test_what_is_heard_of_an_item_that_was_given_up_is_logged(
         assert log.lines == [("a@fast.example", "delivered"), ("b@slow.example", "delivered")]
 
 
+def let_look_ups_wait(worker: Worker, monkeypatch: pytest.MonkeyPatch, name: str) -> asyncio.Event:
+    """Let questions about a name wait until the event is set."""
+    answers, look_up = asyncio.Event(), worker.resolver.look_up
+
+    async def slowly(*questions: Question) -> tuple[Answer, ...]:
+        if any(each.name.endswith(name) for each in questions):
+            await answers.wait()
+        return await look_up(*questions)
+
+    monkeypatch.setattr(worker.resolver, "look_up", slowly)
+    return answers
+
+
+async def test_a_recipient_whose_route_is_looked_up_holds_up_no_other_of_its_mail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor is its content kept meanwhile, nor is its mail put off for want of a connection."""
+    async with a_worker(window=1) as worker:
+        worker.domain("known.example")
+        worker.domain("slow.example")
+        await worker.enqueue("w@known.example")  # now its route is known
+        await worker.pass_time(SECOND)
+        answers = let_look_ups_wait(worker, monkeypatch, "slow.example")
+        content = b"Subject: x\r\n\r\n" + b"x" * KEPT_WHILE_WAITING + b"\r\n"
+        recipients = ("a@known.example", "b@slow.example")
+        await worker.queue.enqueue(Mail("s@o.example", recipients, content))
+        await worker.pass_time(2 * MINUTE)
+
+        assert set(worker.delivered) == {"w@known.example", "a@known.example"}
+        (ledger,) = worker.driving._ledgers
+        assert ledger.item._content is None  # type: ignore[attr-defined]
+
+        answers.set()
+        await worker.pass_time(SECOND)
+        assert set(worker.delivered) == {"w@known.example", *recipients}
+
+
+async def test_the_end_of_a_lease_ends_the_look_ups_of_its_mail(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_worker() as worker:
+        let_look_ups_wait(worker, monkeypatch, "slow.example")
+        await worker.enqueue("x@slow.example")
+        await worker.pass_time(26 * MINUTE)
+
+        assert await worker.waiting() == {"x@slow.example": (0, NO_TIME_LEFT)}
+        assert len(worker.driving) == 0
+
+
 async def test_contents_of_mails_that_no_connection_has_are_not_kept() -> None:
     async with a_worker(window=300) as worker:
         worker.domain("fast.example")
@@ -142,7 +193,7 @@ async def test_contents_of_mails_that_no_connection_has_are_not_kept() -> None:
         await worker.pass_time(10 * SECOND)
 
         kept = [each for each in worker.driving._ledgers if each.item._content is not None]  # type: ignore[attr-defined]
-        jobs = worker.driving._jobs.values()
+        jobs = list(worker.driving._jobs)
         assert len(worker.driving) == 200
         assert 0 < len(kept) <= sum(job.connection is not None for job in jobs) < 200
 

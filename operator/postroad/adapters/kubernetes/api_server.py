@@ -1,48 +1,17 @@
-"""A client of the Kubernetes API server.
-
-Requests and Kopf's watches share one pool of connections. A request that the server has not begun
-(429) is repeated here; any other failure is left to the next reconcile, because its effect is not
-known.
-"""
+"""The operations of the Kubernetes port, as requests to the API server."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote, urlencode
-
-import aiohttp
-from aiohttp.abc import AbstractStreamWriter
-from aiohttp.connector import Connection
+from urllib.parse import quote
 
 from postroad.adapters.kubernetes.access import ApiAccess
-from postroad.errors import (
-    KubernetesConflict,
-    KubernetesRefused,
-    KubernetesUnavailable,
-    PostroadError,
-)
+from postroad.adapters.kubernetes.api_requests import ApiRequests
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Guard
-from postroad.telemetry import metrics
 
-CALLS = 8
-"""Concurrent requests; more would only queue in the API server."""
-
-TIMEOUT_SECONDS = 15.0
-"""For one request; the next reconcile repeats one that takes longer."""
-
-RETRY_SECONDS = 5.0
-"""How long a call waits in all for a server that answers 429."""
-
-JSON, MERGE, APPLY = (
-    "application/json",
-    "application/merge-patch+json",
-    "application/apply-patch+yaml",
-)
+MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
 
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 """Lists without spec and status."""
@@ -51,36 +20,22 @@ ACCESS_REVIEW = Kind(
     "authorization.k8s.io/v1", "SelfSubjectAccessReview", "selfsubjectaccessreviews"
 )
 
-_RESOURCE = re.compile(
-    r"/(?:api/[^/]+|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+)?/([^/]+)(?:/[^/]+(/[^/]+)?)?$"
-)
 
-MALFORMED = ("unable to convert", "failed to create typed patch object")
-"""Server-side apply answers 500 with these texts to a malformed quantity or an unknown field. A
-repetition gets the same answer, so they are refusals."""
-
-
-class ApiServer:
-    """The `Kubernetes` port over HTTP. The connections are opened by the first request, and belong
-    to its event loop. `guard` is asked before each write leaves."""
+class ApiServer(ApiRequests):
+    """The `Kubernetes` port over HTTP. `guard` is asked before each write leaves."""
 
     def __init__(self, access: ApiAccess, field_manager: str, guard: Guard | None = None) -> None:
-        self.access = access
-        self.guard = guard
+        super().__init__(access, guard)
         self._manager = {"fieldManager": field_manager}
-        self._connector: aiohttp.TCPConnector | None = None
-        self._session: aiohttp.ClientSession | None = None
-        self._responses: list[aiohttp.ClientResponse] = []
-        self._free = asyncio.Semaphore(CALLS)
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        return await self._call("GET", _path(kind, namespace, name), missing_ok=True)
+        return await self.call("GET", _path(kind, namespace, name), missing_ok=True)
 
     async def list(
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Sequence[Object]:
         query = {"labelSelector": labels} if labels else {}
-        found = await self._call("GET", _path(kind, namespace), query=query)
+        found = await self.call("GET", _path(kind, namespace), query=query)
         type_meta = {"apiVersion": kind.api_version, "kind": kind.name}  # absent in lists
         assert found is not None
         return [{**type_meta, **each} for each in found["items"]]
@@ -89,13 +44,13 @@ class ApiServer:
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Collection[str]:
         query = {"labelSelector": labels} if labels else {}
-        found = await self._call("GET", _path(kind, namespace), query=query, accept=METADATA)
+        found = await self.call("GET", _path(kind, namespace), query=query, accept=METADATA)
         items = found["items"] if found else None  # null, where a list of metadata has none
         return {each["metadata"]["uid"] for each in items or ()}
 
     async def serves(self, *kinds: Kind) -> bool:
         for kind in kinds:
-            found = await self._call("GET", kind.prefix, missing_ok=True)
+            found = await self.call("GET", kind.prefix, missing_ok=True)
             served = {each["name"] for each in found["resources"]} if found else set()
             if kind.plural not in served:
                 return False
@@ -114,13 +69,13 @@ class ApiServer:
             "kind": ACCESS_REVIEW.name,
             "spec": {"resourceAttributes": attributes},
         }
-        answer = await self._call("POST", _path(ACCESS_REVIEW, None), body=asked)
+        answer = await self.call("POST", _path(ACCESS_REVIEW, None), body=asked)
         assert answer is not None
         return bool(answer["status"]["allowed"])
 
     async def apply(self, kind: Kind, wanted: Object, *, force: bool = True) -> Object:
         metadata = wanted["metadata"]
-        applied = await self._call(
+        applied = await self.call(
             "PATCH",
             _path(kind, metadata.get("namespace"), metadata["name"]),
             query={**self._manager, "force": "true" if force else "false"},
@@ -132,14 +87,14 @@ class ApiServer:
 
     async def create(self, kind: Kind, wanted: Object) -> Object:
         path = _path(kind, wanted["metadata"].get("namespace"))
-        created = await self._call("POST", path, query=self._manager, body=wanted)
+        created = await self.call("POST", path, query=self._manager, body=wanted)
         assert created is not None
         return created
 
     async def patch(
         self, kind: Kind, namespace: str | None, name: str, change: Mapping[str, Any]
     ) -> Object | None:
-        return await self._call(
+        return await self.call(
             "PATCH",
             _path(kind, namespace, name),
             query=self._manager,
@@ -150,7 +105,7 @@ class ApiServer:
 
     async def replace_status(self, kind: Kind, changed: Object) -> Object | None:
         metadata = changed["metadata"]
-        return await self._call(
+        return await self.call(
             "PUT",
             f"{_path(kind, metadata['namespace'], metadata['name'])}/status",
             query=self._manager,
@@ -160,7 +115,7 @@ class ApiServer:
 
     async def delete(self, kind: Kind, found: Object) -> None:
         metadata = found["metadata"]
-        await self._call(
+        await self.call(
             "DELETE",
             _path(kind, metadata.get("namespace"), metadata["name"]),
             body={
@@ -172,184 +127,7 @@ class ApiServer:
             missing_ok=True,
         )
 
-    def open_session(self) -> aiohttp.ClientSession:
-        """Return a session that proves who the operator is, for Kopf, which closes it. `close` ends
-        the responses that Kopf leaves open. Raises: KubernetesRefused for certificates that cannot
-        be used."""
-        if self._connector is None:
-            self._connector = aiohttp.TCPConnector(limit=0, ssl=self.access.tls())
-        return aiohttp.ClientSession(
-            connector=self._connector,
-            connector_owner=False,
-            request_class=aiohttp.ClientRequest if self.guard is None else guarded(self.guard),
-            middlewares=(self._authorize,),
-            proxy=self.access.proxy,
-            headers={"User-Agent": "postroad"},
-        )
-
-    async def _authorize(
-        self, request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
-    ) -> aiohttp.ClientResponse:
-        """Count each request and give it the token of its moment, Kopf's watches included."""
-        metrics.KUBERNETES_REQUESTS.labels(request.method, resource_in(request.url.path)).inc()
-        authorization = await self.access.authorization()
-        if authorization is not None:
-            request.headers["Authorization"] = authorization
-        response = await handler(request)
-        # A stopped watch can leave its response open, and closing the connector alone does not end
-        # its connection.
-        self._responses = [each for each in (*self._responses, response) if not each.closed]
-        return response
-
-    async def close(self) -> None:
-        """Close the connections, with responses that are still open. Idempotent."""
-        responses, self._responses = self._responses, []
-        for each in responses:
-            each.close()
-        session, self._session = self._session, None
-        connector, self._connector = self._connector, None
-        if session is not None:
-            await session.close()
-        if connector is not None:
-            await connector.close()
-
-    async def _call(self, method: str, path: str, **options: Any) -> Object | None:
-        """Make a request, and repeat it while the server answers 429, whatever the method: it has
-        then done nothing."""
-        waited = 0.0
-        while True:
-            try:
-                async with self._free:
-                    return await self._request(method, path, **options)
-            except _TooManyRequests as busy:
-                waited += busy.seconds
-                if waited > RETRY_SECONDS:
-                    raise KubernetesUnavailable(str(busy)) from None
-                await asyncio.sleep(busy.seconds)
-
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Mapping[str, Any] | None = None,
-        content_type: str = JSON,
-        accept: str = JSON,
-        missing_ok: bool = False,
-    ) -> Object | None:
-        status, headers, data = await self._exchange(
-            method,
-            f"{path}?{urlencode(query)}" if query else path,
-            None if body is None else json.dumps(body).encode(),
-            {"Accept": accept, "Content-Type": content_type},
-        )
-        if status == 404 and missing_ok:
-            return None
-        if status == 429:
-            seconds = headers.get("Retry-After", "")
-            text = _text_of(f"{method} {path}", status, data)
-            raise _TooManyRequests(text, float(seconds) if seconds.isdecimal() else 1.0)
-        if status >= 300:
-            raise _refusal(f"{method} {path}", status, data)
-        answer = _object_in(data)
-        if answer is None:
-            # A load balancer before it, for example: whether a write had its effect is unknown.
-            raise KubernetesUnavailable(f"{method} {path}: {status}, and no object")
-        return answer
-
-    async def _exchange(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        if self._session is None:
-            self._session = self.open_session()
-        try:
-            async with (
-                asyncio.timeout(TIMEOUT_SECONDS),
-                self._session.request(
-                    method,
-                    f"{self.access.address}{target}",
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    server_hostname=self.access.server_name,
-                ) as response,
-            ):
-                return response.status, response.headers, await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = str(error) or type(error).__name__
-            raise KubernetesUnavailable(
-                f"the Kubernetes API server does not answer: {reason}"
-            ) from error
-
-
-def guarded(guard: Guard) -> type[aiohttp.ClientRequest]:
-    """Return requests that ask a guard when their connection stands, just before they are sent.
-    All writes have bodies."""
-
-    class GuardedRequest(aiohttp.ClientRequest):
-        async def write_bytes(
-            self, writer: AbstractStreamWriter, conn: Connection, content_length: int | None = None
-        ) -> None:
-            try:
-                guard()
-            except PostroadError as error:
-                assert conn.protocol is not None
-                conn.protocol.set_exception(error)  # what waits for the response raises it
-                return
-            await super().write_bytes(writer, conn, content_length)
-
-    return GuardedRequest
-
 
 def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:
     scope = f"/namespaces/{quote(namespace)}" if namespace is not None else ""
     return f"{kind.prefix}{scope}/{kind.plural}" + (f"/{quote(name)}" if name is not None else "")
-
-
-def resource_in(path: str) -> str:
-    """Return the resource of a path, with its subresource; the empty string where there is none.
-
-    >>> resource_in("/apis/postroad.dev/v1alpha1/namespaces/mail/mailqueues/outgoing/status")
-    'mailqueues/status'
-    >>> resource_in("/api/v1/namespaces/mail"), resource_in("/apis/postroad.dev/v1alpha1")
-    ('namespaces', '')
-    """
-    found = _RESOURCE.search(path)
-    return f"{found[1]}{found[2] or ''}" if found else ""
-
-
-class _TooManyRequests(Exception):
-    """The server answered 429: it did nothing, and names the seconds to wait."""
-
-    def __init__(self, text: str, seconds: float) -> None:
-        super().__init__(text)
-        self.seconds = max(seconds, 0.1)
-
-
-def _text_of(what: str, status: int, data: bytes) -> str:
-    answer = _object_in(data)
-    text = data[:200].decode(errors="replace") if answer is None else answer.get("message", "")
-    return f"{what}: {status} {text}"
-
-
-def _object_in(data: bytes) -> Object | None:
-    """Return the JSON object that a body is; None where it is none."""
-    try:
-        found = json.loads(data)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _refusal(
-    what: str, status: int, data: bytes
-) -> KubernetesConflict | KubernetesRefused | KubernetesUnavailable:
-    text = _text_of(what, status, data)
-    if status == 409:
-        return KubernetesConflict(text)
-    if any(each in text for each in MALFORMED):
-        return KubernetesRefused(text)
-    if status >= 500:
-        return KubernetesUnavailable(text)
-    return KubernetesRefused(text)

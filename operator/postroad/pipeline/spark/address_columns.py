@@ -8,7 +8,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.pipeline.addresses import DIGITS, pads
-from postroad.settings import AddressKind
+from postroad.settings.pipeline import AddressKind
 
 AddressColumn = Callable[[Column], Column]
 """Makes an address what is kept of it."""

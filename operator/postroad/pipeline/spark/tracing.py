@@ -17,7 +17,7 @@ from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.lines import TraceLine
 from postroad.pipeline.spark.ranges import within
-from postroad.settings import AddressKind
+from postroad.settings.pipeline import AddressKind
 
 _MOMENTS = ("accepted_at", "enqueued_at", "due_at", "delivered_at", "ended_at")
 _PLAIN = (

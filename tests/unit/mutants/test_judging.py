@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,22 +22,48 @@ ALWAYS_FAILS = f"{DURATIONS}::test_that_is_not_there"
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
+import pytest
+from mutants.collected import CollectedTests
 from mutants.faults import faults_in
-from mutants.running import ROOT, Workbench
+from mutants.workbench import ROOT, Workbench
 
 path = "postroad/domain/durations.py"
 found = faults_in(path, (ROOT / "operator" / path).read_text())
 fault = [each for each in found if each.kind == "change what is returned"][-1]
-bench = Workbench(Path(sys.argv[1]), {})
-for tests in json.loads(sys.argv[2]):
-    judged = bench.judge(fault, tests)
-    print(json.dumps([judged.verdict.name, judged.test, judged.ran]))
+folder, cases = Path(sys.argv[2]), json.loads(sys.argv[3])
+
+def judge_all(judge):
+    for tests in cases:
+        judged = judge.judge(fault, tests)
+        print(json.dumps([judged.verdict.name, judged.test, judged.ran]))
+
+if sys.argv[1] == "workbench":
+    judge_all(Workbench(folder / "bench", {}))
+else:
+    judge = CollectedTests(folder, ROOT / "operator", [path], {}, lambda: judge_all(judge))
+    pytest.main(["-qq", "-s", "-p", "no:cacheprovider", *sys.argv[4:]], [judge])
+    if judge.error:
+        raise judge.error
 """
 
 
+def judged(judge: str, cases: Sequence[Sequence[str]], *collected: str) -> list[object]:
+    """Return the verdicts of a process of its own: this one has imported the code."""
+    (ROOT / "build").mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=ROOT / "build") as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, judge, folder, json.dumps(cases), *collected],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT / 'operator'}:{ROOT / 'tests'}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+
+
 def test_a_mutant_is_killed_by_a_test_that_passes_without_its_fault() -> None:
-    """In a process of its own: in this one the code is imported, and a fork would have it."""
     cases = [
         [PASSES_ANYHOW],
         [PASSES_ANYHOW, NOTICES],
@@ -44,20 +72,32 @@ def test_a_mutant_is_killed_by_a_test_that_passes_without_its_fault() -> None:
         [PASSES_ANYHOW, DOCTEST],
     ]
 
-    (ROOT / "build").mkdir(exist_ok=True)
-    with TemporaryDirectory(dir=ROOT / "build") as folder:
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT, f"{folder}/bench", json.dumps(cases)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+    assert judged("workbench", cases) == [
         ["SURVIVED", "", 1],
         ["KILLED", NOTICES, 2],
         ["NOT_EXECUTED", "", 0],
+        ["KILLED", NOTICES, 1],
+        ["KILLED", DOCTEST, 2],
+    ]
+
+
+def test_collected_tests_judge_as_those_that_import_the_fault() -> None:
+    (ROOT / "build").mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=ROOT / "build") as folder:
+        fails = Path(folder) / "test_fails.py"
+        fails.write_text("def test_that_fails(): assert False")
+        always = f"{fails.relative_to(ROOT)}::test_that_fails"
+        cases = [
+            [PASSES_ANYHOW],
+            [PASSES_ANYHOW, NOTICES],
+            [always, NOTICES],
+            [PASSES_ANYHOW, DOCTEST, NOTICES],
+        ]
+        found = judged("collected", cases, DURATIONS, "operator/postroad/domain", str(fails))
+
+    assert found == [
+        ["SURVIVED", "", 1],
+        ["KILLED", NOTICES, 2],
         ["KILLED", NOTICES, 1],
         ["KILLED", DOCTEST, 2],
     ]

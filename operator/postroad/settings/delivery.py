@@ -1,0 +1,125 @@
+"""The settings of delivery: when it is tried, to which next hop, and what senders hear."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
+from postroad.domain.next_hops import Protocol, TlsMode
+from postroad.domain.reports.deciding import DELAY_REPORTED_AFTER, LARGEST_RETURNED_BYTES
+from postroad.domain.reports.limits import REPORTS_PER_MINUTE
+from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
+from postroad.domain.sasl import Mechanism
+from postroad.settings.values import Duration, Mailbox, Section, split
+
+
+class Retry(Section):
+    """When the worker tries again."""
+
+    lanes: Annotated[tuple[Duration, ...], BeforeValidator(split), Field(min_length=1)] = (
+        DEFAULT_LANES
+    )
+    """Delays by attempt, comma separated; the last one repeats."""
+
+    max_age: Duration = DEFAULT_MAX_AGE
+    """Since acceptance; a mail that is older is given up at its next deferral."""
+
+    soft_bounce: bool = False
+    """Whether a permanent refusal defers a mail, which is given up at its max age only."""
+
+    dead_letter_lifetime: Duration = DEAD_LETTER_LIFETIME
+    """From the death of a mail until it is discarded, with its bytes; distributed queue only."""
+
+
+class Worker(Section):
+    """The worker and its next hop."""
+
+    relay_host: str | None = None
+    """The next hop. None: given on the command line."""
+
+    relay_port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """None: 25, or 465 where TLS is implicit."""
+
+    relay_tls: TlsMode = TlsMode.OPPORTUNISTIC
+
+    relay_protocol: Protocol = Protocol.SMTP
+
+    relay_socket: Path | None = None
+    """The Unix socket of an LMTP server on this machine, instead of a host. None: the next hop is a
+    host."""
+
+    relay_ca_file: Path | None = None
+    """Certificate authorities of the next hop where TLS is required or implicit, instead of those
+    for every server."""
+
+    relay_login_folder: Path | None = None
+    """Folder with the files `username` and `password`, read again for each connection: the login at
+    the next hop. None: no login."""
+
+    relay_login_mechanism: Mechanism | None = None
+    """None: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers. XOAUTH2: the
+    password is an access token."""
+
+    relay_login_unverified: bool = False
+    """Log in also in clear, and where the next hop's certificate is not verified."""
+
+    source_addresses: Annotated[tuple[str, ...], BeforeValidator(split), Field(max_length=2)] = ()
+    """Addresses of this machine from which the next hop is connected to, comma separated, one of
+    IPv4 and one of IPv6 at most. None: the system chooses."""
+
+    delivery_file: Path | None = None
+    """YAML file of what an administrator decides about delivery (`delivery_settings`)."""
+
+    attempt_log: Path | None = None
+    """Folder of the attempt log, in which `postroad trace` searches. None: none is written."""
+
+    attempt_log_addresses: bool = False
+    """Whether it has addresses and replies as they are; otherwise domains, and replies without
+    what names a person, a host or a mail."""
+
+    attempt_log_lifetime: Duration = timedelta(days=14)
+    """How long a line is kept, to the hour."""
+
+    attempt_log_bytes: Annotated[int, Field(ge=32 * 2**20)] = 2**30
+    """Of all files; beyond it the oldest are deleted, but none of the last two hours."""
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Connections to next hops at most; with a relay, mails in hand too."""
+
+    window: Annotated[int, Field(ge=1, le=20_000)] = 900
+    """Mails in hand at most where mail goes by routes: those of sites that are slow or rest must
+    leave room for others. Each that waits costs a distributed queue a claim every 40 s; an embedded
+    one nothing."""
+
+
+class Reports(Section):
+    """Reports to the senders of mail that is not delivered, or whose delivery they ask about."""
+
+    enabled: bool = True
+    """false: none are made, and the intake does not offer DSN."""
+
+    delay_after: Duration = DELAY_REPORTED_AFTER
+    """The age at which a mail that waits is reported as delayed, once; more than the retry's max
+    age: never."""
+
+    delay_cleared: bool = False
+    """Whether a delivery is reported after a delay was."""
+
+    author: Mailbox | None = None
+    """The address in the field From; None: MAILER-DAEMON at the name of this process in SMTP."""
+
+    administrator: Mailbox | None = None
+    """The address that gets reports about mail with the null reverse-path, such as reports; None:
+    none are made."""
+
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=2**20)] = LARGEST_RETURNED_BYTES
+    """A mail of up to this size goes back whole with the report of its failure, of a larger one the
+    header alone."""
+
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = REPORTS_PER_MINUTE
+    """Reports of one process to one address. Further ones wait for up to an hour; beyond that, none
+    are made."""

@@ -1,0 +1,81 @@
+"""The settings of an intake."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from postroad.settings.values import Duration, NetworkList, Section
+
+
+class BareLineEnds(Enum):
+    """What an intake does with a CR without LF, or an LF without CR, in a mail."""
+
+    REFUSE = "refuse"
+    NORMALISE = "normalise"
+
+
+class LongLines(Enum):
+    """What an intake does with a mail that has a line of more than 998 octets."""
+
+    REFUSE = "refuse"
+    FOLD = "fold"
+
+
+class Intake(Section):
+    """The intake, and the limits of its clients."""
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    """The address to listen on; `*`: all of both families."""
+
+    port: Annotated[int, Field(ge=0, le=65535)] = 2525
+
+    tls_port: Annotated[int, Field(ge=0, le=65535)] | None = None
+    """The port on which clients begin with TLS (RFC 8314 3.3), beside `port`; the same number:
+    instead of it. None: no such port."""
+
+    relay_from: NetworkList | None = None
+    """Networks whose clients may send, to any recipient. None: loopback, and only while `host` is
+    a loopback address."""
+
+    max_size_bytes: Annotated[int, Field(ge=65536)] = 50 * 2**20
+
+    max_recipients: Annotated[int, Field(ge=100)] = 1000
+    """Per mail. Source: RFC 5321 4.5.3.1.8."""
+
+    max_sessions: Annotated[int, Field(ge=1)] = 500
+
+    client_sessions: Annotated[int, Field(ge=1)] | None = None
+    """Sessions of one client address; None: half of `max_sessions`."""
+
+    client_connections_per_minute: Annotated[int, Field(ge=1)] | None = None
+
+    client_mails_per_minute: Annotated[int, Field(ge=1)] | None = None
+
+    least_bytes_per_second: Annotated[int, Field(ge=1)] = 500
+    """Of a mail as a whole, after its first five minutes."""
+
+    longest_session: Duration = timedelta(hours=1)
+    """No mail begins in an older session."""
+
+    bare_line_ends: BareLineEnds = BareLineEnds.REFUSE
+    """What the intake does with a mail that has a CR without LF, or an LF without CR."""
+
+    normalise_from: NetworkList | None = None
+    """Networks whose mail is normalised although `bare_line_ends` is `refuse`."""
+
+    early_input_from: NetworkList | None = None
+    """Networks whose clients may send more after EHLO, HELO and DATA before the reply."""
+
+    long_lines: LongLines = LongLines.REFUSE
+    """What the intake does with a mail that has a line of more than 998 octets. `fold`: it accepts
+    the mail unchanged, and the worker folds the line where the mail is not signed."""
+
+    tls_certificate: Path | None = None
+    """PEM file of the certificate and its chain; with `tls_key`, STARTTLS is offered."""
+
+    tls_key: Path | None = None

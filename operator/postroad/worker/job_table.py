@@ -1,0 +1,57 @@
+"""The open jobs of a worker: by number, by item, and by the connection that has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from postroad.worker.ledger import Ledger
+from postroad.worker.open_jobs import OpenJob
+
+
+class JobTable:
+    """Each open job is here and, by its number, in its ledger, which has look-ups beside jobs."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[int, OpenJob] = {}
+
+    def __iter__(self) -> Iterator[OpenJob]:
+        return iter(list(self._jobs.values()))
+
+    def __getitem__(self, number: int) -> OpenJob:
+        return self._jobs[number]
+
+    def get(self, number: int) -> OpenJob | None:
+        """Return a job; None where it has ended."""
+        return self._jobs.get(number)
+
+    def add(self, job: OpenJob) -> None:
+        """Add a job that begins to wait for a connection."""
+        self._jobs[job.number] = job
+        job.ledger.open_jobs.add(job.number)
+
+    def forget(self, job: OpenJob) -> None:
+        """Drop a job that has ended. Idempotent."""
+        self._jobs.pop(job.number, None)
+        job.ledger.open_jobs.discard(job.number)
+
+    def of(self, ledger: Ledger) -> list[OpenJob]:
+        """Return the open jobs of an item, without its look-ups."""
+        return [self._jobs[number] for number in ledger.open_jobs if number in self._jobs]
+
+    def only_waits(self, ledger: Ledger) -> bool:
+        """Whether all that is open of an item are jobs that wait for a connection."""
+        waiting = [job for job in self.of(ledger) if job.connection is None]
+        return len(waiting) == len(ledger.open_jobs)
+
+    def on_connection(self, number: int) -> list[int]:
+        """Return the numbers of the jobs that a connection has."""
+        return [each for each, job in self._jobs.items() if job.connection == number]
+
+    def in_transmission(self) -> dict[int, OpenJob]:
+        """Return of each connection the job that it transmits, or that comes first when it opens:
+        found once for all, because there may be thousands of jobs."""
+        first: dict[int, OpenJob] = {}
+        for job in sorted(self._jobs.values(), key=lambda each: each.place):
+            if job.connection is not None:
+                first.setdefault(job.connection, job)
+        return first
