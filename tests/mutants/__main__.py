@@ -107,6 +107,8 @@ class Draw:
         pytest.main([*options, "-p", "no:cacheprovider", *tests], [collected])
         if collected.error is not None:
             raise collected.error
+        if len(self.found) < len(self._at_import) + len(self._in_functions):
+            raise SystemExit("mutants: the tests cannot be collected")
 
     def _judge(
         self,
@@ -142,15 +144,15 @@ def report(room: str, seed: int, found: Mapping[Fault, Judged], unsound: set[str
 
 
 def _pool(folders: Sequence[Path], at: str) -> list[Fault]:
-    """Return the faults of a room, or those of one line."""
-    wanted, _, line = at.rpartition(":")
+    """Return the faults of a room, of one module, or of one line."""
+    wanted, _, line = at.partition(":")
     return [
         fault
         for folder in folders
         for path in sorted(folder.rglob("*.py"))
         if (name := str(path.relative_to(CODE))) == wanted or not at
         for fault in faults_in(name, path.read_text())
-        if not at or fault.line == int(line)
+        if not line or fault.line == int(line)
     ]
 
 
@@ -166,7 +168,9 @@ def main() -> int:
     parser.add_argument("room", choices=sorted(ROOMS))
     parser.add_argument("--count", type=int, default=60, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--at", default="", help="draw only here: postroad/domain/mail.py:113")
+    parser.add_argument(
+        "--at", default="", help="draw only here: postroad/domain/mail.py, or :113 of it"
+    )
     parser.add_argument("--again", action="store_true", help="with the coverage of the run before")
     parser.add_argument("--tests", nargs="+", help="files of tests, instead of the room's")
     parser.add_argument(
