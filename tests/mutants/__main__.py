@@ -98,10 +98,8 @@ class Draw:
         """Judge all. The faults that need the code not to be imported yet come first."""
         workbench = Workbench(folder / "workbench", self._known.seconds)
         self._judge(workbench, self._at_import, importing)
-        collected = CollectedTests(
-            folder, CODE, {each.path for each in self._in_functions}, self._known.seconds,
-            lambda: self._judge(collected, self._in_functions, executing),
-        )  # fmt: skip
+        paths = {each.path for each in self._in_functions}
+        collected = CollectedTests(folder, CODE, paths, self._known.seconds, self._judge_functions)
         # The libraries are imported before pytest could rewrite their assertions.
         options = ["-q", "-s", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
         pytest.main([*options, "-p", "no:cacheprovider", *tests], [collected])
@@ -109,6 +107,9 @@ class Draw:
             raise collected.error
         if len(self.found) < len(self._at_import) + len(self._in_functions):
             raise SystemExit("mutants: the tests cannot be collected")
+
+    def _judge_functions(self, judge: Judge) -> None:
+        self._judge(judge, self._in_functions, executing)
 
     def _judge(
         self,
@@ -123,10 +124,12 @@ class Draw:
         self.unsound |= judge.unsound
 
     def _runs_at_import(self, fault: Fault) -> bool:
-        return (
-            fault.line in self._known.at_import.get(fault.path, ())
-            or changed_functions(CODE / fault.path, fault) is None
-        )
+        """Whether a fault has no effect on tests that were collected without it. A function that
+        runs at import, and in tests, has the fault only in these."""
+        if changed_functions(CODE / fault.path, fault) is None:
+            return True
+        tests = self._known.lines.get(fault.path, {}).get(str(fault.line))
+        return not tests and fault.line in self._known.at_import.get(fault.path, ())
 
 
 def report(room: str, seed: int, found: Mapping[Fault, Judged], unsound: set[str]) -> str:

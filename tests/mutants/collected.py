@@ -18,8 +18,8 @@ from mutants.outcome import Notes, Outcome
 
 
 class CollectedTests(Judge):
-    """A pytest plugin that calls `judge_all` instead of running the tests. `paths`: of the modules
-    below `code` that get faults."""
+    """A pytest plugin that calls `judge_all` with itself instead of running the tests. `paths`: of
+    the modules below `code` that get faults."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class CollectedTests(Judge):
         code: Path,
         paths: Iterable[str],
         seconds: Mapping[str, float],
-        judge_all: Callable[[], None],
+        judge_all: Callable[[Judge], None],
     ) -> None:
         super().__init__(folder, seconds)
         self._code = code
@@ -46,7 +46,7 @@ class CollectedTests(Judge):
         gc.collect()
         gc.freeze()  # else a collection in a fork would copy all that it looks at
         try:
-            self._judge_all()
+            self._judge_all(self)
         except Exception as error:
             self.error = error
         return True

@@ -40,7 +40,7 @@ def judge_all(judge):
 if sys.argv[1] == "workbench":
     judge_all(Workbench(folder / "bench", {}))
 else:
-    judge = CollectedTests(folder, ROOT / "operator", [path], {}, lambda: judge_all(judge))
+    judge = CollectedTests(folder, ROOT / "operator", [path], {}, judge_all)
     pytest.main(["-qq", "-s", "-p", "no:cacheprovider", *sys.argv[4:]], [judge])
     if judge.error:
         raise judge.error
