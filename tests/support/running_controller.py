@@ -149,9 +149,9 @@ class RunningController:
             self._index(kind, happened, body)
             with contextlib.suppress(Exception):
                 handle = (
-                    partial(self.controller.on_event, kind)
+                    partial(self.controller.causes.on_event, kind)
                     if kind in OWN
-                    else self.controller.on_child_event
+                    else self.controller.causes.on_child_event
                 )
                 handle(body, gone=happened == "DELETED", routine=False)
 

@@ -1,51 +1,46 @@
-"""One level-based loop for all resources: which to reconcile, and when again.
+"""One loop for all resources: reconciles what `causes` made due, and decides when again.
 
-Events of the watches only name the object; each reconcile reads its state anew, and finds out from
-facts how much is to do (`scope`).
+Each reconcile reads the state of its resource anew, and finds out from facts how much is to do
+(`scope`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
 from postroad.controller.actions import read, reconciling
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import count_error
+from postroad.controller.causes import Causes
 from postroad.controller.claims import adopted_by
 from postroad.controller.classes import OperatorClass, pipeline_role
 from postroad.controller.cluster_facts import ClusterFacts, secrets_of
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.cluster_spec import DEFAULT_CLASS, pace_of
 from postroad.controller.clusters import Clusters
-from postroad.controller.confirmation import answers
 from postroad.controller.connections import Connect, Connections
 from postroad.controller.deletion import Deletion, retained
 from postroad.controller.engines import Engines
 from postroad.controller.figures import Turns
-from postroad.controller.finalizers import has_finalizer
 from postroad.controller.keeping import is_left
 from postroad.controller.leftovers import Leftovers
-from postroad.controller.queue_resource import PipelineProgram, asks_to_rotate, cluster_of
+from postroad.controller.queue_resource import PipelineProgram, cluster_of
 from postroad.controller.queues import Queues
 from postroad.controller.remembered_reads import RememberedReads
 from postroad.controller.scope import LastCheck, LastReconcile
 from postroad.controller.status_writer import StatusWriter
 from postroad.controller.upgrades import Upgrades
-from postroad.controller.watched import OWN, Indexes, key_of, owner_of
+from postroad.controller.watched import Indexes, key_of
 from postroad.controller.watched_kubernetes import WatchedKubernetes
 from postroad.controller.workqueue import Urgency, Workqueue
 from postroad.errors import KubernetesConflict, KubernetesRefused, PostroadError
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.kubernetes import Kind, Kubernetes, Object
+from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.telemetry import metrics
-
-Fingerprint = tuple[tuple[object, ...], tuple[object, ...]]
-"""Of the spec; of what else changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +128,10 @@ class Controller:
         )
         self._health = ClusterHealth(watched, self._clusters, status_writer, clock, self._upgrades)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
+        self.causes = Causes(watched, self.indexes, self._work)
         self._last: dict[Key, LastReconcile] = {}
         self._checked: dict[str, LastCheck] = {}
-        self._fingerprints: dict[Key, Fingerprint] = {}
         self._uids: dict[Key, str] = {}
-        self._deleted: dict[Key, Object] = {}
 
     async def run(self, tasks: int) -> None:
         """Reconcile with so many tasks until cancelled."""
@@ -150,17 +144,11 @@ class Controller:
             metrics.end_samples()
 
     async def _find_missed_deletions(self) -> None:
-        """Handle the deletions that fell into an interruption of a watch: Kopf lists the objects
-        that are left, and keeps the others in its indexes."""
         while True:
             await self._clock.sleep(self._intervals.full)
             self._reads.forget_old()
             with suppress(PostroadError):
-                for kind, body in await self._api.missed_deletions():
-                    if kind in OWN:
-                        self.on_event(kind, body, gone=True, routine=False)
-                    else:
-                        self.on_child_event(body, gone=True, routine=False)
+                await self.causes.find_missed_deletions()
 
     async def finish(self) -> None:
         """Begin nothing more; return when what is under way has ended."""
@@ -180,35 +168,6 @@ class Controller:
         metrics.RESOURCE_CONDITIONS.samples = states.conditions
         metrics.QUEUE_MAILS.samples = states.mails
         metrics.PIPELINE_JOBS.samples = states.jobs
-
-    # Events of the watches
-
-    def on_event(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
-        """Queue a MailQueue or QueueCluster that was added, changed or deleted. `routine`: it was
-        there when the watch began."""
-        self._api.notice(body, gone=gone)
-        key = key_of(body)
-        before = self._fingerprints.pop(key, None)
-        if gone:
-            self._deleted[key] = body
-        else:
-            self._fingerprints[key] = now = fingerprint_of(body)
-            if before == now:
-                return  # only the status changed, which the operator itself writes
-        self._work.add(key, Urgency.ROUTINE if routine else Urgency.CHANGE)
-        if kind is MAIL_QUEUE:
-            self._work.add(cluster_of(body), Urgency.ROUTINE)
-        elif gone or before is None or before[0] != now[0]:
-            for user in self.indexes.users_of(key):
-                self._work.add(user.key, Urgency.ROUTINE)
-
-    def on_child_event(self, body: Object, *, gone: bool, routine: bool) -> None:
-        """Queue the owner of a child that was changed or deleted. `routine`: it was there when the
-        watch began."""
-        self._api.notice(body, gone=gone)
-        owner = owner_of(body)
-        if owner is not None and not routine:
-            self._work.add(owner, Urgency.CHILD)
 
     # Reconciles
 
@@ -237,11 +196,11 @@ class Controller:
             return await self._reconcile(key)
 
     async def _reconcile(self, key: Key) -> timedelta | None:
-        deleted = self._deleted.get(key)
+        deleted = self.causes.deleted.get(key)
         if deleted is not None:
             if await self._class.has(deleted):
                 await self._status_writer.require_announced(deleted, retained(deleted))
-            del self._deleted[key]
+            del self.causes.deleted[key]
         kind = MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
         found = await self._api.get(kind, key.namespace, key.name)
         if found is None and kind is QUEUE_CLUSTER and (gone := self._uids.get(key)):
@@ -342,7 +301,7 @@ class Controller:
         self._upgrades.end(key)
         self._wake_waiting(key)
         if uid is None:
-            self._fingerprints.pop(key, None)
+            self.causes.forget(key)
             self._turns.forget(key)
 
     def _wake_waiting(self, gone: Key) -> None:
@@ -366,16 +325,3 @@ class Controller:
 def namespaces_of(queues: Sequence[Object]) -> set[str]:
     """Return the namespaces of MailQueues."""
     return {each["metadata"]["namespace"] for each in queues}
-
-
-def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:
-    """Return what changes of a resource when anything but its status does: the spec, whether it is
-    being deleted or held, what confirms its deletion, what asks for another user, and which claim
-    it may take over. The operator writes the status, so its own write must not start a reconcile.
-    """
-    metadata = body["metadata"]
-    asked = answers(body), asks_to_rotate(body), adopted_by(body)
-    return (
-        (metadata["uid"], metadata.get("generation")),
-        (metadata.get("deletionTimestamp"), has_finalizer(body), asked),
-    )

@@ -68,7 +68,7 @@ async def watch(
 def registry_of(controller: Controller, api: ApiServer) -> kopf.OperatorRegistry:
     """Return the handlers, which queue what the watches bring, and the indexes."""
     registry = kopf.OperatorRegistry()
-    on_event, on_child_event = controller.on_event, controller.on_child_event
+    on_event, on_child_event = controller.causes.on_event, controller.causes.on_child_event
 
     def watch_own(kind: Kind) -> None:
         @kopf.index(GROUP, VERSION, kind.plural, id="objects", registry=registry)
