@@ -9,8 +9,9 @@ What it writes, and nothing else:
 - `limits`: both at the first slice; and the configuration history of a new queue.
 - the bucket, only by `write_bytes`: `OBJECT_BYTES` for each mail.
 - `deleted_mails`, only by `mark_half`: a delivery mark for every other row of every slice.
+- messages, only by `write_messages`: one for each mail, in a delay queue.
 
-No messages: nothing that is measured over such a queue asks the broker. The same mails come out for
+The same mails come out for
 the same name, so that they are not kept in memory between the steps.
 """
 
@@ -32,13 +33,16 @@ from bench.queue_setup import BenchServers
 from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.rabbitmq.topology import DELAYS, delay_key
 from postroad.configuration.store import configured
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.entries import Entry
 from postroad.domain.identifiers import id_at
 from postroad.domain.mail import Envelope
 from postroad.domain.names import QueueName
+from postroad.domain.references import Reference
 from postroad.domain.slices import Partition, place, slice_of
+from postroad.domain.wire import encode
 from postroad.ports.view import ClosedSlice
 
 T = TypeVar("T")
@@ -52,6 +56,7 @@ OBJECT_BYTES = 1000
 BATCH = 50
 """Rows a request."""
 AT_ONCE = 32
+MESSAGES_AT_ONCE = 500
 
 
 @dataclass(frozen=True)
@@ -96,6 +101,20 @@ class Bulk:
         """Write an object for each mail."""
         body = b"x" * OBJECT_BYTES
         await _all(self._entries(), lambda entry: self.store.put(entry.blob_key, body))
+
+    async def write_messages(self, delay_seconds: int) -> None:
+        """Publish a message about each mail that becomes due after a step of the delay queues. The
+        queues of the broker must exist."""
+        broker = await self.where.bare_rabbitmq()
+        key = delay_key(delay_seconds, self.name)
+
+        async def publish(entry: Entry) -> None:
+            await broker.publish(DELAYS, key, encode(Reference.to(entry, claim=False)))
+
+        try:
+            await _all(self._entries(), publish, MESSAGES_AT_ONCE)
+        finally:
+            await broker.close()
 
     async def mark_half(self) -> None:
         """End every other mail."""
@@ -168,11 +187,13 @@ async def bulk(where: BenchServers, name: QueueName, mails: int) -> AsyncIterato
         await view.close()
 
 
-async def _all(items: Iterator[T], work: Callable[[T], Awaitable[None]]) -> None:
+async def _all(
+    items: Iterator[T], work: Callable[[T], Awaitable[None]], at_once: int = AT_ONCE
+) -> None:
     async def worker() -> None:
         for each in items:
             await work(each)
 
     async with asyncio.TaskGroup() as workers:
-        for _ in range(AT_ONCE):
+        for _ in range(at_once):
             workers.create_task(worker())

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from unittest import mock
 
-from bench.bulk import BUCKETS, bulk
+from bench.bulk import BUCKETS, Bulk, bulk
 from bench.operator_process import operator_on
 from bench.operator_setup import THREE, Site, fresh_site
 from bench.operator_watch import watching
@@ -99,19 +99,26 @@ async def measure() -> list[Result]:
 async def fill(site: Site, name: QueueName, mails: int, *, with_bytes: bool) -> None:
     """Write a long queue before its MailQueue is applied, which then takes it over."""
     began = time.monotonic()
+    async with bulk_on(site, name, mails) as filled:
+        await filled.where.servers.blobs(filled.where.bucket).create()
+        await filled.write_rows()
+        if with_bytes:
+            await filled.write_bytes()
+    seconds = time.monotonic() - began
+    print(f"{mails} mails of {name} written in {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+@asynccontextmanager
+async def bulk_on(site: Site, name: QueueName, mails: int) -> AsyncIterator[Bulk]:
+    """Yield what loads a long queue of a site, with a bucket of its own."""
     given = {**site.variables, "POSTROAD_S3_BUCKET": name.bucket("postroad-")}
     settings = from_environment(given)
     servers = ClusterServers(settings)
     try:
-        await servers.blobs(name.bucket("postroad-")).create()
-        async with bulk(BenchServers(settings, servers), name, mails) as filled:
-            await filled.write_rows()
-            if with_bytes:
-                await filled.write_bytes()
+        async with bulk(BenchServers(settings, servers), name, mails) as loading:
+            yield loading
     finally:
         await servers.close()
-    seconds = time.monotonic() - began
-    print(f"{mails} mails of {name} written in {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 async def _measured(site: Site, going: QueueName, neighbour: QueueName) -> list[Result]:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from bench import (
     operator_deletion,
     operator_leaders,
+    operator_namespace,
     operator_newcomer,
     operator_rotation,
     operator_scale,
@@ -32,6 +33,7 @@ CASES: dict[str, Callable[[], Awaitable[list[Result]]]] = {
     "deletion": operator_deletion.measure,
     "rotation": operator_rotation.measure,
     "leaders": operator_leaders.measure,
+    "namespace": operator_namespace.measure,
     "waiting": operator_waiting.measure,
 }
 

@@ -2,7 +2,7 @@
 table has one id.
 
 Two hosts that create a table in the same moment may give it two ids, after which rows are lost.
-There are `ROUNDS` rounds, each with a keyspace and `QUEUES` queues of its own. Then, in `ROUNDS`
+There are `ROUNDS` rounds, each with a keyspace and `QUEUES` queues of its own. Then, in `RACES`
 keyspaces, two clients create tables at the same moment, one at each node: what the operator must
 not do. Needs root.
 """
@@ -33,6 +33,7 @@ from stack.progress import Progress
 
 ROUNDS = int(os.environ.get("ROUNDS", "50"))
 QUEUES = int(os.environ.get("QUEUES", "20"))
+RACES = int(os.environ.get("RACES", "5"))
 TABLES = 8
 READY_SECONDS, AGREED_SECONDS, STATEMENT_SECONDS = 300.0, 60.0, 60.0
 PEER = "two clients at once"
@@ -49,8 +50,8 @@ async def measure() -> list[Result]:
     case = f"{ROUNDS} rounds of {QUEUES} queues"
     p50, longest = percentile(seconds, 0.5), max(seconds)
     return [
-        compared("tables with two ids", case, "tables", [float(len(doubled))], PEER,
-                 [float(raced)], less_is_better=True),
+        compared("tables with two ids", case, "tables", [float(len(doubled))],
+                 f"{PEER}, {RACES} rounds", [float(raced)], less_is_better=True),
         compared("until all are ready, at most", case, "s", [longest], "the median", [p50],
                  less_is_better=True),
     ]  # fmt: skip
@@ -173,7 +174,7 @@ def _races(cluster: Cluster) -> int:
     """Return how many tables have two ids after all races. The first error of the driver or the
     nodes, whose schemas the races spoil, ends them."""
     doubled = 0
-    for number in range(ROUNDS):
+    for number in range(RACES):
         try:
             doubled += _raced(cluster, f"raced_{number}")
         except (OSError, CqlError, BrokenBarrierError) as error:

@@ -1,24 +1,26 @@
 """An intake while `WAITING` mails wait, as after hours with the next hop down: whether it is ready
 and accepts mail, and how long its probes take.
 
-The mails are rows of Cassandra, without messages and bytes, which no probe and no intake asks for.
-Both the intake and the operator that counts them run.
+The mails are rows of Cassandra and messages in a delay queue of RabbitMQ, without bytes, which no
+probe and no intake asks for. Both the intake and the operator that counts them run.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from unittest import mock
 
-from bench.operator_deletion import fill
+from bench.operator_deletion import bulk_on, fill
 from bench.operator_process import operator_on
 from bench.operator_rotation import RATE, Submitted
 from bench.operator_setup import THREE, Site, fresh_site
 from bench.operator_watch import watching
 from bench.results import Result, compared, percentile
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.domain.delay_queues import DELAY_SECONDS
 from postroad.domain.names import QueueName
 from stack.processes import MARKER
 from support.programs import READY, Program
@@ -45,9 +47,21 @@ async def measure() -> list[Result]:
             await site.api.create(MAIL_QUEUE, wanted)
             async with watching(site.api, site.namespace) as watch:
                 await watch.until_ready([name.name], READY_SECONDS)
+                await _put_off(site, name)
                 results = await _probed(site, name)
                 assert watch.losses == [], watch.losses
                 return results
+
+
+async def _put_off(site: Site, name: QueueName) -> None:
+    """Publish the messages of the mails, due when all is over."""
+    began = time.monotonic()
+    async with bulk_on(site, name, WAITING) as waiting:
+        await waiting.write_messages(DELAY_SECONDS[-1])
+        depths = await waiting.where.servers.broker(name).depths()
+    assert depths.delayed == WAITING, depths
+    seconds = time.monotonic() - began
+    print(f"{WAITING} messages published in {seconds:.0f} s", file=sys.stderr, flush=True)
 
 
 async def _probed(site: Site, name: QueueName) -> list[Result]:

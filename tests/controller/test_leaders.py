@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from support.leader_rounds import leader_rounds
+from support.leader_rounds import TAKEOVER_SECONDS, leader_rounds
 
 ROUNDS = int(os.environ.get("POSTROAD_LEADER_ROUNDS", "1"))
 
@@ -27,4 +27,5 @@ async def test_another_operator_takes_over_and_the_former_has_no_effect(
             await rounds.after(fault)
 
     rounds.check()
+    assert max(rounds.takeovers) < TAKEOVER_SECONDS, rounds.takeovers
     print(f"{fault}: takeovers {[round(each, 1) for each in rounds.takeovers]} s")

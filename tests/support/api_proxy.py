@@ -1,5 +1,5 @@
-"""A proxy between one client and an API server: it has each write with its time, and can cut the
-client off."""
+"""A proxy between one client and an API server: it has each effect with its time, and can cut
+the client off."""
 
 from __future__ import annotations
 
@@ -26,10 +26,6 @@ class ForwardedWrite(NamedTuple):
     method: str
     path: str
 
-    @property
-    def is_renewal(self) -> bool:
-        return "/leases" in self.path
-
 
 class ApiProxy:
     """Forwards requests as the user of `api`. `url` is where it listens."""
@@ -40,12 +36,8 @@ class ApiProxy:
         self._open: set[asyncio.Transport] = set()
         self._is_cut = False
         self.url = ""
-        self.writes: list[ForwardedWrite] = []
-
-    @property
-    def effects(self) -> list[ForwardedWrite]:
-        """The writes but those of the Lease."""
-        return [each for each in self.writes if not each.is_renewal]
+        self.effects: list[ForwardedWrite] = []
+        """The writes but those of the Lease, the newest last."""
 
     def cut(self) -> None:
         """Let nothing through any more, in either direction."""
@@ -62,8 +54,8 @@ class ApiProxy:
         if self._is_cut:
             transport.abort()
             await asyncio.Event().wait()  # until the server notices that the client is gone
-        if is_write(request.method, request.path):
-            self.writes.append(ForwardedWrite(time.monotonic(), request.method, request.path))
+        if is_write(request.method, request.path) and "/leases" not in request.path:
+            self.effects.append(ForwardedWrite(time.monotonic(), request.method, request.path))
         self._open.add(transport)
         try:
             return await self._forwarded(request, body)

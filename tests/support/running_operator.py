@@ -244,6 +244,11 @@ class Running:
         """Wait until a resource is ready."""
         await self.until(lambda found: found["Ready"]["status"] == "True", name, kind)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread is not None and self._thread.is_alive()
+
     def obstacle(self) -> str:
         """Return why the operator is not ready, nothing when it is."""
         if self._program is None:
