@@ -81,6 +81,7 @@ async def _fill(site: Site, watch: ReadyWatch, other: Stack) -> None:
     await apply_queues(site, names(COUNT, site), workers=workers())
     everything = [each.name for each in (*frozen, *names(COUNT, site))]
     await watch.until_ready(everything, patience(len(everything)))
+    print(f"{len(everything)} queues are ready", file=sys.stderr, flush=True)
 
 
 async def _newcomers(
