@@ -189,7 +189,7 @@ async def test_cassandra_refuses_another_keyspace_and_each_change_of_the_schema(
         session = Session(access)
         for each in statements:
             try:
-                await session.run(each.replace("TABLE", table) if ".TABLE" in each else each)
+                await session.run(each.replace(".TABLE", f".{table}"))
             except ServerError as error:
                 if "permission" in error.explain():
                     continue
