@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.s3 import objects, store
+from postroad.adapters.s3 import clients, objects, store
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
@@ -37,7 +37,8 @@ async def blobs(server: SlowStore) -> AsyncIterator[S3Blobs]:
 @pytest.fixture
 def short_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorter than an upload takes in these tests; obstore counts whole seconds."""
-    monkeypatch.setattr(objects, "SILENCE", timedelta(seconds=1))
+    for module in (clients, objects):
+        monkeypatch.setattr(module, "SILENCE", timedelta(seconds=1))
     monkeypatch.setattr(store, "CONNECT_SECONDS", 0.3)
     monkeypatch.setattr(store, "READ_SECONDS", 0.3)
 
@@ -72,7 +73,7 @@ async def test_an_upload_that_is_stuck_fails(
 
 
 def test_the_timeout_grows_with_the_size() -> None:
-    assert objects.timeout_of(0) == 2 * objects.SILENCE
+    assert objects.timeout_of(0) == 2 * clients.SILENCE
     assert objects.timeout_of(objects.SLOWEST) - objects.timeout_of(0) == timedelta(seconds=1)
 
 

@@ -18,6 +18,7 @@ from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
 from postroad.adapters.s3 import objects, store
 from postroad.adapters.s3.access import Access
+from postroad.adapters.s3.clients import Clients
 from postroad.adapters.s3.codes import error_of
 from postroad.adapters.s3.objects import Objects
 from postroad.adapters.s3.store import OPEN_BUCKETS, Store
@@ -30,6 +31,7 @@ from postroad.errors import (
     TlsRefused,
 )
 from support.certificates import Certificates
+from support.s3 import slow_store
 
 OWN = Access("http://127.0.0.1:1", "eu-west-1", "key", "secret")
 AWS = Access(None, "eu-west-1")
@@ -47,8 +49,8 @@ def test_the_keys_are_given_where_they_are_known_and_are_in_no_repr() -> None:
 
 
 def drivers(access: Access) -> dict[str, Any]:
-    made = Objects(access, "bucket")
-    return {"reading": made._reading, "writing": made._writing, "singly": made._singly}
+    made = Clients(access, "bucket")
+    return {"reading": made.reading, "writing": made.writing, "deleting": made.deleting}
 
 
 def test_reads_end_with_the_stores_silence_and_uploads_with_the_transfer() -> None:
@@ -70,7 +72,7 @@ def test_one_deletion_is_no_batch_of_one() -> None:
     found = drivers(OWN)
 
     disabled = {name: each.config.get("disable_bulk_delete") for name, each in found.items()}
-    assert disabled["singly"] == "true"
+    assert disabled["deleting"] == "true"
     assert "true" not in (disabled["reading"], disabled["writing"])
 
 
@@ -144,6 +146,42 @@ async def test_the_buckets_that_were_used_last_have_clients(made: Store) -> None
 
     assert made.objects("first") is first
     assert made.objects("second") is not second
+
+
+async def test_all_buckets_at_an_endpoint_have_the_same_clients() -> None:
+    """Opening them takes an operator of a thousand buckets longer than the requests."""
+    async with slow_store() as server:
+        made = Store(Access(f"{server.endpoint}/", "us-east-1", "key", "secret"))
+        for bucket in ("one", "other"):
+            found = made.objects(bucket)
+            await found.put("mail.a/b c+d", b"x")
+            await found.get("mail.a/b c+d")
+            await found.delete("mail.a/b c+d")
+        assert made.objects("one")._clients is made.objects("other")._clients
+
+    assert server.requests == [
+        (verb, f"/{bucket}/mail.a/b%20c%2Bd")
+        for bucket in ("one", "other")
+        for verb in ("PUT", "GET", "DELETE")
+    ]
+
+
+async def test_one_request_for_many_deletions_goes_to_the_bucket() -> None:
+    async with slow_store() as server:
+        server.refusals["POST"] = (405, b"<Error><Code>MethodNotAllowed</Code></Error>")
+        made = Store(Access(server.endpoint, "us-east-1", "key", "secret"))
+
+        assert await made.objects("one").delete_together(["a", "b"]) == [None, None]
+
+    assert server.requests[0] == ("POST", "/one?delete")
+    assert set(server.requests[1:]) == {("DELETE", "/one/a"), ("DELETE", "/one/b")}
+
+
+async def test_a_bucket_of_aws_has_clients_of_its_own() -> None:
+    made = Store(AWS)
+
+    assert made.objects("one")._clients.reading.config["bucket"] == "one"
+    assert made.objects("other")._clients.reading.config["bucket"] == "other"
 
 
 async def test_a_closed_store_takes_no_requests(made: Store) -> None:

@@ -37,7 +37,7 @@ class Access:
         """obstore's parameters for the store and the user; those without a value it finds as AWS's
         own tools do."""
         given = {
-            "endpoint": self.endpoint,
+            "endpoint": self.endpoint and self.endpoint.rstrip("/"),
             "access_key_id": self.access_key,
             "secret_access_key": self.secret_key,
             "credential_provider": None if self.login_folder is None else self._renewed,

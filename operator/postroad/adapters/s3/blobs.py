@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from postroad.adapters.s3 import buckets, emptying
-from postroad.adapters.s3.objects import SILENCE, Objects
+from postroad.adapters.s3.clients import SILENCE
+from postroad.adapters.s3.objects import Objects
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import upload
 from postroad.batching import Batcher

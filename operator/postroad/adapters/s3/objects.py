@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
-from functools import cached_property
 from typing import Literal
 
 import obstore
@@ -20,21 +19,15 @@ from obstore.exceptions import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from obstore.store import S3Store
 
 from postroad.adapters.s3.access import Access
+from postroad.adapters.s3.clients import SILENCE, Clients
 from postroad.adapters.s3.codes import LATER, error_of
 from postroad.errors import BlobMissing, CredentialsRefused, PostroadError
 from postroad.ports.servers import Guard
-from postroad.tls import authorities, refusal
+from postroad.tls import refusal
 
 CHUNK_BYTES = 1 << 20
-
-SILENCE = timedelta(seconds=8)
-"""How long a store may send nothing before it counts as away."""
-
-TRANSFER = timedelta(minutes=10)
-"""How long one transfer may take while octets arrive."""
 
 SLOWEST = 32 << 10
 """Bytes a second. A slower upload counts as stuck."""
@@ -62,29 +55,22 @@ def timeout_of(size_bytes: int) -> timedelta:
 
 
 class Objects:
-    """The objects of one bucket. Safe to use concurrently. `guard` is asked before each write."""
+    """The objects of one bucket. Safe to use concurrently. `guard` is asked before each write.
+    `shared`: the clients of all buckets; None: the bucket has its own."""
 
-    def __init__(self, access: Access, bucket: str, guard: Guard | None = None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        bucket: str,
+        guard: Guard | None = None,
+        shared: Clients | None = None,
+    ) -> None:
         """Open nothing yet. Raises: TlsRefused."""
-        self._access, self._bucket = access, bucket
+        self._own = Clients(access, bucket)
+        self._clients = shared or self._own
+        self._start = f"{bucket}/" if shared else ""
         self._guard = guard or _no_guard
         self._deletes_many = True
-        if access.ca_file is not None:
-            authorities(access.ca_file)
-
-    @cached_property
-    def _reading(self) -> S3Store:
-        return _opened(self._access, self._bucket, {"read_timeout": SILENCE})
-
-    @cached_property
-    def _writing(self) -> S3Store:
-        return _opened(self._access, self._bucket, {})
-
-    @cached_property
-    def _singly(self) -> S3Store:
-        """Else obstore sends DeleteObjects for a single deletion too, which some stores lack."""
-        options = {"read_timeout": SILENCE}
-        return _opened(self._access, self._bucket, options, disable_bulk_delete=True)
 
     async def put(self, key: str, body: bytes) -> None:
         """Store one object in one request. Raises: BlobsError, CredentialsRefused."""
@@ -110,7 +96,11 @@ class Objects:
                 self._guard()
                 try:
                     await obstore.put_async(
-                        self._writing, key, body, mode=mode, use_multipart=False
+                        self._clients.writing,
+                        self._start + key,
+                        body,
+                        mode=mode,
+                        use_multipart=False,
                     )
                 except AlreadyExistsError as error:
                     if last or not _is_conflict(error):
@@ -121,7 +111,7 @@ class Objects:
     async def get(self, key: str) -> bytes:
         """Return the whole object. Errors as `put`, and BlobMissing."""
         try:
-            answer = await obstore.get_async(self._reading, key)
+            answer = await obstore.get_async(self._clients.reading, self._start + key)
             return bytes(await answer.bytes_async())
         except FAILURES as error:
             raise translated(error) from error
@@ -129,7 +119,7 @@ class Objects:
     async def stream(self, key: str) -> AsyncIterator[bytes]:
         """Yield the object in chunks of at most CHUNK_BYTES. Errors as `get`."""
         try:
-            answer = await obstore.get_async(self._reading, key)
+            answer = await obstore.get_async(self._clients.reading, self._start + key)
             async for chunk in answer.stream(min_chunk_size=CHUNK_BYTES // 4):
                 whole = bytes(chunk)
                 for start in range(0, len(whole), CHUNK_BYTES):
@@ -141,7 +131,7 @@ class Objects:
         """Delete an object. Idempotent. Errors as `put`."""
         self._guard()
         try:
-            await obstore.delete_async(self._singly, key)
+            await obstore.delete_async(self._clients.deleting, self._start + key)
         except FAILURES as error:
             failed = translated(error)
             if not isinstance(failed, BlobMissing):
@@ -154,7 +144,7 @@ class Objects:
         if self._deletes_many:
             self._guard()
             try:
-                await obstore.delete_async(self._reading, list(keys))
+                await obstore.delete_async(self._own.reading, list(keys))
             except FAILURES as error:
                 if _is_later(error):
                     raise translated(error) from error
@@ -179,32 +169,6 @@ class Objects:
 
 def _no_guard() -> None:
     """Let every request out."""
-
-
-def _opened(
-    access: Access,
-    bucket: str,
-    timeouts: Mapping[str, object],
-    *,
-    disable_bulk_delete: bool = False,
-) -> S3Store:
-    options: dict[str, object] = {
-        "connect_timeout": timedelta(seconds=3),
-        "timeout": TRANSFER,
-        **timeouts,
-        "allow_http": (access.endpoint or "").startswith("http://"),
-    }
-    if access.ca_file is not None:
-        options["root_certificate"] = authorities(access.ca_file)
-    return S3Store(
-        bucket,
-        region=access.region,
-        client_options=options,  # type: ignore[arg-type]
-        retry_config={"max_retries": 1, "retry_timeout": 2 * SILENCE},
-        virtual_hosted_style_request=access.endpoint is None,
-        disable_bulk_delete=disable_bulk_delete,
-        **access.identity,  # type: ignore[arg-type]
-    )
 
 
 def translated(error: Exception) -> PostroadError:

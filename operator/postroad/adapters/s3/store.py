@@ -23,6 +23,7 @@ from botocore.exceptions import (
 )
 
 from postroad.adapters.s3.access import Access
+from postroad.adapters.s3.clients import Clients
 from postroad.adapters.s3.codes import error_of
 from postroad.adapters.s3.objects import Objects
 from postroad.errors import BlobsUnavailable, CredentialsRefused, PostroadError
@@ -38,8 +39,7 @@ THREADS = 32
 CONNECT_SECONDS, READ_SECONDS, ATTEMPTS = 3, 10, 2
 
 OPEN_BUCKETS = 32
-"""Buckets whose clients are kept, the last used ones: up to three for each, of which one has 0.1 MB
-and takes 4 ms of CPU to open. An operator has a thousand buckets, and asks each once in minutes."""
+"""Buckets whose own clients are kept, the last used ones."""
 
 
 class Store:
@@ -51,6 +51,7 @@ class Store:
         self._guard = guard
         self._clients: dict[tuple[timedelta | None, str | None, str | None], S3Client] = {}
         self._objects: dict[str, Objects] = {}
+        self._shared: Clients | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
         self._is_closed = False
 
@@ -65,11 +66,19 @@ class Store:
     def objects(self, bucket: str) -> Objects:
         """Return the objects of a bucket, which share its connections. Ask again for each use: the
         connections of those that are kept elsewhere stay open."""
-        found = self._objects.pop(bucket, None) or Objects(self._access, bucket, self._guard)
+        found = self._objects.pop(bucket, None) or self._opened(bucket)
         self._objects[bucket] = found  # behind those that were used before
         if len(self._objects) > OPEN_BUCKETS:
             del self._objects[next(iter(self._objects))]
         return found
+
+    def _opened(self, bucket: str) -> Objects:
+        """Return the objects of a bucket, by the clients of all buckets where these have one
+        address."""
+        access = self._access
+        if self._shared is None and access.endpoint is not None:
+            self._shared = Clients(access, None)
+        return Objects(access, bucket, self._guard, self._shared)
 
     async def check(self) -> str:
         """Return the name in the store's header `server`, because S3 has no request for a version.
