@@ -35,15 +35,19 @@ THEIRS = {"ID": "theirs", "Status": "Enabled", "Filter": {"Prefix": "x/"}}
 class PlayedStore(Store):
     """A store whose answers are played, in order."""
 
-    def __init__(self, head: int = 200, region: str = "us-east-1") -> None:
+    def __init__(self, head: int | None = 200, region: str = "us-east-1") -> None:
         self._played = boto3.client(
             "s3", region_name=region, aws_access_key_id="a", aws_secret_access_key="b"
         )
         self.answers = Stubber(self._played)
-        if head == 200:
+        if head is not None:
+            self.is_headed(head)
+
+    def is_headed(self, status: int) -> None:
+        if status == 200:
             self.answers.add_response("head_bucket", {}, {"Bucket": "mail"})
         else:
-            self.answers.add_client_error("head_bucket", str(head), http_status_code=head)
+            self.answers.add_client_error("head_bucket", str(status), http_status_code=status)
 
     async def __call__(self, work: Callable[[S3Client], T], timeout: object = None) -> T:
         return work(self._played)
@@ -130,20 +134,37 @@ async def test_a_bucket_that_refuses_a_head_is_of_another_account_where_its_name
     [(["other", "mail"], False), (["mail-of-others"], True), (None, False)],
     ids=["own", "of another account", "the list is denied"],
 )
+@pytest.mark.parametrize("answer", ["BucketAlreadyOwnedByYou", "AccessDenied", "NotImplemented"])
 async def test_a_new_queue_takes_no_bucket_that_a_stranger_opened_to_it(
-    store: PlayedStore, listed: list[str] | None, is_taken: bool
+    answer: str, listed: list[str] | None, *, is_taken: bool
 ) -> None:
+    store = PlayedStore(head=None)
+    store.answers.add_client_error("create_bucket", answer, http_status_code=400)
+    store.is_headed(200)
     if listed is None:
         store.answers.add_client_error("list_buckets", "AccessDenied", http_status_code=403)
     else:
         store.answers.add_response("list_buckets", {"Buckets": [{"Name": e} for e in listed]})
-    if is_taken:
-        with pytest.raises(BlobsRefused, match="another account"):
-            await buckets.create(store, "mail", first=True)
-        return
-    store.shows(OURS)
+    if not is_taken:
+        store.shows(OURS)
 
-    assert await buckets.create(store, "mail", first=True) == ()
+    with store.answers:
+        if is_taken:
+            with pytest.raises(BlobsRefused, match="another account"):
+                await buckets.create(store, "mail", first=True)
+        else:
+            assert await buckets.create(store, "mail", first=True) == ()
+    store.answers.assert_no_pending_responses()
+
+
+async def test_a_new_queue_whose_bucket_has_another_account_is_refused() -> None:
+    store = PlayedStore(head=None)
+    store.answers.add_client_error("create_bucket", "BucketAlreadyExists", http_status_code=409)
+
+    with store.answers, pytest.raises(ClientError) as refused:
+        await buckets.create(store, "mail", first=True)
+
+    assert "taken by another account" in str(translated(refused.value))
 
 
 AGED = {"Expiration": {"Days": 9}, "Status": "Enabled"}
@@ -207,7 +228,7 @@ async def test_a_store_that_refuses_the_rule_is_reported(store: PlayedStore, cod
 async def test_a_missing_bucket_is_made_in_the_region_of_the_store(
     region: str, place: dict[str, object], *, first: bool
 ) -> None:
-    store = PlayedStore(head=404, region=region)
+    store = PlayedStore(head=None if first else 404, region=region)
     store.answers.add_response("create_bucket", {}, {"Bucket": "mail", **place})
     store.shows(OURS)
 
@@ -216,9 +237,16 @@ async def test_a_missing_bucket_is_made_in_the_region_of_the_store(
     store.answers.assert_no_pending_responses()
 
 
-@pytest.mark.parametrize("operation", ["head_bucket", "list_buckets", "get", "put"])
+@pytest.mark.parametrize(
+    "operation", ["head_bucket", "create_bucket", "list_buckets", "get", "put"]
+)
 async def test_an_error_that_says_nothing_of_the_bucket_is_the_callers(operation: str) -> None:
-    store = PlayedStore(head=500 if operation == "head_bucket" else 200)
+    first = operation in ("create_bucket", "list_buckets")
+    store = PlayedStore(head=None)
+    if operation == "list_buckets":
+        store.answers.add_client_error("create_bucket", "AccessDenied", http_status_code=403)
+    if operation != "create_bucket":
+        store.is_headed(500 if operation == "head_bucket" else 200)
     if operation == "put":
         store.shows(THEIRS)
     if operation != "head_bucket":
@@ -226,7 +254,7 @@ async def test_an_error_that_says_nothing_of_the_bucket_is_the_callers(operation
         store.answers.add_client_error(name, "InternalError", http_status_code=500)
 
     with store.answers, pytest.raises(ClientError):
-        await buckets.create(store, "mail", first=operation == "list_buckets")
+        await buckets.create(store, "mail", first=first)
     store.answers.assert_no_pending_responses()
 
 

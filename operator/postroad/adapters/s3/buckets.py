@@ -45,10 +45,11 @@ async def create(
     refuse a bucket that is there and none of the account's own."""
 
     def work(client: S3Client) -> tuple[str, ...]:
-        if not _is_reached(client, bucket):
-            _make(client, bucket)
-        elif first and not _is_own(client, bucket):
-            raise taken()
+        if not (first and _is_made(client, bucket)):
+            if not _is_reached(client, bucket):
+                _make(client, bucket)
+            elif first and not _is_own(client, bucket):
+                raise taken()
         kept = _set_lifecycle(client, bucket)
         limits = () if OURS in [each.get("ID") for each in kept] else (LIFECYCLE_UNSUPPORTED,)
         return (OBJECTS_EXPIRE, *limits) if any(expires(each, prefix) for each in kept) else limits
@@ -116,7 +117,19 @@ def _is_own(client: S3Client, bucket: str) -> bool:
         return True
 
 
-def _make(client: S3Client, bucket: str) -> None:
+def _is_made(client: S3Client, bucket: str) -> bool:
+    """Make a bucket, without the question whether it is there; return false where an account may
+    not make buckets, or has this one."""
+    try:
+        return _make(client, bucket)
+    except ClientError as error:
+        if code_of(error) not in FORBIDDEN | UNSUPPORTED:
+            raise
+        return False
+
+
+def _make(client: S3Client, bucket: str) -> bool:
+    """Make a bucket; return false for one that the account has, which some stores make again."""
     region = client.meta.region_name
     try:
         if region == "us-east-1":
@@ -129,6 +142,8 @@ def _make(client: S3Client, bucket: str) -> None:
     except ClientError as error:
         if code_of(error) != "BucketAlreadyOwnedByYou":  # another process created it
             raise
+        return False
+    return True
 
 
 def _set_lifecycle(client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
