@@ -96,7 +96,8 @@ class ClusterServers:
         if management is None:
             return Checked(version, unknown=("its nodes: the cluster has no managementURL",))
         try:
-            running, queues = await management.nodes(), await management.quorum_queues()
+            found = await self._rabbitmq.survey(management)
+            running, queues = found.running, list(found.queues.values())
             members = too_few_members(queues, running, SAFE_COPIES, self._rabbitmq.name)
             limits = (*dropping(queues), *too_few_nodes(len(running)), *members)
             return Checked(version, limits=limits)

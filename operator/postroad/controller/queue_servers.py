@@ -109,7 +109,7 @@ class QueueServers:
         queue = state.queue
         broker = cluster.servers.broker(queue.name, delivery_limit=queue.spec.broker.delivery_limit)
         missing = state.configured and not await broker.exists()
-        await broker.declare()
+        await broker.declare(first=not state.configured)
         changes = await self._logins.keep(cluster, queue)
         state.report.repairs += changes.repairs
         state.report.switches += changes.switches

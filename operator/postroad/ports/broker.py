@@ -113,11 +113,11 @@ class Broker(Protocol):
         BrokerUnavailable."""
         ...
 
-    async def declare(self) -> None:
+    async def declare(self, *, first: bool = False) -> None:
         """Create the exchanges, the queues and the bindings that are missing, the shared delay
         queues among them, and copies of queues on nodes that joined later, where the broker allows
-        it. Idempotent. Raises: BrokerRefused when one exists with other arguments (the message
-        names them)."""
+        it. `first`: the queues are new, so that no copies are looked for. Idempotent. Raises:
+        BrokerRefused when one exists with other arguments (the message names them)."""
         ...
 
     async def delete(self) -> None:

@@ -129,6 +129,15 @@ async def test_declaring_makes_the_delays_first_and_once(
     assert rabbitmq.done == [*shared, *own, *own]
 
 
+async def test_no_copies_are_looked_for_of_new_queues(
+    rabbitmq: Vhost, broker: RabbitMQBroker
+) -> None:
+    await broker.declare(first=True)
+
+    assert ("declare", OWN) in rabbitmq.done
+    assert ("replicate", OWN) not in rabbitmq.done
+
+
 async def test_delays_that_are_gone_are_declared_again(
     rabbitmq: Vhost, broker: RabbitMQBroker
 ) -> None:
@@ -317,10 +326,16 @@ class Recording:
     def __init__(self) -> None:
         self.calls: list[tuple[object, ...]] = []
         self.named: list[dict[str, Any]] = []
+        self.answered: list[int] = []
+        """The numbers of the requests whose answer was awaited."""
 
-    async def call(self, *values: object, **named: Any) -> Any:
+    async def send(self, *values: object, **named: Any) -> None:
         self.calls.append(values)
         self.named.append(named)
+
+    async def call(self, *values: object, **named: Any) -> Any:
+        self.answered.append(len(self.calls))
+        await self.send(*values, **named)
         return SimpleNamespace(message_count=len(str(values[1])), consumer_count=2)
 
 
@@ -344,6 +359,17 @@ async def test_a_topology_is_declared_in_order_with_its_arguments(channel: Recor
     assert channel.named[3] == {"durable": True, "arguments": dict(OWN.queues[1].arguments)}
     assert OWN.queues[1].arguments["x-delivery-limit"] == 7
     assert OWN.queues[1].arguments["x-dead-letter-routing-key"] == "dead"
+    assert channel.answered == [2, 5], "to the last request about each queue"
+
+
+async def test_an_exchange_without_queues_is_answered_for(channel: Recording) -> None:
+    await topology.declare(cast("Channel", channel), Topology(OWN.exchanges, ()))
+
+    assert channel.answered == [0]
+
+
+async def test_every_declared_queue_has_a_binding_to_be_answered_for() -> None:
+    assert all(each.bindings for each in (*OWN.queues, *topology.SHARED.queues))
 
 
 async def test_queues_are_counted_without_being_made(channel: Recording) -> None:

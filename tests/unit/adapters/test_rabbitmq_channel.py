@@ -104,6 +104,29 @@ async def test_a_request_that_the_driver_cannot_send_fails_and_leaves_nothing(
     assert channel._answers == set()
 
 
+async def test_a_request_that_is_only_sent_awaits_nothing(channel: Channel, driver: Driver) -> None:
+    asked: list[tuple[object, ...]] = []
+
+    await channel.send(lambda name, durable: asked.append((name, durable)), "work", durable=True)
+
+    assert asked == [("work", True)]
+    assert channel._answers == set()
+    driver.lose()
+    with pytest.raises(Unroutable):
+        await channel.send(lambda: asked.append(()))
+    assert len(asked) == 1
+
+
+async def test_a_request_that_is_only_sent_fails_where_the_driver_cannot_send_it(
+    channel: Channel,
+) -> None:
+    def broken() -> None:
+        raise exceptions.ChannelWrongStateError
+
+    with pytest.raises(BrokerUnavailable):
+        await channel.send(broken)
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_request_without_an_answer_names_itself(channel: Channel) -> None:
     def queue_declare(callback: object) -> None: ...

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import cast
 
 import pytest
 
+from postroad.adapters.rabbitmq import vhost as module
 from postroad.adapters.rabbitmq.access import Access
-from postroad.adapters.rabbitmq.connection import RabbitMQConnection
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.topology import DeclaredQueue, Topology
 from postroad.adapters.rabbitmq.vhost import Vhost
@@ -30,6 +31,9 @@ class ThreeNodes:
     async def quorum_queue(self, queue: str) -> QuorumQueue | None:
         self.asked.append(queue)
         return None if queue == GONE else QuorumQueue(queue, self.members, ("a",))
+
+    async def quorum_queues(self) -> list[QuorumQueue]:
+        return [QuorumQueue(WORK, self.members, ("a",))]
 
     async def nodes(self) -> list[str]:
         self.asked_for_nodes = True
@@ -69,6 +73,46 @@ async def test_queues_with_three_copies_need_no_nodes() -> None:
     assert (api.added, api.asked_for_nodes) == ([], False)
 
 
+async def surveyed(api: ThreeNodes) -> Vhost:
+    vhost = vhost_with(api)
+    await vhost.survey(cast("Management", api))
+    api.asked_for_nodes = False
+    return vhost
+
+
+async def test_a_survey_answers_for_the_queues_that_it_has() -> None:
+    api = ThreeNodes(("a", "b", "c"))
+    vhost = await surveyed(api)
+
+    await vhost.replicate(TOPOLOGY)
+
+    assert (api.asked, api.added, api.asked_for_nodes) == ([GONE], [], False)
+
+
+async def test_queues_that_a_survey_found_with_one_copy_get_others_and_are_asked_about_again() -> (
+    None
+):
+    api = ThreeNodes()
+    vhost = await surveyed(api)
+
+    await vhost.replicate(TOPOLOGY)
+    assert (api.asked, api.asked_for_nodes) == ([GONE], False)
+    assert api.added == [(WORK, "b"), (WORK, "c")]
+    await vhost.replicate(TOPOLOGY)
+
+    assert (api.asked, api.asked_for_nodes) == ([GONE, GONE, WORK], True)
+
+
+async def test_an_old_survey_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = ThreeNodes(("a", "b", "c"))
+    vhost = await surveyed(api)
+    monkeypatch.setattr(module, "SURVEYED", timedelta(seconds=-1))
+
+    await vhost.replicate(TOPOLOGY)
+
+    assert api.asked == [GONE, WORK]
+
+
 async def test_copies_that_cannot_be_added_are_no_error() -> None:
     class Refusing(ThreeNodes):
         async def add_member(self, queue: str, node: str) -> None:
@@ -91,26 +135,3 @@ async def test_a_vhost_has_a_management_api_where_one_is_named_and_closes_it() -
     assert api.closed
     with pytest.raises(BrokerUnavailable, match="was closed"):
         await vhost.check()
-
-
-async def test_an_action_has_a_channel_of_its_own_that_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    closed: list[str] = []
-
-    class OwnChannel:
-        async def close(self) -> None:
-            closed.append("close")
-
-    async def channel(_: object) -> OwnChannel:
-        return OwnChannel()
-
-    async def refused(channel: object, wanted: Topology) -> None:
-        assert isinstance(channel, OwnChannel)
-        raise BrokerRefused("no")
-
-    monkeypatch.setattr(RabbitMQConnection, "channel", channel)
-
-    with pytest.raises(BrokerRefused):
-        await vhost_with(None).administer(refused, TOPOLOGY)
-    assert closed == ["close"]

@@ -191,7 +191,7 @@ class MemoryBroker:
     async def exists(self) -> bool:
         return await self.faults("broker", "exists", lambda: self.queues.declared)
 
-    async def declare(self) -> None:
+    async def declare(self, *, first: bool = False) -> None:
         def effect() -> None:
             found, wanted = self.queues.delivery_limit, self.delivery_limit
             if self.queues.declared and found != wanted:

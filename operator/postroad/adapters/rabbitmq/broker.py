@@ -123,7 +123,7 @@ class RabbitMQBroker:
         except Unroutable as error:
             raise BrokerUnavailable(str(error), hint=error.hint) from error
 
-    async def declare(self) -> None:
+    async def declare(self, *, first: bool = False) -> None:
         await self._vhost.declare_delays()
         try:
             await self._vhost.administer(topology.declare, self._topology)
@@ -131,7 +131,8 @@ class RabbitMQBroker:
             self._vhost.forget_delays()
             await self._vhost.declare_delays()
             await self._vhost.administer(topology.declare, self._topology)
-        await self._vhost.replicate(self._topology)
+        if not first:
+            await self._vhost.replicate(self._topology)
 
     async def delete(self) -> None:
         await self._vhost.administer(topology.delete, self._topology)

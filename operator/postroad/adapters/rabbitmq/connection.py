@@ -145,6 +145,17 @@ class Channel:
         async with self.or_abandoned():
             await self._answer(answer, "opening a channel")
 
+    async def send(self, request: Callable[..., object], *values: object, **named: object) -> None:
+        """Call a method of the driver without the answer. RabbitMQ carries out the requests of a
+        channel in order, and closes it at one that it refuses: the next `call` has the error.
+        Raises: ServerError."""
+        if self.lost is not None:
+            raise self.lost
+        try:
+            request(*values, **named)
+        except exceptions.AMQPError as error:
+            raise translated(error) from error
+
     async def call(self, request: Callable[..., object], *values: object, **named: object) -> Any:
         """Call a method of the driver that takes a `callback`; return the answer's method.
         Raises: ServerError."""

@@ -59,7 +59,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredQueue:
-    """One queue and its bindings."""
+    """One queue and its bindings, of which it has one at least."""
 
     name: str
     bindings: tuple[Binding, ...]
@@ -160,10 +160,12 @@ exchange of due messages finds the mail queue that each belongs to."""
 
 
 async def declare(channel: Channel, topology: Topology) -> None:
-    """Create what is missing. Raises: ServerError."""
+    """Create what is missing. One answer is awaited for each queue, to its last binding: it has an
+    error of the requests before, too. Raises: ServerError."""
     driver = channel.driver
+    ask = channel.send if topology.queues else channel.call
     for exchange in topology.exchanges:
-        await channel.call(
+        await ask(
             driver.exchange_declare,
             exchange.name,
             exchange_type=exchange.kind,
@@ -171,11 +173,13 @@ async def declare(channel: Channel, topology: Topology) -> None:
             arguments=dict(exchange.arguments),
         )
     for queue in topology.queues:
-        await channel.call(
+        await channel.send(
             driver.queue_declare, queue.name, durable=True, arguments=dict(queue.arguments)
         )
-        for each in queue.bindings:
-            await channel.call(driver.queue_bind, queue.name, each.exchange, each.routing_key)
+        *others, last = queue.bindings
+        for each in others:
+            await channel.send(driver.queue_bind, queue.name, each.exchange, each.routing_key)
+        await channel.call(driver.queue_bind, queue.name, last.exchange, last.routing_key)
 
 
 async def count(channel: Channel, topology: Topology) -> list[Count]:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
 from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
+from postroad.adapters.rabbitmq.kept_channels import KeptChannels
 from postroad.adapters.rabbitmq.management import Management
 from postroad.batching import Shared
-from postroad.domain.replicas import members_to_add
+from postroad.domain.replicas import QuorumQueue, members_to_add
 from postroad.errors import ServerError
 from postroad.ports.servers import SAFE_COPIES, Guard
 from postroad.telemetry.logs import logger
@@ -21,8 +23,21 @@ DECLARED = timedelta(minutes=1)
 """How long the shared delay queues are not declared again: it takes 51 requests, and a process may
 declare a thousand mail queues."""
 
+SURVEYED = timedelta(minutes=2)
+"""How long a survey stands for questions about single queues. The checks of a QueueCluster make one
+each minute, and an operator that starts declares all its queues."""
+
 _LOG = logger("rabbitmq")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """The running nodes, and the quorum queues of the vhost by name, at a moment of the loop."""
+
+    at: float
+    running: Sequence[str]
+    queues: Mapping[str, QuorumQueue]
 
 
 class Vhost:
@@ -34,9 +49,11 @@ class Vhost:
         self.name = access.vhost
         self.publishing = RabbitMQConnection(access, "publisher", guard)
         self.consuming = RabbitMQConnection(access, "consumer", guard)
+        self._channels = KeptChannels(self.publishing)
         self.management = Management(access, guard) if access.management_url else None
         self._declared_at: float | None = None
         self._declaring: Shared[None] = Shared()
+        self._last_survey: Survey | None = None
 
     async def check(self) -> str:
         """Return the server's version. Raises: ServerError."""
@@ -64,29 +81,44 @@ class Vhost:
         wanted: topology.Topology,
     ) -> T:
         """Run an action on a channel of its own, because a refusal closes the channel."""
-        channel = await self.publishing.channel()
-        try:
-            return await action(channel, wanted)
-        finally:
-            await channel.close()
+        return await self._channels.lend(lambda channel: action(channel, wanted))
+
+    async def survey(self, management: Management) -> Survey:
+        """Ask for the nodes and all quorum queues, and keep the answer. Raises: ServerError."""
+        running, queues = await management.nodes(), await management.quorum_queues()
+        now = asyncio.get_running_loop().time()
+        self._last_survey = Survey(now, running, {each.name: each for each in queues})
+        return self._last_survey
 
     async def replicate(self, wanted: topology.Topology) -> None:
         """Add copies of queues on nodes that joined after they were declared. Best effort: the
         API of RabbitMQ 3 cannot, and a condition of the QueueCluster shows missing copies."""
-        if self.management is None:
+        management = self.management
+        if management is None:
             return
+        known = self._fresh_survey()
+        surveyed = {} if known is None else known.queues
         try:
             names = [each.name for each in wanted.queues]
-            queues = [each for name in names if (each := await self.management.quorum_queue(name))]
-            if all(len(each.members) >= SAFE_COPIES for each in queues):
+            found = [surveyed.get(name) or await management.quorum_queue(name) for name in names]
+            lacking = [each for each in found if each and len(each.members) < SAFE_COPIES]
+            if not lacking:
                 return
-            running = await self.management.nodes()
-            for queue in queues:
+            running = await management.nodes() if known is None else known.running
+            for queue in lacking:
                 for node in members_to_add(queue, running, SAFE_COPIES):
-                    await self.management.add_member(queue.name, node)
+                    self._last_survey = None
+                    await management.add_member(queue.name, node)
                     _LOG.info("a copy of a queue was added", queue=queue.name, node=node)
         except ServerError as error:
             _LOG.debug("copies of queues could not be added", error=str(error))
+
+    def _fresh_survey(self) -> Survey | None:
+        """Return the last survey, unless it is old, or what it shows was changed."""
+        known, now = self._last_survey, asyncio.get_running_loop().time()
+        if known is None or now - known.at > SURVEYED.total_seconds():
+            return None
+        return known
 
     async def close(self) -> None:
         """Close the connections. Idempotent."""
