@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from postroad.adapters.cassandra import added_columns, mark_statements, schema
 from postroad.adapters.cassandra.marks import CassandraMarks
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.cassandra.table_columns import declared_by
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.domain.attempts import AttemptOutcomes
@@ -253,3 +254,32 @@ async def test_limits_are_read_with_and_without_the_column_of_the_archive(
     limits = await CassandraView(cast("Session", server), "mail.out").limits()
 
     assert limits == Limits(NOW, NOW, NOW if has_column else None)
+
+
+async def test_queues_of_a_keyspace_ask_for_its_columns_once() -> None:
+    class Empty(Server):
+        async def execute(self, *_: Any) -> list[dict[str, Any]]:
+            return []
+
+    server = Empty(columns=set(ADDED))
+    store = CassandraViewStore(cast("Session", server))
+
+    for queue in ("mail.a", "mail.b"):
+        await store.view(queue).limits()
+
+    assert server.looked == 1
+
+
+async def test_columns_that_a_process_adds_itself_are_there_at_once() -> None:
+    server = Server()
+    await CassandraViewStore(cast("Session", server)).create(OPTIONS)
+    server.columns -= ADDED  # as an earlier release left it
+    store = CassandraViewStore(cast("Session", server))
+    view = store.view("mail.out")
+    await end_some(view)
+    await store.create(OPTIONS)
+    server.sent.clear()
+
+    await end_some(view)
+
+    assert server.sent[0][0] is mark_statements.MARK_DELIVERED_KEEPING

@@ -21,9 +21,10 @@ from postroad.adapters.cassandra.erasure import (
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.session import Statement
+from postroad.configuration.leased import REFRESHES_PER_LEASE
 from postroad.domain.clocks import AGREEING
 from postroad.domain.configuration.documents import to_document
-from postroad.domain.configuration.rollout import Rollout
+from postroad.domain.configuration.rollout import READING_LEASE, Rollout
 from postroad.errors import ConfigurationConflict, ViewRefused
 from support.histories import transitions
 from support.scripted_session import ScriptedSession
@@ -68,7 +69,28 @@ async def test_a_history_is_its_events_and_the_rollout(session: ScriptedSession)
     assert [each.events for each in found] == [(), EVENTS, EVENTS, ()]
     rollout = Rollout(writing=2, oldest=1)
     assert [each.rollout for each in found] == [None, None, rollout, rollout]
-    assert len(session.values_of(home.SELECT)) == 4, "every process stays at home"
+    assert len(session.values_of(home.SELECT)) == 1, "every process stays at home"
+
+
+async def test_the_queues_of_a_session_ask_for_its_home_once_in_some_seconds(
+    session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = Home(session)
+
+    async def load_all() -> None:
+        for queue in ("mail.a", "mail.b", "mail.c"):
+            await CassandraHistory(session, queue, shared).load()
+
+    await load_all()
+    assert len(session.values_of(home.SELECT)) == 1
+    monkeypatch.setattr(home, "CHECKED", timedelta(0))
+    await load_all()
+
+    assert len(session.values_of(home.SELECT)) == 1 + 3
+
+
+def test_the_home_is_asked_for_between_two_readings_of_a_configuration() -> None:
+    assert home.CHECKED < READING_LEASE / REFRESHES_PER_LEASE
 
 
 async def test_an_event_that_cannot_be_read_is_named(session: ScriptedSession) -> None:
@@ -165,6 +187,16 @@ async def test_another_home_refuses_while_it_has_copies(session: ScriptedSession
     session.schema["keyspaces"] = [{"replication": {"class": "N", "dc1": "3"}}]
     await Home(session).check()
     assert session.values_of(home.APPEND)[0][1] == 5
+
+
+async def test_a_home_that_was_refused_is_asked_for_again(session: ScriptedSession) -> None:
+    session.answer(home.SELECT, [home_row("dc2")], [home_row("dc1")])
+    session.schema["keyspaces"] = REPLICATED
+    shared = Home(session)
+
+    with pytest.raises(ViewRefused, match="dc2"):
+        await CassandraHistory(session, QUEUE, shared).load()
+    await CassandraHistory(session, QUEUE, shared).load()
 
 
 @pytest.mark.parametrize("document", ["{", "{}", "[]", None])

@@ -201,6 +201,7 @@ async def test_each_limit_is_raised_by_its_own_timestamp_under_the_incarnation(
         ),
         (statements.ADVANCE_CONTENT_START, (US, NOW, "mail.out", OWNER)),
     ]
+    assert session.batches == [2], "limits that are raised together are one request"
 
 
 async def test_a_new_queue_gets_one_incarnation(

@@ -9,6 +9,7 @@ import asyncio
 from datetime import timedelta
 
 from postroad.adapters.cassandra import schema
+from postroad.adapters.cassandra.mark_statements import OUTCOME_COLUMNS
 from postroad.adapters.cassandra.session import Session
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.telemetry.logs import logger
@@ -29,6 +30,10 @@ class AddedColumns:
         self._are_there = False
         self._look_at = float("-inf")
 
+    def look_again(self) -> None:
+        """Ask the next time, because the tables were altered."""
+        self._look_at = float("-inf")
+
     async def are_there(self) -> bool:
         """Return whether the table has the columns. Raises: ViewError."""
         now = asyncio.get_running_loop().time()
@@ -43,6 +48,20 @@ class AddedColumns:
                     table=self._table,
                 )
         return self._are_there
+
+
+class ViewColumns:
+    """The added columns of a keyspace: asked for once, however many queues have it. The answer
+    lists all columns of all tables."""
+
+    def __init__(self, session: Session) -> None:
+        self.outcomes = AddedColumns(session, "deleted_mails", *OUTCOME_COLUMNS)
+        self.archived = AddedColumns(session, "limits", "archived_through")
+
+    def look_again(self) -> None:
+        """Ask the next time, because the tables were altered."""
+        self.outcomes.look_again()
+        self.archived.look_again()
 
 
 def outcome_values(outcomes: AttemptOutcomes) -> tuple[object, ...]:

@@ -59,10 +59,14 @@ class HostClocks:
         """Read the clocks for `now`, unless the last reading is fresh. Blocks for at most
         READ_TIMEOUT. Raises: ViewUnavailable when no host answers."""
         with self._lock:
-            clock = self.timestamps.clock_ns
-            if self._last is None or clock() - self._last[0] >= FRESH_NS:
+            if not self.is_fresh():
                 at, readings = self._last = self._read(session)
                 self._learn(at, readings)
+
+    def is_fresh(self) -> bool:
+        """Whether `read` would ask no host."""
+        last = self._last
+        return last is not None and self.timestamps.clock_ns() - last[0] < FRESH_NS
 
     def now(self) -> Readings:
         """Return what the clocks of the last reading show now."""

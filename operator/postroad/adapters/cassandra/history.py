@@ -44,12 +44,13 @@ hide what the next owner of the name appends a moment later."""
 
 
 class CassandraHistory:
-    """The configuration history of one queue."""
+    """The configuration history of one queue. `home`: that of the session, which its queues
+    share."""
 
-    def __init__(self, session: Session, queue: str) -> None:
+    def __init__(self, session: Session, queue: str, home: Home | None = None) -> None:
         self._session = session
         self._queue = queue
-        self._home = Home(session)
+        self._home = home or Home(session)
 
     async def load(self) -> Recorded:
         """See the port. Refuses a process that works in another data center (ADR 0004), because

@@ -12,8 +12,9 @@ so an administrator gives a data center up (ADR 0004).
 
 from __future__ import annotations
 
+import asyncio
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.loop_bridge import Row
@@ -32,18 +33,31 @@ APPEND = Statement(
 )
 
 
+CHECKED = timedelta(seconds=5)
+"""How long a check stands for all queues of a session: less than the time between two readings of a
+configuration, so that each has one of its own."""
+
+
 class Home:
     """The home of one session's keyspace."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._checked_at = float("-inf")
 
     async def check(self) -> None:
-        """Compare the session's data center with the keyspace's, or record it as the first. One
-        read within the data center; only a record needs the others.
+        """Compare the session's data center with the keyspace's, or record it as the first, unless
+        they were found equal within `CHECKED`. One read within the data center; only a record needs
+        the others.
 
         Raises: ViewRefused (the home is another), ViewUnavailable, CredentialsRefused.
         """
+        now = asyncio.get_running_loop().time()
+        if now - self._checked_at >= CHECKED.total_seconds():
+            await self._compare()
+            self._checked_at = now
+
+    async def _compare(self) -> None:
         mine = self._session.local_datacenter
         rows = await self._session.execute(SELECT, (KEY,))
         home = _data_center(rows[-1]) if rows else None

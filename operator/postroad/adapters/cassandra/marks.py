@@ -10,7 +10,7 @@ from uuid import UUID
 
 from postroad.adapters.cassandra import mark_rows, rows
 from postroad.adapters.cassandra import mark_statements as statements
-from postroad.adapters.cassandra.added_columns import AddedColumns, outcome_values
+from postroad.adapters.cassandra.added_columns import ViewColumns, outcome_values
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
@@ -34,12 +34,12 @@ MAX_WAIT = timedelta(seconds=5)
 
 
 class CassandraMarks:
-    """The marks of one queue."""
+    """The marks of one queue. `columns`: those of the keyspace, which its queues share."""
 
-    def __init__(self, session: Session, queue: str) -> None:
+    def __init__(self, session: Session, queue: str, columns: ViewColumns | None = None) -> None:
         self._session = session
         self._queue = queue
-        self._outcome_columns = AddedColumns(session, "deleted_mails", *statements.OUTCOME_COLUMNS)
+        self._columns = columns or ViewColumns(session)
         self._marking = batcher(self._write_together)
         self._reading = batcher(self._marks_together)
         transactions = Transactions(session, self._found)
@@ -193,7 +193,7 @@ class CassandraMarks:
 
     async def _kept(self, outcomes: AttemptOutcomes | None) -> tuple[object, ...]:
         """Return what OUTCOME_COLUMNS get: nothing where there are none."""
-        if outcomes is None or not await self._outcome_columns.are_there():
+        if outcomes is None or not await self._columns.outcomes.are_there():
             return ()
         return outcome_values(outcomes)
 

@@ -158,7 +158,8 @@ class Session:
         time that most of them agree on. Errors as `execute`."""
         driver = await self._connection.connected()
         try:
-            await asyncio.to_thread(self._clocks.read, driver)
+            if not self._clocks.is_fresh():
+                await asyncio.to_thread(self._clocks.read, driver)
         except ServerError:
             raise
         except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.adapters.cassandra import schema
+from postroad.adapters.cassandra.added_columns import ViewColumns
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.ports.view import SchemaChanges, TableOptions
@@ -18,12 +19,16 @@ class CassandraViewStore:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._columns = ViewColumns(session)
 
     def view(self, queue: str) -> CassandraView:
-        return CassandraView(self._session, queue)
+        return CassandraView(self._session, queue, self._columns)
 
     async def create(self, options: TableOptions) -> SchemaChanges:
-        return await schema.create(self._session, options)
+        changes = await schema.create(self._session, options)
+        if changes.created or changes.added:
+            self._columns.look_again()
+        return changes
 
     async def exists(self) -> bool:
         """Return whether the tables exist, with all their columns. Raises: ViewError."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import enqueue_keys, erasure, rows, statements
-from postroad.adapters.cassandra.added_columns import AddedColumns
+from postroad.adapters.cassandra.added_columns import ViewColumns
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.session import Session
@@ -31,10 +31,9 @@ a request of more than half a segment of its commit log (16 MiB by default)."""
 class CassandraView(CassandraMarks):
     """The view of one queue, in a keyspace that it shares with others."""
 
-    def __init__(self, session: Session, queue: str) -> None:
-        super().__init__(session, queue)
+    def __init__(self, session: Session, queue: str, columns: ViewColumns | None = None) -> None:
+        super().__init__(session, queue, columns)
         self._letters = LetterReader(session, queue)
-        self._archive_column = AddedColumns(session, "limits", "archived_through")
         self._incarnation: UUID | None = None  # of the limits, as last read
         self._inserting = batcher(self._write_together)
 
@@ -129,7 +128,7 @@ class CassandraView(CassandraMarks):
 
     async def limits(self) -> Limits:
         statement = statements.SELECT_LIMITS
-        if await self._archive_column.are_there():
+        if await self._columns.archived.are_there():
             statement = statements.SELECT_ALL_LIMITS
         found = await self._session.execute(statement, (self._queue,))
         self._incarnation = found[0]["incarnation"] if found else None
@@ -145,14 +144,20 @@ class CassandraView(CassandraMarks):
         if self._incarnation is None:
             await self.limits()
         incarnation = self._incarnation = self._incarnation or uuid4()
-        for statement, limit in (
-            (statements.ADVANCE_BROWSE_START, browse_start),
-            (statements.ADVANCE_CONTENT_START, content_start),
-            (statements.ADVANCE_ARCHIVED_THROUGH, archived_through),
-        ):
-            if limit is not None:
-                timestamp = rows.own_timestamp(limit)
-                await self._session.execute(statement, (timestamp, limit, self._queue, incarnation))
+        place = self._queue, incarnation
+        together = [
+            (statement, (rows.own_timestamp(limit), limit, *place))
+            for statement, limit in (
+                (statements.ADVANCE_BROWSE_START, browse_start),
+                (statements.ADVANCE_CONTENT_START, content_start),
+                (statements.ADVANCE_ARCHIVED_THROUGH, archived_through),
+            )
+            if limit is not None
+        ]
+        if len(together) == 1:
+            await self._session.execute(*together[0])
+        elif together:
+            await self._session.execute_batch(together)
 
     async def identity(self) -> Identity:
         limits = await self._session.execute(statements.SELECT_LIMITS, (self._queue,))
