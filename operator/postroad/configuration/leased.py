@@ -104,6 +104,12 @@ class LeasedConfiguration:
         async with self._reading:
             await self._step(await self._read())
 
+    async def refresh_unless(self, younger_than: timedelta) -> None:
+        """Refresh, unless the last reading is younger. Errors as `refresh`."""
+        known = self._known
+        if known is None or self._clock.elapsed() - known.read_at >= younger_than:
+            await self.refresh()
+
     async def start(self) -> None:
         """Read, and go on reading in the background. Errors as `refresh`."""
         await self.refresh()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from postroad.configuration.leased import LeasedConfiguration
@@ -21,6 +22,9 @@ from postroad.ports.servers import Servers
 
 MEASURING_SECONDS = 20.0
 """For all figures of one queue together."""
+
+SAME_RECONCILE = timedelta(seconds=2)
+"""A reconcile that has begun a queue counts it by the configuration that it has just read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,9 @@ class Engines:
         ConfigurationError, QueueNotFound, TimeoutError."""
         kept = self._of(servers, queue, bucket)
         async with asyncio.timeout(MEASURING_SECONDS):
-            await kept.configuration.refresh()
+            await kept.configuration.refresh_unless(SAME_RECONCILE)
             sizes = await kept.sizes.get()
-            limits = await kept.engine.view.limits()
+            limits = await kept.engine.limits_cache.limits()  # those of the sizes
         return {
             "size": sizes.size,
             "delayed": sizes.delayed,

@@ -11,7 +11,6 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.configuration.evidence import has_rows
 from postroad.configuration.store import Settled, settle
 from postroad.controller import conditions as condition
 from postroad.controller.actions import log_repair
@@ -42,7 +41,8 @@ SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLO
 class ReconcileState:
     """One reconcile of a MailQueue: what it read, and its findings so far. `expected`: kinds and
     names of the children that are there unless another process deleted them. `waits`: a newer
-    operator wants to replace pods, and has not replaced all of them yet."""
+    operator wants to replace pods, and has not replaced all of them yet. `has_rows`: the view holds
+    something of the queue."""
 
     queue: Queue
     before: Mapping[str, Any]
@@ -50,6 +50,7 @@ class ReconcileState:
     configured: bool = False
     expected: frozenset[tuple[str, str]] = frozenset()
     waits: bool = False
+    has_rows: bool = False
 
 
 class QueueServers:
@@ -143,7 +144,8 @@ class QueueServers:
 
     async def _make_tables(self, cluster: Cluster, state: ReconcileState) -> Finding:
         await self._clusters.ensure_tables(cluster)
-        await cluster.servers.views().view(str(state.queue.name)).limits()
+        limits = await cluster.servers.views().view(str(state.queue.name)).limits()
+        state.has_rows = limits.browse_start is not None
         return good(condition.VIEW_READY, f"tables exist in {cluster.spec.cassandra.keyspace}")
 
     async def _configure(self, cluster: Cluster, state: ReconcileState) -> Finding:
@@ -158,16 +160,19 @@ class QueueServers:
         return self._settled(settled, state, together(settled.refusal, unfit))
 
     async def _settle(self, cluster: Cluster, state: ReconcileState) -> Settled:
-        name, lifetime = state.queue.name, cluster.spec.cassandra.row_lifetime
-        view = cluster.servers.views().view(str(name))
+        lifetime = cluster.spec.cassandra.row_lifetime
+
+        async def has_data() -> bool:
+            return state.has_rows
+
         return await settle(
-            cluster.servers.history(name),
+            cluster.servers.history(state.queue.name),
             state.queue.spec.view.configuration(),
             at=self._clock.now(),
             by=OPERATOR,
             generation=state.queue.generation,
             status=state.before.get("history") or (),
-            has_data=lambda: has_rows(view),
+            has_data=has_data,
             unfit=together(
                 refused_window(state.queue, lifetime), refused_step(state.queue, lifetime)
             ),

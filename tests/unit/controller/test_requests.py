@@ -86,6 +86,41 @@ def test_a_new_queue_is_read_from_memory() -> None:
     run(scene())
 
 
+def test_a_new_queue_asks_the_servers_only_what_it_needs() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
+                await operator.create(each)
+            await move(20)
+            before = len(operator.faults.steps)
+
+            await operator.create(mail_queue(NAMESPACE, "new"))
+            await move(4)
+            steps = operator.faults.steps[before:]
+
+            assert operator.condition("Ready", name="new")["status"] == "True"
+            asked = Counter(f"{each.server} {each.operation}" for each in steps)
+            for of_the_cluster in ("view claim", "view create"):
+                del asked[of_the_cluster]
+            assert asked == {
+                "broker claim": 1,
+                "broker declare": 1,
+                "blobs create": 1,
+                "blobs get": 2,
+                "blobs put_new": 1,
+                "view limits": 4,
+                "view load": 2,
+                "view append": 1,
+                "view advance": 1,
+                "view server_times": 3,
+                "view closed_slices": 1,
+                "view occupied": 1,
+                "view count_letters": 1,
+            }
+
+    run(scene())
+
+
 @pytest.mark.parametrize("queues", [100, 1000])
 def test_at_rest_queues_cost_few_requests_and_no_write(queues: int) -> None:
     async def scene() -> None:
