@@ -39,8 +39,10 @@ class ClusterUsers:
                 f"QueueCluster {own}/{name} does not allow MailQueues of namespace {asking}",
                 hint="change its spec.allowedNamespaces, or use another cluster",
             )
+        if begun:
+            return
         spec = QueueClusterSpec.model_validate(found["spec"])
-        if begun or spec.quota.queues is None:
+        if spec.quota.queues is None:
             return
         if not self.quotas.is_counted(found, queue.uid):
             self.quotas.count(found, spec, await self.allowed(own, name, spec.allowed_namespaces))

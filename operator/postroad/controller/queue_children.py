@@ -56,7 +56,7 @@ from postroad.controller.remembered_reads import Reads
 from postroad.controller.spec import Intake, Workers
 from postroad.controller.status import deployment_facts
 from postroad.controller.upgrades import Upgrades, paced
-from postroad.controller.watched import is_rolling
+from postroad.controller.watched import as_child, is_rolling
 from postroad.controller.workloads import report_workload, within_quota
 from postroad.errors import NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
@@ -269,6 +269,7 @@ async def apply_children(
             now[place] = present
             continue
         now[place] = await api.apply(kind, child)
+        state.report.applied.append(as_child(now[place]))
         done = repair_of(child, present, expected=place in state.expected)
         if done is None:
             log_action("applied a child", child=" ".join(place), existed=present is not None)

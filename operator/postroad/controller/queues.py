@@ -6,7 +6,9 @@ Source: ADR 0006, 0034.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -32,15 +34,20 @@ from postroad.controller.scope import (
     SeenFacts,
     after_reconcile,
     decide,
+    with_applied,
 )
 from postroad.controller.spec import MailQueueSpec
 from postroad.controller.status import Report, composed, hash_of_spec, paused_report
 from postroad.controller.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes, key_of
-from postroad.errors import PostroadError
+from postroad.errors import KubernetesError, PostroadError
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
+
+PENDING_SECONDS = 2.0
+"""After so long a first reconcile that goes on is reported: a write, and an event of the watch, for
+which most take too short a time."""
 
 KEPT = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
 
@@ -100,15 +107,50 @@ class Queues:
         due = decide(facts.found, facts.seen, last, now, self._interval)
         if due.scope is Scope.PAUSED or facts.resolved is None:
             self._upgrades.end(key)
-        if due.scope is Scope.FULL and not (facts.found.get("status") or {}).get("conditions"):
-            await self._leftovers.take_over(f"{key.namespace}.{key.name}")
-            facts = replace(facts, found=await self._write(facts.found, pending_report()))
-        found, report = await self._carry_out(facts, due)
+        found, report = await self._reported(key, facts, due)
         done = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
         done += [Announcement(NORMAL, "UserSwitched", each) for each in report.switches]
         await self._status_writer.announce(found, done)
         written = await self._write(found, report)
-        return after_reconcile(due.scope, facts.seen, written.get("status") or {}, last, now)
+        seen = with_applied(facts.seen, report.applied)
+        return after_reconcile(due.scope, seen, written.get("status") or {}, last, now)
+
+    async def _reported(
+        self, key: Key, facts: QueueFacts, due: NextReconcile
+    ) -> tuple[Object, Report]:
+        """Carry out what is due; return the MailQueue as it is then, and the report."""
+        if due.scope is not Scope.FULL:
+            return facts.found, await self._carry_out(facts, due)
+        facts = await self._held(facts)
+        if (facts.found.get("status") or {}).get("conditions"):
+            return facts.found, await self._carry_out(facts, due)
+        await self._leftovers.take_over(f"{key.namespace}.{key.name}")
+        return await self._carry_out_first(facts, due)
+
+    async def _held(self, facts: QueueFacts) -> QueueFacts:
+        """Set the finalizer of a MailQueue whose deletion erases something, before anything is
+        made of it."""
+        if facts.resolved is None:
+            return facts
+        async with attempt("Spec", seconds=120) as attempted:
+            return replace(facts, found=await self._finalizers.hold(facts.found, facts.resolved[1]))
+        return replace(facts, resolved=None, finding=attempted.finding)
+
+    async def _carry_out_first(
+        self, facts: QueueFacts, due: NextReconcile
+    ) -> tuple[Object, Report]:
+        """Carry out the first full reconcile, which may take minutes: the status is `Pending`
+        meanwhile, where it takes longer than a moment."""
+        found = facts.found
+        working = asyncio.create_task(self._carry_out(facts, due))
+        try:
+            await asyncio.wait({working}, timeout=PENDING_SECONDS)
+            if not working.done():
+                with suppress(KubernetesError):  # the status that follows meets it again
+                    found = await self._write(found, pending_report())
+            return found, await working
+        finally:
+            working.cancel()
 
     async def _write(self, found: Object, report: Report) -> Object:
         """Compose the status and write it; return the MailQueue as it is then."""
@@ -128,8 +170,7 @@ class Queues:
             seen, resolved = replace(seen, cluster=cluster.stamp), (queue, cluster)
         return QueueFacts(found, seen, resolved, attempted.finding)
 
-    async def _carry_out(self, facts: QueueFacts, due: NextReconcile) -> tuple[Object, Report]:
-        """Return the MailQueue as it is then, and the report."""
+    async def _carry_out(self, facts: QueueFacts, due: NextReconcile) -> Report:
         found = facts.found
         before = found.get("status") or {}
         match due.scope:
@@ -145,23 +186,21 @@ class Queues:
         if facts.resolved is None:
             if due.scope is Scope.FULL:
                 report.findings = blocked(facts.finding)
-            return found, report
+            return report
         queue, cluster = facts.resolved
         state = ReconcileState(queue, before, report, expected=due.expected)
         if due.scope is Scope.FULL:
-            found = await self._make_all(found, cluster, state)
+            await self._make_all(cluster, state)
         elif due.scope is Scope.CHILDREN:
             state.configured = True
             await self._make_children(cluster, state)
         else:
             report.fields |= await self._measured(cluster, state)
-        return found, report
+        return report
 
-    async def _make_all(self, found: Object, cluster: Cluster, state: ReconcileState) -> Object:
-        """Make all of a MailQueue; return it with its finalizer, which comes first."""
+    async def _make_all(self, cluster: Cluster, state: ReconcileState) -> None:
         report = state.report
         async with attempt("Spec", seconds=300) as attempted:
-            found = await self._finalizers.hold(found, cluster)
             state.configured = "configuration" in state.before
             report.findings += await self._servers.ask(cluster, state)
             await self._make_children(cluster, state)
@@ -169,7 +208,6 @@ class Queues:
                 report.fields |= await self._measured(cluster, state)
         if not attempted.finding.is_good:
             report.findings = blocked(attempted.finding)
-        return found
 
     async def _make_children(self, cluster: Cluster, state: ReconcileState) -> None:
         state.report.findings += await self._children.make(cluster, state)
@@ -193,7 +231,7 @@ class Queues:
 
 
 def pending_report() -> Report:
-    """Return what is written at once, because the first full reconcile may take minutes."""
+    """Return what is written while the first full reconcile goes on."""
     message = "the operator has begun to reconcile this queue"
     types = (*KEPT, condition.WORKERS_READY)
     return Report([unknown(each, condition.PENDING, message) for each in types])

@@ -6,7 +6,7 @@ succeeded saw of it. So a failed reconcile loses nothing, and an event only choo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
@@ -46,6 +46,12 @@ class SeenFacts:
     children: frozenset[ChildVersion]
     may_roll: bool = False
     rotate: str = ""
+
+
+def with_applied(seen: SeenFacts, applied: Sequence[ChildVersion]) -> SeenFacts:
+    """Return the facts with the children that a reconcile applied, whose events are no news."""
+    known = {(each.kind, each.name): each for each in (*seen.children, *applied)}
+    return replace(seen, children=frozenset(known.values()))
 
 
 @dataclass(frozen=True, slots=True)

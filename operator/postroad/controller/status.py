@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from postroad.controller.conditions import (
     BLOBS_READY,
@@ -28,6 +28,9 @@ from postroad.controller.conditions import (
 )
 from postroad.controller.drift import hash_of
 
+if TYPE_CHECKING:
+    from postroad.controller.watched import ChildVersion
+
 Status = dict[str, Any]
 
 
@@ -35,13 +38,14 @@ Status = dict[str, Any]
 class Report:
     """The result of a reconcile. `fields` replace those of the status; a None removes one.
     `repairs`: what had been changed or deleted, `switches`: which user of RabbitMQ follows which,
-    each as a sentence for an Event. `replaced`: the only conditions that the findings replace;
-    None: all, and Ready follows from the findings."""
+    each as a sentence for an Event. `applied`: the children that were written. `replaced`: the only
+    conditions that the findings replace; None: all, and Ready follows from the findings."""
 
     findings: list[Finding] = field(default_factory=list)
     fields: dict[str, Any] = field(default_factory=dict)
     repairs: list[str] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)
+    applied: list[ChildVersion] = field(default_factory=list)
     replaced: frozenset[str] | None = None
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes import client
 
-from postroad.adapters.kubernetes.access import load_access
+from postroad.adapters.kubernetes import access
+from postroad.adapters.kubernetes.access import ApiAccess, load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
@@ -90,6 +92,19 @@ async def test_a_token_goes_with_each_request(
     await found_by(kubeconfig(tmp_path, cluster, user))
 
     assert served[1].authorizations == {"Bearer t0ken"}
+
+
+async def test_a_token_is_asked_for_again_after_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kubelet renews the tokens of pods."""
+    given = iter(["one", "two", "three"])
+    found = ApiAccess(client.Configuration())
+    monkeypatch.setattr(
+        found._configuration, "get_api_key_with_prefix", lambda *_: next(given), raising=False
+    )
+
+    assert {await found.authorization() for _ in range(5)} == {"one"}
+    monkeypatch.setattr(access, "TOKEN_SECONDS", 0.0)
+    assert [await found.authorization() for _ in range(2)] == ["two", "three"]
 
 
 async def test_another_name_of_the_server_is_checked_against_its_certificate(

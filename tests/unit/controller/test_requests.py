@@ -92,7 +92,7 @@ def test_a_new_queue_asks_the_servers_only_what_it_needs() -> None:
             for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
                 await operator.create(each)
             await move(20)
-            before = len(operator.faults.steps)
+            before, requests = len(operator.faults.steps), Requests(operator)
 
             await operator.create(mail_queue(NAMESPACE, "new"))
             await move(4)
@@ -116,6 +116,15 @@ def test_a_new_queue_asks_the_servers_only_what_it_needs() -> None:
                 "view closed_slices": 1,
                 "view occupied": 1,
                 "view count_letters": 1,
+            }
+            of_queue = requests.count() - Counter({"get secrets": 3, "update queueclusters": 1})
+            assert of_queue == {
+                "get configmaps": 2,
+                "get serviceaccounts": 1,
+                "patch configmaps": 1,
+                "patch serviceaccounts": 1,
+                "update mailqueues": 1,
+                "create events": 2,
             }
 
     run(scene())

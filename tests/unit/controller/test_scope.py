@@ -18,6 +18,7 @@ from postroad.controller.scope import (
     SeenFacts,
     after_reconcile,
     decide,
+    with_applied,
 )
 from postroad.controller.watched import ChildVersion, User, as_child, as_object, as_user
 from support.resources import mail_queue
@@ -177,3 +178,16 @@ def test_a_queue_is_indexed_by_its_cluster_and_a_child_by_its_instance() -> None
         }
     }
     assert as_object(bare) == {}
+
+
+def test_a_child_that_the_operator_wrote_is_no_news_and_another_version_is() -> None:
+    other, new = ChildVersion("Service", "outgoing-intake", "3"), CHILD._replace(version="8")
+
+    seen = with_applied(replace(SEEN, children=frozenset({CHILD, other})), [new])
+
+    assert seen.children == {new, other}
+    last = replace(LAST, seen=seen)
+    assert decide(queue(), seen, last, NOW, EVERY).scope is Scope.FIGURES
+    for children in ({other}, {CHILD, other}, {new._replace(version="9"), other}):
+        changed = replace(seen, children=frozenset(children))
+        assert decide(queue(), changed, last, NOW, EVERY).scope is Scope.CHILDREN

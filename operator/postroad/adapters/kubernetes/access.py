@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import time
 from pathlib import Path
 
 from kubernetes import client, config
@@ -18,12 +19,17 @@ from postroad.errors import KubernetesRefused, KubernetesUnavailable
 
 HEADER = "BearerToken"
 
+TOKEN_SECONDS = 1.0
+"""How long a token is not asked for again, because each reading takes a thread."""
+
 
 class ApiAccess:
     """Address and credentials of one user of an API server."""
 
     def __init__(self, configuration: client.Configuration) -> None:
         self._configuration = configuration
+        self._asked: tuple[float, str | None] | None = None
+        """When the token was last asked for, and the answer."""
 
     @property
     def address(self) -> str:
@@ -66,9 +72,14 @@ class ApiAccess:
         """Return the Authorization header of this moment: the kubelet renews pods' tokens, and a
         plugin of a kubeconfig may run, which takes its time. Raises: KubernetesUnavailable, OSError
         where there is none at the moment."""
+        now = time.monotonic()
+        if self._asked is not None and now - self._asked[0] < TOKEN_SECONDS:
+            return self._asked[1]
         key = self._configuration.get_api_key_with_prefix
         try:
-            return await asyncio.to_thread(key, HEADER, "authorization")
+            token = await asyncio.to_thread(key, HEADER, "authorization")
+            self._asked = now, token
+            return token
         except config.ConfigException as error:
             raise KubernetesUnavailable(f"the operator has no token now: {error}") from error
 
