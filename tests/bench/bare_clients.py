@@ -20,7 +20,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 
 from postroad.adapters.cassandra.access import Access, cluster_of
 from postroad.adapters.cassandra.session import Statement
-from postroad.adapters.s3.objects import Objects
+from postroad.adapters.s3.clients import Clients
 
 
 class BareCassandra:
@@ -129,9 +129,9 @@ class BareRabbitMQ:
 class BareStore:
     """obstore alone."""
 
-    def __init__(self, objects: Objects) -> None:
-        self._store = objects._reading
-        self._writing = objects._writing
+    def __init__(self, clients: Clients) -> None:
+        self._store = clients.reading
+        self._writing = clients.writing
 
     async def put(self, key: str, body: bytes) -> None:
         await obstore.put_async(self._writing, key, body, use_multipart=False)

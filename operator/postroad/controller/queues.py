@@ -132,9 +132,12 @@ class Queues:
         made of it."""
         if facts.resolved is None:
             return facts
+        found = facts.found
         async with attempt("Spec", seconds=120) as attempted:
-            return replace(facts, found=await self._finalizers.hold(facts.found, facts.resolved[1]))
-        return replace(facts, resolved=None, finding=attempted.finding)
+            found = await self._finalizers.hold(found, facts.resolved[1])
+        if not attempted.finding.is_good:
+            return replace(facts, resolved=None, finding=attempted.finding)
+        return replace(facts, found=found)
 
     async def _carry_out_first(
         self, facts: QueueFacts, due: NextReconcile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ class Slow:
             await self.answers.wait()
 
 
-async def declare_slowly(operator: RunningController, **spec: object) -> Slow:
+async def declare_slowly(operator: RunningController, **spec: Any) -> Slow:
     """Declare a queue, and wait until its reconcile has waited for Cassandra for a moment."""
     for each in (*secrets(NAMESPACE), queue_cluster(NAMESPACE)):
         await operator.create(each)

@@ -50,15 +50,13 @@ class KeptChannels:
         channel.when_outdated.append(lambda: self._let_go(channel))
         return channel
 
-    def _forget(self, channel: Channel) -> bool:
-        """Keep a channel no longer; return whether it was idle."""
-        if channel not in self._idle:
-            return False
-        self._idle.remove(channel)
-        return True
+    def _forget(self, channel: Channel) -> None:
+        if channel in self._idle:
+            self._idle.remove(channel)
 
     def _let_go(self, channel: Channel) -> None:
-        """Close a channel whose connection is followed by another one, and ends with the last of
-        its channels."""
-        if self._forget(channel):
+        """Close an idle channel whose connection is followed by another one, and ends with the last
+        of its channels."""
+        if channel in self._idle:
+            self._idle.remove(channel)
             channel.abandon()
