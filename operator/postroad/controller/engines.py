@@ -1,13 +1,14 @@
-"""The operator's engine of each queue, with which it begins a queue and counts its mail.
+"""The operator's engines, with which it begins a queue and counts its mail.
 
-Engines share the connections of their cluster. They consume no mail, and read the configuration
-only when the operator needs it.
+An engine is made for each use, because a thousand of them would have 10 MB: of a queue is kept what
+it last read of the configuration, and its counts. Engines share the connections of their cluster,
+and consume no mail.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +17,7 @@ from postroad.controller.queue_resource import Queue
 from postroad.controller.status import instant
 from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.opening import begin
-from postroad.distributed.size import SizeCache
+from postroad.distributed.size import RememberedCounts, SizeCache
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.servers import Servers
 
@@ -28,36 +29,36 @@ SAME_RECONCILE = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True)
-class _KeptEngine:
+class _KnownQueue:
     servers: Servers
     configuration: LeasedConfiguration
-    engine: Engine
-    sizes: SizeCache
+    counts: RememberedCounts = field(default_factory=RememberedCounts)
 
 
 class Engines:
-    """Creates and caches engines."""
+    """Begins and counts queues, and keeps what is known of them."""
 
     def __init__(self, clock: Clock, randomness: Randomness) -> None:
         self._clock = clock
         self._randomness = randomness
-        self._kept: dict[str, _KeptEngine] = {}
+        self._known: dict[str, _KnownQueue] = {}
 
     async def begin(self, servers: Servers, queue: Queue, bucket: str) -> None:
         """Set the limits of a queue that has an accepted configuration. Idempotent.
         Raises: ViewError, ConfigurationError, QueueNotFound."""
-        kept = self._of(servers, queue, bucket)
-        await kept.configuration.refresh()
-        await begin(kept.engine)
+        known = self._of(servers, queue)
+        await known.configuration.refresh()
+        await begin(self._engine(known, queue, bucket))
 
     async def figures(self, servers: Servers, queue: Queue, bucket: str) -> dict[str, Any]:
         """Return the figures of a queue as fields of its status. Raises: ViewError,
         ConfigurationError, QueueNotFound, TimeoutError."""
-        kept = self._of(servers, queue, bucket)
+        known = self._of(servers, queue)
+        engine = self._engine(known, queue, bucket)
         async with asyncio.timeout(MEASURING_SECONDS):
-            await kept.configuration.refresh_unless(SAME_RECONCILE)
-            sizes = await kept.sizes.get()
-            limits = await kept.engine.limits_cache.limits()  # those of the sizes
+            await known.configuration.refresh_unless(SAME_RECONCILE)
+            sizes = await SizeCache(engine, known.counts).get()
+            limits = await engine.limits_cache.limits()  # those of the sizes
         return {
             "size": sizes.size,
             "delayed": sizes.delayed,
@@ -68,29 +69,27 @@ class Engines:
         }
 
     def forget(self, uid: str) -> None:
-        """Drop the engine of a queue. Idempotent."""
-        self._kept.pop(uid, None)
+        """Drop what is known of a queue. Idempotent."""
+        self._known.pop(uid, None)
 
-    def _of(self, servers: Servers, queue: Queue, bucket: str) -> _KeptEngine:
-        kept = self._kept.get(queue.uid)
-        if kept is None or kept.servers is not servers:
-            kept = self._kept[queue.uid] = self._made(servers, queue, bucket)
-        return kept
+    def _of(self, servers: Servers, queue: Queue) -> _KnownQueue:
+        known = self._known.get(queue.uid)
+        if known is None or known.servers is not servers:
+            history = servers.history(queue.name)
+            configuration = LeasedConfiguration(history, self._clock, self._randomness)
+            known = self._known[queue.uid] = _KnownQueue(servers, configuration)
+        return known
 
-    def _made(self, servers: Servers, queue: Queue, bucket: str) -> _KeptEngine:
-        configuration = LeasedConfiguration(
-            servers.history(queue.name), self._clock, self._randomness
-        )
+    def _engine(self, known: _KnownQueue, queue: Queue, bucket: str) -> Engine:
         limit = queue.spec.broker.delivery_limit
         parts = Parts(
             name=queue.name,
-            broker=servers.broker(queue.name, delivery_limit=limit),
-            view=servers.views().view(str(queue.name)),
-            blobs=servers.blobs(bucket),
-            configuration=configuration,
+            broker=known.servers.broker(queue.name, delivery_limit=limit),
+            view=known.servers.views().view(str(queue.name)),
+            blobs=known.servers.blobs(bucket),
+            configuration=known.configuration,
             clock=self._clock,
             randomness=self._randomness,
             delivery_limit=limit,
         )
-        engine = Engine(parts)
-        return _KeptEngine(servers, configuration, engine, SizeCache(engine))
+        return Engine(parts)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -39,30 +39,39 @@ class _Counted:
     until: timedelta
 
 
+@dataclass(slots=True)
+class RememberedCounts:
+    """What the counts of a queue leave for the next ones, whichever engine makes those: the closed
+    slices, and the dead letters with how long their number stands."""
+
+    closed: dict[Partition, _Counted] = field(default_factory=dict)
+    dead_letters: int = 0
+    dead_letters_until: timedelta | None = None
+
+
 class SizeCache:
     """Counts what waits, and caches the counts of closed slices."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, remembered: RememberedCounts | None = None) -> None:
         self._engine = engine
-        self._closed: dict[Partition, _Counted] = {}
-        self._dead_letters = _DeadLetters(engine)
+        self._remembered = remembered or RememberedCounts()
 
     async def get(self) -> Sizes:
         """Count the mails that wait. Raises: ViewError, ConfigurationStale."""
         engine, now = self._engine, self._engine.clock.now()
         first = (await engine.limits_cache.refresh()).browse_start
         if first is None:
-            return Sizes(0, 0, 0, await self._dead_letters.get())
+            return Sizes(0, 0, 0, await self._count_letters())
         self._forget_before(first)
         counted, dead_letters = await asyncio.gather(
-            self._count_from(first, now), self._dead_letters.get()
+            self._count_from(first, now), self._count_letters()
         )
         return Sizes(counted.total, counted.delayed, counted.held, dead_letters)
 
     def forget(self) -> None:
         """Count everything anew the next time."""
-        self._closed.clear()
-        self._dead_letters.forget()
+        self._remembered.closed.clear()
+        self._remembered.dead_letters_until = None
 
     async def _count_from(self, first: datetime, now: datetime) -> Counts:
         engine = self._engine
@@ -84,7 +93,7 @@ class SizeCache:
         engine = self._engine
         partition, is_closed = where
         stamp = await engine.view.stamp(partition)
-        known = self._closed.get(partition)
+        known = self._remembered.closed.get(partition)
         if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
             return known.live
         live, is_settled = await self._count(partition, stamp, now)
@@ -95,7 +104,7 @@ class SizeCache:
             and stamp.settled(now - 3 * engine.timing.skew)
         ):
             until = engine.clock.elapsed() + REMEMBERED
-            self._closed[partition] = _Counted(stamp, live, until)
+            self._remembered.closed[partition] = _Counted(stamp, live, until)
         return live
 
     async def _count(
@@ -143,35 +152,23 @@ class SizeCache:
         return missing, is_settled
 
     def _forget_before(self, first: datetime) -> None:
-        for partition in [each for each in self._closed if each.slice_start < first]:
-            del self._closed[partition]
+        closed = self._remembered.closed
+        for partition in [each for each in closed if each.slice_start < first]:
+            del closed[partition]
 
-
-class _DeadLetters:
-    """The number of dead letters. A count is repeated after ten times its duration, so that
-    counting takes at most a tenth of the view's time."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._count = 0
-        self._until: timedelta | None = None
-
-    async def get(self) -> int | None:
-        """Count dead letters; None where the view does not answer: waiting mail is counted
-        still."""
-        engine, began = self._engine, self._engine.clock.elapsed()
-        if self._until is not None and began < self._until:
-            return self._count
+    async def _count_letters(self) -> int | None:
+        """Count dead letters; None where the view does not answer: waiting mail is counted still.
+        A count is repeated after ten times its duration, so that counting takes at most a tenth of
+        the view's time."""
+        engine, known, began = self._engine, self._remembered, self._engine.clock.elapsed()
+        if known.dead_letters_until is not None and began < known.dead_letters_until:
+            return known.dead_letters
         try:
-            self._count = await engine.view.count_letters()
+            known.dead_letters = await engine.view.count_letters()
         except ViewError as error:
             metrics.UNCOUNTED.labels(engine.label).inc()
             engine.log.warning("the dead letters could not be counted", error=error.explain())
             return None
         now = engine.clock.elapsed()
-        self._until = now + 10 * (now - began)
-        return self._count
-
-    def forget(self) -> None:
-        """Count anew the next time."""
-        self._until = None
+        known.dead_letters_until = now + 10 * (now - began)
+        return known.dead_letters

@@ -29,7 +29,7 @@ def test_a_retained_queue_has_no_finalizer_and_its_end_is_an_event() -> None:
 
             (event,) = operator.events("Retained")
             assert "mail.outgoing" in event["note"]
-            assert operator.controller._engines._kept == {}
+            assert operator.controller._engines._known == {}
 
     run(scene())
 
@@ -102,7 +102,7 @@ def test_a_finalizer_taken_off_by_hand_leaves_no_engine() -> None:
             await operator.user.patch(MAIL_QUEUE, NAMESPACE, "outgoing", change)
             await move(2)
 
-            assert operator.controller._engines._kept == {}
+            assert operator.controller._engines._known == {}
             assert not operator.events("Retained")
 
     run(scene())
@@ -114,12 +114,12 @@ def test_a_queue_of_the_same_name_gets_an_engine_of_its_own() -> None:
     async def scene() -> None:
         async with running_controller() as operator:
             await operator.declare()
-            (before,) = operator.controller._engines._kept
+            (before,) = operator.controller._engines._known
             operator.kubernetes.objects.pop(ObjectPlace("mailqueues", NAMESPACE, "outgoing"))
             await operator.create(mail_queue(NAMESPACE))
             await move(5)
 
-            (after,) = operator.controller._engines._kept
+            (after,) = operator.controller._engines._known
             assert after != before
 
     run(scene())

@@ -9,6 +9,7 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed import browse_start
+from postroad.distributed.size import RememberedCounts, SizeCache
 from postroad.distributed.timing import Timing
 from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
@@ -147,6 +148,25 @@ async def test_ages_read_a_closed_slice_once_and_again_when_a_mail_of_it_ended(
     assert count(process, began, "rows") < again + 8 + partitions
 
 
+async def test_counts_are_remembered_for_another_engine_of_the_queue(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The operator makes one for each turn of a queue."""
+    await closed_slices(cluster, process)
+    remembered = RememberedCounts()
+
+    async def counted() -> int:
+        began = len(process.faults.steps)
+        assert (await SizeCache(process.queue._engine, remembered).get()).size == 24
+        return count(process, began, "count_rows")
+
+    first, second = await counted(), await counted()
+
+    assert second < first
+    remembered.closed.clear()
+    assert await counted() == first
+
+
 async def test_ages_count_a_mail_once_whose_replacement_is_finished_later(
     cluster: InMemoryCluster, process: Process
 ) -> None:
@@ -176,8 +196,9 @@ async def test_what_was_counted_of_passed_slices_is_forgotten(
     await closed_slices(cluster, process)
     await total(process)
     await process.queue.size()
-    caches = process.queue._ages, process.queue._sizes
-    assert all(each._closed for each in caches)
+    ages, sizes = process.queue._ages, process.queue._sizes
+    assert ages._closed
+    assert sizes._remembered.closed
     await process.queue.flush(Selector.all())
     await cluster.recover()
     await cluster.pass_time(4 * WINDOW)
@@ -186,7 +207,8 @@ async def test_what_was_counted_of_passed_slices_is_forgotten(
     assert await total(process) == 0
     await process.queue.size()
 
-    assert not any(each._closed for each in caches)
+    assert not ages._closed
+    assert not sizes._remembered.closed
 
 
 async def test_ages_of_remembered_mails_go_on(cluster: InMemoryCluster, process: Process) -> None:
