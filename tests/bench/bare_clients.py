@@ -20,7 +20,7 @@ from pika.adapters.asyncio_connection import AsyncioConnection
 
 from postroad.adapters.cassandra.access import Access, cluster_of
 from postroad.adapters.cassandra.session import Statement
-from postroad.adapters.s3.clients import Clients
+from postroad.adapters.s3.clients import ObjectClients
 
 
 class BareCassandra:
@@ -129,7 +129,7 @@ class BareRabbitMQ:
 class BareStore:
     """obstore alone."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: ObjectClients) -> None:
         self._store = clients.reading
         self._writing = clients.writing
 

@@ -13,7 +13,7 @@ import servers
 from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
 from postroad.adapters.rabbitmq.access import parameters_of
 from postroad.adapters.s3.access import Access as S3Access
-from postroad.adapters.s3.clients import Clients
+from postroad.adapters.s3.clients import ObjectClients
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
 from postroad.domain.names import QueueName
@@ -49,7 +49,7 @@ class BenchServers:
         """Return obstore on this bucket."""
         s3 = self.settings.s3
         access = S3Access(s3.endpoint, s3.region, _secret(s3.access_key), _secret(s3.secret_key))
-        return BareStore(Clients(access, self.bucket))
+        return BareStore(ObjectClients(access, self.bucket))
 
 
 def fresh_name() -> QueueName:

@@ -15,11 +15,9 @@ from typing import Any, BinaryIO
 import yaml
 
 from postroad.cli.kubectl import Kubectl, Resource
-from postroad.controller.api import API_VERSION, MAIL_QUEUE
+from postroad.controller.api import API_VERSION, LAST_APPLIED, MAIL_QUEUE
 from postroad.domain.names import QueueName
 from postroad.errors import InvalidInput
-
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def mail_queues(manifests: tuple[BinaryIO, ...]) -> Iterator[Resource]:

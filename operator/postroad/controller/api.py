@@ -47,6 +47,9 @@ APPLIED_HASH = f"{GROUP}/applied-hash"
 """Annotation of a child: hash of what the operator last applied. An equal hash saves the write; a
 different one also shows fields that are no longer wanted."""
 
+LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+"""Annotation in which `kubectl apply` keeps a whole manifest."""
+
 PIPELINE_JOB = f"{GROUP}/job"
 """Label of what runs a job of the pipeline, with the name of the job."""
 

@@ -17,7 +17,7 @@ from postroad.controller.queue_resource import Queue
 from postroad.controller.status import instant
 from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.opening import begin
-from postroad.distributed.size import RememberedCounts, SizeCache
+from postroad.distributed.size import KeptCounts, SizeCache
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.servers import Servers
 
@@ -32,7 +32,7 @@ SAME_RECONCILE = timedelta(seconds=2)
 class _KnownQueue:
     servers: Servers
     configuration: LeasedConfiguration
-    counts: RememberedCounts = field(default_factory=RememberedCounts)
+    counts: KeptCounts = field(default_factory=KeptCounts)
 
 
 class Engines:

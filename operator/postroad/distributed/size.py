@@ -40,7 +40,7 @@ class _Counted:
 
 
 @dataclass(slots=True)
-class RememberedCounts:
+class KeptCounts:
     """What the counts of a queue leave for the next ones, whichever engine makes those: the closed
     slices, and the dead letters with how long their number stands."""
 
@@ -52,9 +52,9 @@ class RememberedCounts:
 class SizeCache:
     """Counts what waits, and caches the counts of closed slices."""
 
-    def __init__(self, engine: Engine, remembered: RememberedCounts | None = None) -> None:
+    def __init__(self, engine: Engine, kept: KeptCounts | None = None) -> None:
         self._engine = engine
-        self._remembered = remembered or RememberedCounts()
+        self._kept = kept or KeptCounts()
 
     async def get(self) -> Sizes:
         """Count the mails that wait. Raises: ViewError, ConfigurationStale."""
@@ -70,8 +70,8 @@ class SizeCache:
 
     def forget(self) -> None:
         """Count everything anew the next time."""
-        self._remembered.closed.clear()
-        self._remembered.dead_letters_until = None
+        self._kept.closed.clear()
+        self._kept.dead_letters_until = None
 
     async def _count_from(self, first: datetime, now: datetime) -> Counts:
         engine = self._engine
@@ -93,7 +93,7 @@ class SizeCache:
         engine = self._engine
         partition, is_closed = where
         stamp = await engine.view.stamp(partition)
-        known = self._remembered.closed.get(partition)
+        known = self._kept.closed.get(partition)
         if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
             return known.live
         live, is_settled = await self._count(partition, stamp, now)
@@ -104,7 +104,7 @@ class SizeCache:
             and stamp.settled(now - 3 * engine.timing.skew)
         ):
             until = engine.clock.elapsed() + REMEMBERED
-            self._remembered.closed[partition] = _Counted(stamp, live, until)
+            self._kept.closed[partition] = _Counted(stamp, live, until)
         return live
 
     async def _count(
@@ -152,7 +152,7 @@ class SizeCache:
         return missing, is_settled
 
     def _forget_before(self, first: datetime) -> None:
-        closed = self._remembered.closed
+        closed = self._kept.closed
         for partition in [each for each in closed if each.slice_start < first]:
             del closed[partition]
 
@@ -160,7 +160,7 @@ class SizeCache:
         """Count dead letters; None where the view does not answer: waiting mail is counted still.
         A count is repeated after ten times its duration, so that counting takes at most a tenth of
         the view's time."""
-        engine, known, began = self._engine, self._remembered, self._engine.clock.elapsed()
+        engine, known, began = self._engine, self._kept, self._engine.clock.elapsed()
         if known.dead_letters_until is not None and began < known.dead_letters_until:
             return known.dead_letters
         try:

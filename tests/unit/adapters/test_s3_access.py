@@ -18,7 +18,7 @@ from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
 from postroad.adapters.s3 import objects, store
 from postroad.adapters.s3.access import Access
-from postroad.adapters.s3.clients import Clients
+from postroad.adapters.s3.clients import ObjectClients
 from postroad.adapters.s3.codes import error_of
 from postroad.adapters.s3.objects import Objects
 from postroad.adapters.s3.store import OPEN_BUCKETS, Store
@@ -49,7 +49,7 @@ def test_the_keys_are_given_where_they_are_known_and_are_in_no_repr() -> None:
 
 
 def drivers(access: Access) -> dict[str, Any]:
-    made = Clients(access, "bucket")
+    made = ObjectClients(access, "bucket")
     return {"reading": made.reading, "writing": made.writing, "deleting": made.deleting}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from postroad.controller.api import FINALIZER, INSTANCE, Key
+from postroad.controller.api import FINALIZER, INSTANCE, LAST_APPLIED, Key
 from postroad.controller.cluster_facts import ClusterFacts, KnownFacts
 from postroad.controller.queue_resource import cluster_of
 from postroad.controller.scope import (
@@ -178,6 +179,24 @@ def test_a_queue_is_indexed_by_its_cluster_and_a_child_by_its_instance() -> None
         }
     }
     assert as_object(bare) == {}
+
+
+def test_indexed_objects_share_their_texts_and_have_no_copy_of_a_manifest() -> None:
+    def read(name: str) -> Any:
+        body = resource()
+        annotations = {LAST_APPLIED: json.dumps(body), "team": "mail"}
+        body["metadata"] |= {"name": name, "annotations": annotations}
+        body["status"] = {"conditions": [{"type": "Ready", "generation": 1, "good": True}]}
+        return json.loads(json.dumps(body))
+
+    (one,), (other,) = (as_object(read(name)).values() for name in ("one", "other"))
+
+    assert one["metadata"]["annotations"] == {"team": "mail"}
+    assert one["status"] == read("one")["status"]
+    assert one["spec"] == read("one")["spec"]
+    ready, also = one["status"]["conditions"][0], other["status"]["conditions"][0]
+    assert ready["type"] is also["type"]
+    assert all(a is b for a, b in zip(ready, also, strict=True))
 
 
 def test_a_child_that_the_operator_wrote_is_no_news_and_another_version_is() -> None:

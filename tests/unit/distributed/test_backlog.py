@@ -9,7 +9,7 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed import browse_start
-from postroad.distributed.size import RememberedCounts, SizeCache
+from postroad.distributed.size import KeptCounts, SizeCache
 from postroad.distributed.timing import Timing
 from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
@@ -148,22 +148,22 @@ async def test_ages_read_a_closed_slice_once_and_again_when_a_mail_of_it_ended(
     assert count(process, began, "rows") < again + 8 + partitions
 
 
-async def test_counts_are_remembered_for_another_engine_of_the_queue(
+async def test_counts_are_kept_for_another_engine_of_the_queue(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """The operator makes one for each turn of a queue."""
     await closed_slices(cluster, process)
-    remembered = RememberedCounts()
+    kept = KeptCounts()
 
     async def counted() -> int:
         began = len(process.faults.steps)
-        assert (await SizeCache(process.queue._engine, remembered).get()).size == 24
+        assert (await SizeCache(process.queue._engine, kept).get()).size == 24
         return count(process, began, "count_rows")
 
     first, second = await counted(), await counted()
 
     assert second < first
-    remembered.closed.clear()
+    kept.closed.clear()
     assert await counted() == first
 
 
@@ -198,7 +198,7 @@ async def test_what_was_counted_of_passed_slices_is_forgotten(
     await process.queue.size()
     ages, sizes = process.queue._ages, process.queue._sizes
     assert ages._closed
-    assert sizes._remembered.closed
+    assert sizes._kept.closed
     await process.queue.flush(Selector.all())
     await cluster.recover()
     await cluster.pass_time(4 * WINDOW)
@@ -208,7 +208,7 @@ async def test_what_was_counted_of_passed_slices_is_forgotten(
     await process.queue.size()
 
     assert not ages._closed
-    assert not sizes._remembered.closed
+    assert not sizes._kept.closed
 
 
 async def test_ages_of_remembered_mails_go_on(cluster: InMemoryCluster, process: Process) -> None:

@@ -21,7 +21,7 @@ ANY = "any"
 """obstore needs a name for a bucket that is not in the address."""
 
 
-class Clients:
+class ObjectClients:
     """The clients of one bucket; `bucket` None: of all buckets at an endpoint, whose names then
     begin the keys.
 

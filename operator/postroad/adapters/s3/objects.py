@@ -21,7 +21,7 @@ from obstore.exceptions import (
 )
 
 from postroad.adapters.s3.access import Access
-from postroad.adapters.s3.clients import SILENCE, Clients
+from postroad.adapters.s3.clients import SILENCE, ObjectClients
 from postroad.adapters.s3.codes import LATER, error_of
 from postroad.errors import BlobMissing, CredentialsRefused, PostroadError
 from postroad.ports.servers import Guard
@@ -63,10 +63,10 @@ class Objects:
         access: Access,
         bucket: str,
         guard: Guard | None = None,
-        shared: Clients | None = None,
+        shared: ObjectClients | None = None,
     ) -> None:
         """Open nothing yet. Raises: TlsRefused."""
-        self._own = Clients(access, bucket)
+        self._own = ObjectClients(access, bucket)
         self._clients = shared or self._own
         self._start = f"{bucket}/" if shared else ""
         self._guard = guard or _no_guard

@@ -23,7 +23,7 @@ from botocore.exceptions import (
 )
 
 from postroad.adapters.s3.access import Access
-from postroad.adapters.s3.clients import Clients
+from postroad.adapters.s3.clients import ObjectClients
 from postroad.adapters.s3.codes import error_of
 from postroad.adapters.s3.objects import Objects
 from postroad.errors import BlobsUnavailable, CredentialsRefused, PostroadError
@@ -51,7 +51,7 @@ class Store:
         self._guard = guard
         self._clients: dict[tuple[timedelta | None, str | None, str | None], S3Client] = {}
         self._objects: dict[str, Objects] = {}
-        self._shared: Clients | None = None
+        self._shared: ObjectClients | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
         self._is_closed = False
 
@@ -77,7 +77,7 @@ class Store:
         address."""
         access = self._access
         if self._shared is None and access.endpoint is not None:
-            self._shared = Clients(access, None)
+            self._shared = ObjectClients(access, None)
         return Objects(access, bucket, self._guard, self._shared)
 
     async def check(self) -> str:
@@ -98,7 +98,7 @@ class Store:
         access_key, secret_key = access.keys
         known = timeout, access_key, secret_key
         if known not in self._clients:
-            # Clients of earlier keys end with the calls that use them.
+            # ObjectClients of earlier keys end with the calls that use them.
             self._clients = {
                 each: client
                 for each, client in list(self._clients.items())
