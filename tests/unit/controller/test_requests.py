@@ -9,6 +9,7 @@ from collections import Counter
 
 import pytest
 
+from postroad.adapters.memory.broker import MemoryBroker
 from postroad.controller.api import CHILDREN
 from postroad.controller.api import NAMESPACE as NAMESPACE_KIND
 from support.manual_loop import move, run
@@ -128,6 +129,26 @@ def test_a_new_queue_asks_the_servers_only_what_it_needs() -> None:
             }
 
     run(scene())
+
+
+def test_copies_are_looked_for_of_queues_that_are_not_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    declare = MemoryBroker.declare
+
+    async def recorded(broker: MemoryBroker, *, first: bool = False) -> None:
+        seen.append(first)
+        await declare(broker, first=first)
+
+    monkeypatch.setattr(MemoryBroker, "declare", recorded)
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            await operator.change({"view": {"bucketCount": 5}})
+            await move(5)
+
+    run(scene())
+    assert seen == [True, False]
 
 
 @pytest.mark.parametrize("queues", [100, 1000])
