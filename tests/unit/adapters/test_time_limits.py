@@ -11,7 +11,8 @@ from postroad.adapters.cassandra.clocks import READ_TIMEOUT
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.memory import broker as in_memory
 from postroad.adapters.rabbitmq import connection, publisher
-from postroad.adapters.s3.objects import SILENCE, SLOWEST, timeout_of
+from postroad.adapters.s3.clients import SILENCE
+from postroad.adapters.s3.objects import SLOWEST, timeout_of
 from postroad.distributed.timing import Timing
 
 SECOND = timedelta(seconds=1)
