@@ -174,6 +174,8 @@ async def test_exchanges_and_queues_outlive_a_restart_of_the_broker() -> None:
             if method:
                 declared[f"{method} {name}"] = arguments.get("durable")
 
+        send = call
+
     for each in (TOPOLOGY, SHARED):
         await declare(cast("Channel", Recording()), each)
 
