@@ -112,6 +112,42 @@ def entry(lane: Lane, due: float) -> LiveEntry:
     return LiveEntry(segment, 0, 0, 0, b"", 0, 0, "", due=due)
 
 
+async def test_a_consumer_that_goes_as_it_is_woken_wakes_the_next() -> None:
+    wakeups = Wakeups(ManualClock())
+    waiting = [asyncio.ensure_future(wakeups.wait(None)) for _ in range(3)]
+    await asyncio.sleep(0)
+
+    waiting[0].cancel()  # was not woken: wakes none
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert await woken(*waiting) == [True, False, False]
+    wakeups.wake_one()
+    waiting[1].cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+    assert waiting[1].cancelled()
+    assert waiting[2].done()
+
+
+async def test_an_earlier_alarm_rings_instead_of_a_later_one() -> None:
+    clock = ManualClock()
+    wakeups = Wakeups(clock)
+    wakeups.wake_at(5.0)
+    wakeups.wake_at(3.0)
+    await asyncio.sleep(0)
+    first = asyncio.ensure_future(wakeups.wait(None))
+    await asyncio.sleep(0)
+    await clock.advance(3 * SECOND)
+    assert await woken(first) == [True]
+
+    second = asyncio.ensure_future(wakeups.wait(None))
+    await clock.advance(2 * SECOND)
+
+    assert await woken(second) == [False]
+    second.cancel()
+
+
 def test_an_entry_is_ready_from_its_due_time_on() -> None:
     queues = ReadyQueues()
     now, later, last = entry(NEW, 1.0), entry(60, 2.0), entry(60, 3.0)

@@ -15,8 +15,15 @@ from crash.lossy import LossyFiles
 from crash.world import OPTIONS, Inline, start
 from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout
 from postroad.embedded.options import StoreOptions
-from postroad.embedded.slots import BATCH, KEPT, ROUNDS, Slots, slots_on_disk
-from postroad.embedded.spool_files import SpoolFiles
+from postroad.embedded.slots import (
+    BATCH,
+    KEPT,
+    ROUNDS,
+    Slots,
+    first_unused_directory,
+    slots_on_disk,
+)
+from postroad.embedded.spool_files import HEADER_BYTES, SpoolFiles
 from postroad.errors import StoreFailed, StoreFull
 
 ROOT = PurePosixPath("/store")
@@ -130,3 +137,77 @@ async def test_the_pool_shrinks_once_for_each_so_many_rounds_without_need() -> N
 
     shrank = [number for number, (before, after) in enumerate(pairwise(sizes)) if after < before]
     assert shrank == [ROUNDS, 2 * ROUNDS]
+
+
+async def test_the_pool_shrinks_by_half_of_what_no_round_needed_down_to_a_few() -> None:
+    files = RefusingFiles()
+    slots = slots_on(files)
+    taken = [await slots.take() for _ in range(2 * KEPT)]
+    slots.adopt(taken)
+    await slots.shrink()  # the round in which all were needed
+    sizes = []
+
+    for _ in range(9):
+        for _ in range(ROUNDS):
+            await slots.shrink()
+        sizes.append(len(slots))
+
+    assert sizes == [120, 100, 90, 85, 82, 81, 80, 80, 80]
+    assert len(slots_on_disk(files, LAYOUT, 1)) == KEPT
+    left = [await slots.take() for _ in range(KEPT)]
+    assert sorted(left) == sorted(slots_on_disk(files, LAYOUT, 1))
+
+
+async def test_what_one_of_the_rounds_needed_stays() -> None:
+    slots = slots_on(RefusingFiles())
+    slots.adopt([await slots.take() for _ in range(2 * KEPT)])
+    await slots.shrink()
+    for number in range(ROUNDS):
+        needed = await slots.lease(60 if number == 7 else 1)
+        slots.adopt(needed)
+        await slots.shrink()
+
+    assert len(slots) == 2 * KEPT - (2 * KEPT - 60 - KEPT) // 2
+
+
+async def test_a_receiver_gets_as_many_slots_as_are_free_and_one_at_least() -> None:
+    slots = slots_on(RefusingFiles())
+
+    first = await slots.lease(3)
+    assert len(first) == 3
+    rest = await slots.lease(10 * BATCH)
+    assert len(rest) == BATCH - 3
+    one_more = await slots.lease(1)
+
+    assert len(one_more) == 1
+    assert len(slots) == BATCH - 1
+    assert len({*first, *rest, *one_more}) == BATCH + 1
+
+
+@pytest.mark.parametrize(("size", "is_kept"), [(0, True), (1, False)])
+async def test_the_file_of_a_large_mail_is_not_used_again(size: int, is_kept: bool) -> None:
+    """It would keep its space for small ones."""
+    files = RefusingFiles()
+    options = StoreOptions(free_wait=timedelta(0), pool_file_bytes=64 * 1024)
+    contents = SpoolFiles(files, LAYOUT)
+    slots = Slots(files, LAYOUT, options, Inline(), contents, 0)
+    slot = await slots.take()
+    content = bytes(64 * 1024 - HEADER_BYTES - len(b"{}") + size)
+    contents.store(slot, bytes(16), content, b"{}", 0)
+
+    slots.release(slot)
+    await slots.close()
+
+    assert (slot in slots_on_disk(files, LAYOUT, 1)) == is_kept
+    assert len(slots) == BATCH - (not is_kept)
+
+
+def test_a_process_makes_its_files_behind_all_directories() -> None:
+    files = RefusingFiles()
+    files.make_directory(LAYOUT.mail)
+    assert first_unused_directory(files, LAYOUT) == 0
+    for name in ("000000", "000041", "lost+found"):
+        files.make_directory(LAYOUT.mail / name)
+
+    assert first_unused_directory(files, LAYOUT) == 42
+    assert slots_on_disk(files, LAYOUT, 41) == []
