@@ -241,3 +241,18 @@ async def test_items_that_were_not_taken_are_free_for_others_at_once(
 
     theirs = await other.next(timedelta(seconds=20))
     assert {mine.mail.name, theirs.mail.name} == {"first", "second"}
+
+
+async def test_a_consumer_ends_although_what_it_gives_back_does_not_go(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "first", "second", "third")
+    consumer = Consumer(cluster, process.queue)
+    await consumer.next()  # the others wait to be handed out
+    await cluster.pass_time(timedelta(seconds=1))
+    raise_at(process, "give_back", RuntimeError("a bug"), times=1)
+
+    await consumer.close()
+
+    assert len(cluster.broker.ready) == 1
+    process.faults.before = None

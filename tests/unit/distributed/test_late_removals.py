@@ -10,8 +10,10 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
+from postroad.distributed.endings import CLEANED
+from postroad.distributed.replacement import withdraw
 from postroad.domain.selection import Selector
-from support.in_memory_cluster import InMemoryCluster, Process
+from support.in_memory_cluster import Before, InMemoryCluster, Process
 from support.suspension import ROUND, Suspension, lose_connection, suspended, with_an_old_item
 
 ALL = Selector.all()
@@ -109,3 +111,27 @@ async def test_successor_that_was_given_up_half_way_and_comes_late_makes_no_seco
     await cluster.recover()
     assert cluster.copies("mail") == 1
     cluster.check_nothing_is_left()
+
+
+@pytest.mark.parametrize("is_cleaned_again", [False, True])
+async def test_withdrawal_of_an_entry_that_was_cleaned_shows_that_it_had_ended(
+    cluster: InMemoryCluster, process: Process, is_cleaned_again: bool
+) -> None:
+    """Its successor may need the bytes. Where cleanup took the new mark too, no one can tell."""
+    await cluster.enqueue(process, "mail")
+    (entry,) = cluster.tables.rows.values()
+    assert await cluster.deliver(process, SECOND) == ["mail"]
+    await maintenance(cluster, process, 30)
+    assert cluster.tables.limits.have_passed(entry.key.slice_start)
+    assert entry.key not in cluster.tables.rows
+
+    async def clean() -> None:
+        if is_cleaned_again:
+            del cluster.tables.marks[entry.key]
+
+    process.faults.before = before = Before("mark", clean)
+    standing = await withdraw(process.queue._engine, entry)
+
+    assert before.happened
+    assert standing is (None if is_cleaned_again else CLEANED)
+    assert entry.key not in cluster.tables.rows, "it would look like late mail"
