@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from postroad.bootstrap.open_request import OpenRequest, check_parts
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import InvalidInput, InvalidQueueURL
+from postroad.ports.board import Board
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 
@@ -86,6 +87,14 @@ def lock_of(queue: MailQueue) -> int | None:
     inherit it and store mails themselves; None for any other queue."""
     lock: int | None = getattr(queue, "lock", None)
     return lock
+
+
+def board_of(queue: MailQueue) -> Board:
+    """Return the board of the processes of a queue. Raises: InvalidInput for one without."""
+    board: Board | None = getattr(queue, "board", None)
+    if board is None:
+        raise InvalidInput(f"the queue {queue.name} has no board")
+    return board
 
 
 async def _open(request: OpenRequest) -> MailQueue:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
+from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
@@ -139,7 +140,8 @@ async def open_directory(
 
     receiver = None if lock is None else await asyncio.to_thread(_receiver, files, root, lock)
     layout, clock = Layout(root, root), MachineClock()
-    return await EmbeddedQueue(str(root), files, layout, clock, engine, receiver).open()
+    board = DirectoryBoard(root / "board", clock)
+    return await EmbeddedQueue(str(root), files, layout, clock, engine, receiver, board).open()
 
 
 def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:

@@ -50,6 +50,9 @@ _PLACES = {
     "dead-letters": "postroad.cli.inspection:dead_letters",
     "purge": "postroad.cli.operation_commands:purge",
     "republish": "postroad.cli.operation_commands:republish",
+    "sites": "postroad.cli.sites:sites",
+    "suspend": "postroad.cli.sites:suspend",
+    "resume": "postroad.cli.sites:resume",
     "route": "postroad.cli.route:route",
     "trace": "postroad.cli.tracing:trace",
     "signing": "postroad.cli.signing:signing",
@@ -74,7 +77,10 @@ COMMANDS: dict[str, Load] = {
 }
 """Subcommands, each imported when it is called or listed."""
 
-_REMOTE = ("browse", "show", "size", "ages", "dead-letters", "purge", "republish", "audit")
+_REMOTE = (
+    *("browse", "show", "size", "ages", "dead-letters", "purge", "republish", "audit"),
+    *("sites", "suspend", "resume"),
+)
 
 KUBECTL_COMMANDS: dict[str, Load] = {
     "plan": partial(_load, "postroad.cli.resource_configuration:plan"),

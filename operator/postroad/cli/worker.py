@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ from pydantic import SecretStr
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.programs.function import HandlerFunction
+from postroad.bootstrap import board_of
 from postroad.bootstrap.transports import (
     ehlo_name_of,
     open_attempt_log,
@@ -31,8 +36,9 @@ from postroad.settings import Settings, from_environment
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
-from postroad.worker.driving import Driving
+from postroad.worker.driving import LONGEST_GOODBYE, Driving
 from postroad.worker.routing import FoundRoutes, RelayRoutes, RouteFinder, Routes
+from postroad.worker.site_control import SiteControl
 
 _log = logger("worker")
 
@@ -205,6 +211,12 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
     if is_routed and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
     attempt_log = open_attempt_log(settings)
+    control = SiteControl(
+        board_of(this.queue),
+        MachineClock(),
+        f"{socket.gethostname()}-{os.getpid()}",
+        watches_answers=is_routed and settings.worker.suspend_by_answers,
+    )
     driving = Driving(
         Deliverer(
             this.queue.name,
@@ -219,14 +231,30 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
         rules_of(settings, way),
         randomness,
         window=window if is_routed else None,
+        control=control,
     )
     consumer = Consumer(this.queue, driving, window=window)
     try:
-        async with background_maintenance(this):
+        await control.read()  # before the first mail
+        async with background_maintenance(this), _controlled(control, driving):
             await consumer.run(this.stop, this.drain_within)
     finally:
         if attempt_log is not None:
             attempt_log.close()
+
+
+@asynccontextmanager
+async def _controlled(control: SiteControl, driving: Driving) -> AsyncIterator[None]:
+    """Let a worker obey suspensions and post what it knows of its sites."""
+    running = asyncio.create_task(control.run(driving.sites), name="control of sites")
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait((running,))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_GOODBYE.total_seconds()):
+                await control.close()
 
 
 def open_routes(settings: Settings, way: Way) -> Routes:

@@ -26,6 +26,7 @@ from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
 from postroad.ports.administration import Administration, Operation
+from postroad.ports.board import Board
 from postroad.ports.mail_queue import NO_DELAY
 
 
@@ -54,6 +55,11 @@ class DistributedQueue(Administration):
     @property
     def name(self) -> str:
         return str(self._engine.name)
+
+    @property
+    def board(self) -> Board:
+        """The board of the processes of this queue."""
+        return self._engine.view.board
 
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None

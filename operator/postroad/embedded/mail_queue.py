@@ -27,6 +27,7 @@ from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.server import Server
 from postroad.errors import QueueClosed, StoreUnavailable
 from postroad.ports.administration import Administration, Operation
+from postroad.ports.board import Board
 from postroad.ports.clock import Clock
 from postroad.ports.files import Files, Lock
 from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue
@@ -73,8 +74,10 @@ class EmbeddedQueue(Administration):
     def __init__(
         self, name: str, files: Files, layout: Layout, clock: Clock,
         open_engine: Callable[[], Awaitable[tuple[Engine, Maintenance]]],
-        receiver: SpoolReceiver | None = None,
+        receiver: SpoolReceiver | None = None, board: Board | None = None,
     ) -> None:  # fmt: skip
+        self.board = board
+        """The board of the processes of this queue; None: this handle has none."""
         self._name, self._files, self._layout, self._clock = name, files, layout, clock
         self._open_engine, self._receiver = open_engine, receiver
         self._role: Role | None = None

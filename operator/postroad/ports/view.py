@@ -22,6 +22,7 @@ from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.mail import Outcome
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
+from postroad.ports.board import Board
 from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks
 
@@ -238,6 +239,11 @@ class View(Marks, EnqueueKeys, Protocol):
         ...
 
     # The whole
+
+    @property
+    def board(self) -> Board:
+        """The board of the queue's processes."""
+        ...
 
     async def server_times(self) -> Readings:
         """Read the clocks of the hosts that are up, as of the moment this returns. A host that does

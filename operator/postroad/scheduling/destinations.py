@@ -8,6 +8,7 @@ Source: SC-12, SC-22 to SC-24; AMB-16, AMB-17, AMB-19, AMB-24.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from enum import Enum
 from itertools import count
 
@@ -120,6 +121,14 @@ def _length_changed(connection: ConnectionRecord, before: int) -> None:
         active.setdefault(new, Ranking()).put(connection, (-connection.number,))
 
 
+@dataclass(frozen=True, slots=True)
+class DestinationView:
+    """How many connections a destination has, and until when it rests; None: it does not."""
+
+    connections: int
+    rests_until: float | None
+
+
 class Destinations:
     """All destinations that are known, and all connections."""
 
@@ -147,6 +156,13 @@ class Destinations:
     def find(self, name: str) -> Destination | None:
         """Return the record of a destination; an unused one may have none."""
         return self._records.get(name)
+
+    def look_at(self, name: str) -> DestinationView:
+        """Return what is known of a destination."""
+        found = self._records.get(name)
+        if found is None:
+            return DestinationView(0, None)
+        return DestinationView(found.connections, found.rests_until if found.is_resting else None)
 
     def has_room(self, name: str) -> bool:
         """Return whether one more connection may be opened to a destination.

@@ -12,7 +12,12 @@ from collections import deque
 from itertools import count
 
 from postroad.scheduling.choosing import Chooser, NoneWorks, OpenTo, Pick, Take, Wait
-from postroad.scheduling.destinations import ConnectionRecord, Destinations, Standing
+from postroad.scheduling.destinations import (
+    ConnectionRecord,
+    Destinations,
+    DestinationView,
+    Standing,
+)
 from postroad.scheduling.events import (
     Answered,
     Asked,
@@ -70,6 +75,10 @@ class Scheduler:
     def next_moment(self) -> float | None:
         """Return when a `Tick` is due if nothing else happens before."""
         return self._destinations.next_moment()
+
+    def look_at(self, name: str) -> DestinationView:
+        """Return what is known of a destination."""
+        return self._destinations.look_at(name)
 
     def on(self, event: Event, now: float) -> list[Decision]:
         """Return what is to be done after an event, in this order."""

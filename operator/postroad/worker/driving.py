@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 
 from postroad.domain.mail import Outcome, domain_of
+from postroad.domain.site_views import SiteView
 from postroad.errors import BlobMissing, EntryEnded, EntryLost, QueueClosed
 from postroad.ports.clock import Randomness
 from postroad.ports.connections import (
@@ -56,6 +57,8 @@ from postroad.worker.links import Link, Links
 from postroad.worker.look_ups import LookUps
 from postroad.worker.open_jobs import LeaseOver, OpenJob, chunks_of, deferred_by
 from postroad.worker.routing import DeliveryRoute, Routes
+from postroad.worker.site_book import SiteBook
+from postroad.worker.site_control import SiteControl
 
 _log = logger("worker")
 
@@ -89,6 +92,7 @@ class Driving:
 
     `window`: how many items may be in hand; while they are, mails that wait long for a place on a
     connection are put off, so that others are seen. None: no mail is, since all have one next hop.
+    `control`: which sites get no mail; None: all get theirs.
     """
 
     def __init__(
@@ -100,7 +104,10 @@ class Driving:
         randomness: Randomness,
         *,
         window: int | None = None,
+        control: SiteControl | None = None,
     ) -> None:
+        self._control = control
+        self._book = SiteBook()
         self._deliverer = deliverer
         self._routes = routes
         self._window = window
@@ -187,10 +194,43 @@ class Driving:
     # Jobs
 
     def _submit(self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]) -> None:
+        self._book.seen(route)
+        if self._is_suspended(ledger, route, recipients):
+            return
         for each in chunks_of(recipients):
             job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, each)
             self._jobs.add(job)
             self._on(Submitted(job.scheduled))
+
+    def _is_suspended(
+        self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]
+    ) -> bool:
+        """Return whether a site gets no mail now; its recipients are then put off."""
+        if self._control is None:
+            return False
+        if (suspension := self._control.suspended(route.name)) is None:
+            return False
+        until = self._deliverer.clock.elapsed() + self._control.put_off_for(suspension)
+        ledger.not_tried(recipients, f"451 4.3.2 suspended: {suspension.reason}", until)
+        return True
+
+    def _suspend(self, site: str) -> None:
+        """Take back the jobs for a site that no connection has."""
+        for job in self._jobs:
+            if (
+                job.route.name == site
+                and job.connection is None
+                and self._is_suspended(job.ledger, job.route, job.recipients)
+            ):
+                self._jobs.forget(job)
+                self._on(Withdrawn(job.scheduled))
+                job.ledger.go_on()
+
+    def sites(self) -> Iterator[SiteView]:
+        """Yield what is known of the sites."""
+        clock = self._deliverer.clock
+        now = clock.now(), clock.elapsed()
+        return self._book.views(self._jobs, self._scheduler.look_at, self._links.reason, now)
 
     def _on(self, event: Event) -> None:
         """Let the scheduler decide, and carry it out. No decision leads to an event at once."""
@@ -284,6 +324,9 @@ class Driving:
         took = job.seconds_until(self._deliverer.clock.elapsed())
         placed = job.at_site(outcomes) or job.at_site(dict.fromkeys(job.recipients, NO_OUTCOME))
         ledger.heard(placed, took, until)
+        self._book.replied(job.route.name, placed.values(), self._deliverer.clock.now())
+        if self._control is not None:
+            self._control.heard(job.route.name, placed.values())
         self._on(Finished(job.number))
         left = tuple(each for each in job.recipients if each not in placed)
         if left and not ledger.is_over:
@@ -333,6 +376,8 @@ class Driving:
         moment = self._scheduler.next_moment()
         if moment is not None and moment <= now.total_seconds():
             self._on(Tick())
+        for site in () if self._control is None else self._control.new():
+            self._suspend(site)
         while self._resting and self._resting[0][0] <= now:
             job = self._jobs.get(heapq.heappop(self._resting)[1])
             if job is not None:

@@ -19,10 +19,12 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from postroad.adapters.cassandra import mark_statements, statements
+from postroad.adapters.cassandra.board import ERASE_BOARD
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.schema import has_table
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.domain.clocks import AGREEING
+from postroad.ports.board import Topic
 
 AT_ONCE = 32
 """Deletions in flight."""
@@ -97,6 +99,9 @@ async def erase_rest(session: Session, queue: str) -> None:
     await session.execute(statements.DELETE_MONTHS, (session.now_us() - APART_US, queue))
     for row in await session.execute(statements.SELECT_LIMITS, (queue,)):
         await session.execute(statements.FORGET_LIMITS, (queue, row["incarnation"]))
+    if await has_table(session, "board"):
+        for topic in Topic:
+            await session.execute(ERASE_BOARD, (queue, topic.value))
     if await has_table(session, "ownership"):  # not in a keyspace of an earlier release
         for row in await session.execute(statements.SELECT_OWNERSHIP, (queue,)):
             await session.execute(statements.FORGET_OWNERSHIP, (queue, row["incarnation"]))

@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import enqueue_keys, erasure, rows, statements
 from postroad.adapters.cassandra.added_columns import ViewColumns
+from postroad.adapters.cassandra.board import CassandraBoard
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.session import Session
@@ -97,6 +98,10 @@ class CassandraView(CassandraMarks):
 
     async def release_claim(self, enqueue_id: UUID, owner: UUID) -> None:
         await self._decide(statements.RELEASE_CLAIM, self._queue, enqueue_id, owner)
+
+    @property
+    def board(self) -> CassandraBoard:
+        return CassandraBoard(self._session, self._queue)
 
     async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
         return await enqueue_keys.take(self._session, self._queue, token, keyed)

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID, uuid4
 
+from postroad.adapters.memory.board import Notes
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Entry, Mark, PurgeWatermark, Traits, UndecodableRow
 from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
@@ -36,6 +37,7 @@ class Tables:
     stamp: dict[Partition, PartitionStamp] = field(default_factory=dict)
     claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
     enqueue_keys: dict[bytes, tuple[KeyedEntry, timedelta]] = field(default_factory=dict)
+    notes: Notes = field(default_factory=dict)
     records: dict[UUID, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
     limits: Limits = field(default_factory=lambda: Limits(None, None))
     incarnation: UUID = field(default_factory=uuid4)
@@ -132,6 +134,7 @@ class Tables:
     def erase_rest(self) -> None:
         """Delete what is not in a slice and no letter."""
         self.slices.clear()
+        self.notes.clear()
         self.limits, self.incarnation, self.as_of = Limits(None, None), uuid4(), None
 
     def is_gone(self, enqueue_id: UUID) -> bool:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
+from postroad.adapters.memory.board import MemoryBoard
 from postroad.adapters.memory.claims import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.marks import PAGE, MemoryMarks
@@ -141,6 +142,10 @@ class MemoryView(MemoryMarks):
         until = self._tables.clock.elapsed() + KEY_LIFETIME
         self._tables.enqueue_keys[token] = keyed, until
         return keyed
+
+    @property
+    def board(self) -> MemoryBoard:
+        return MemoryBoard(self._tables.notes, self._tables.clock, self._faults)
 
     # Limits and slices
 

@@ -1,0 +1,37 @@
+# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
+"""The board of a queue in Cassandra: rows that expire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from postroad.adapters.cassandra.cql import insert, select
+from postroad.adapters.cassandra.session import Session, Statement
+from postroad.ports.board import Topic
+
+_OF_TOPIC = "queue = ? AND topic = ?"
+
+POST = Statement(insert("board", ("queue", "topic", "name", "note")) + " USING TTL ?")
+TAKE_DOWN = Statement(f"DELETE FROM {{keyspace}}.board WHERE {_OF_TOPIC} AND name = ?")
+POSTED = Statement(select("board", ("name", "note"), _OF_TOPIC))
+ERASE_BOARD = Statement(f"DELETE FROM {{keyspace}}.board WHERE {_OF_TOPIC}")
+
+
+class CassandraBoard:
+    """The board of one queue (see the port)."""
+
+    def __init__(self, session: Session, queue: str) -> None:
+        self._session, self._queue = session, queue
+
+    async def post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
+        seconds = max(1, round(lifetime.total_seconds()))
+        await self._session.execute(POST, (self._queue, topic.value, name, text, seconds))
+
+    async def take_down(self, topic: Topic, name: str) -> None:
+        await self._session.execute(TAKE_DOWN, (self._queue, topic.value, name))
+
+    async def posted(self, topic: Topic) -> Mapping[str, str]:
+        place = (self._queue, topic.value)
+        pages = self._session.pages(POSTED, place)
+        return {row["name"]: row["note"] async for page in pages for row in page}

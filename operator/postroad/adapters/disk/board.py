@@ -1,0 +1,71 @@
+"""The board of a queue in a directory: a file for each note, for all processes that may write
+there.
+
+Nothing is synced: a note survives the kill of its process, and a power cut may take the last ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+from postroad.adapters.disk.files import PRIVATE_DIRECTORY, PRIVATE_FILE, translated
+from postroad.ports.board import Topic
+from postroad.ports.clock import Clock
+
+DRAFT = ".new"
+"""The end of the name of a file that is being written."""
+
+
+class DirectoryBoard:
+    """The board of one queue (see the port), in a folder that the first note makes."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder, self._clock = folder, clock
+
+    async def post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
+        await asyncio.to_thread(self._post, topic, name, text, lifetime)
+
+    async def take_down(self, topic: Topic, name: str) -> None:
+        await asyncio.to_thread(self._take_down, topic, name)
+
+    async def posted(self, topic: Topic) -> Mapping[str, str]:
+        return await asyncio.to_thread(self._posted, topic)
+
+    def _post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
+        until = (self._clock.now() + lifetime).timestamp()
+        file = self._file(topic, name)
+        with translated("write", file):
+            file.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            draft = file.with_name(f"{uuid4().hex}{DRAFT}")
+            draft.touch(PRIVATE_FILE)
+            draft.write_text(json.dumps({"name": name, "text": text, "until": until}))
+            draft.replace(file)
+
+    def _take_down(self, topic: Topic, name: str) -> None:
+        file = self._file(topic, name)
+        with translated("remove", file):
+            file.unlink(missing_ok=True)
+
+    def _posted(self, topic: Topic) -> Mapping[str, str]:
+        found, now = {}, self._clock.now().timestamp()
+        folder = self._folder / topic.value
+        with translated("read", folder):
+            files = list(folder.iterdir()) if folder.is_dir() else []
+        for file in files:
+            with suppress(OSError, ValueError, KeyError, TypeError):  # taken down, or half of one
+                note = json.loads(file.read_text())
+                if note["until"] > now and not file.name.endswith(DRAFT):
+                    found[str(note["name"])] = str(note["text"])
+                elif note["until"] <= now:
+                    file.unlink()
+        return found
+
+    def _file(self, topic: Topic, name: str) -> Path:
+        return self._folder / topic.value / f"{sha256(name.encode()).hexdigest()[:40]}.json"

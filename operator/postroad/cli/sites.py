@@ -1,0 +1,154 @@
+"""`postroad sites`, `suspend`, `resume`: what workers know of the sites that get their mail, and
+which ones get none for a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from datetime import timedelta
+
+import click
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap import board_of
+from postroad.cli.queue_options import DURATION, json_option, say, with_queue
+from postroad.domain.durations import format_duration
+from postroad.domain.escaping import escaped
+from postroad.domain.instants import rfc3339
+from postroad.domain.site_views import SiteState, SiteView, read_views
+from postroad.domain.suspensions import (
+    LONGEST_REASON,
+    LONGEST_SUSPENSION,
+    SuspendedBy,
+    Suspension,
+)
+from postroad.errors import InvalidInput
+from postroad.ports.board import Board, Topic
+from postroad.ports.mail_queue import MailQueue
+from postroad.worker.site_control import LONGEST_PUT_OFF, READ_EVERY
+
+LONGEST_SITE = 320
+"""Characters of a site's name."""
+
+
+@click.command()
+@with_queue
+@json_option
+async def sites(queue: MailQueue, as_json: bool) -> None:
+    """List the sites that workers have mail for, and those that are suspended.
+
+    As of the last 15 seconds; a worker lists a hundred sites at most, those with the most to show.
+    """
+    board = board_of(queue)
+    suspended = await suspensions(board)
+    workers = await board.posted(Topic.WORKERS)
+    order, seen, more = list(SiteState), set[str](), 0
+    lines: list[tuple[str | None, SiteView]] = []
+    for worker, text in sorted(workers.items()):
+        try:
+            views, hidden = read_views(text)
+        except InvalidInput:
+            continue
+        more += hidden
+        seen |= {each.site for each in views}
+        lines += [(worker, _as_suspended(each, suspended.get(each.site))) for each in views]
+    lines += [
+        (None, _as_suspended(SiteView(site, SiteState.IDLE), each))
+        for site, each in suspended.items()
+        if site not in seen
+    ]
+    lines.sort(key=lambda each: (order.index(each[1].state), each[1].site, each[0] or ""))
+    for name, view in lines:
+        say({"worker": name, **asdict(view)}, as_json=as_json, text=_line(name, view))
+    if more and not as_json:
+        click.echo(f"and {more} more sites with less to show")
+
+
+@click.command()
+@with_queue
+@click.argument("site")
+@click.option(
+    "--for",
+    "duration",
+    type=DURATION,
+    required=True,
+    help="For how long, such as 2h; 720h at most.",
+)
+@click.option("--reason", required=True, help="Why; it is shown, also as the error of mail.")
+async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str) -> None:
+    """Send no mail to a SITE, as `postroad sites` and the attempt log name it.
+
+    Workers obey within seconds. Mail that a connection has goes on; all other mail for the site
+    waits, without an attempt.
+    """
+    if not timedelta(seconds=1) <= duration <= LONGEST_SUSPENSION:
+        raise InvalidInput(
+            f"a site is suspended for 1s to {format_duration(LONGEST_SUSPENSION)}: repeat the"
+            " command before that is over"
+        )
+    text = " ".join(reason.split())
+    if not text or len(text) > LONGEST_REASON or not text.isprintable():
+        raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
+    if not site or len(site) > LONGEST_SITE or not site.isprintable():
+        raise InvalidInput("this is no name of a site: take one that `postroad sites` shows")
+    until = MachineClock().now() + duration
+    made = Suspension(site, until, text, SuspendedBy.ADMINISTRATOR)
+    await board_of(queue).post(Topic.SUSPENSIONS, site, made.text(), duration)
+    click.echo(f"{site} gets no mail until {rfc3339(until)}")
+
+
+@click.command()
+@with_queue
+@click.argument("site")
+async def resume(queue: MailQueue, site: str) -> None:
+    """Send mail to a suspended SITE again.
+
+    Mail that was put off comes by itself within half an hour, or at once after `postroad flush`.
+    """
+    board = board_of(queue)
+    was = site in await suspensions(board)
+    await board.take_down(Topic.SUSPENSIONS, site)
+    if not was:
+        raise InvalidInput(f"{site} is not suspended", hint="`postroad sites` names those that are")
+    click.echo(
+        f"{site} gets mail again within {format_duration(READ_EVERY)}; what was put off comes"
+        f" within {format_duration(LONGEST_PUT_OFF)}"
+    )
+
+
+async def suspensions(board: Board) -> Mapping[str, Suspension]:
+    """Return the suspensions that hold now, by site. Raises: ServerError."""
+    now, found = MachineClock().now(), {}
+    for site, text in (await board.posted(Topic.SUSPENSIONS)).items():
+        try:
+            read = Suspension.of(site, text)
+        except InvalidInput:
+            continue
+        if read.until > now:
+            found[site] = read
+    return found
+
+
+def _as_suspended(view: SiteView, suspension: Suspension | None) -> SiteView:
+    """Return what is shown of a site, as the board has it now: its worker may be late."""
+    if suspension is not None:
+        reason = f"{suspension.by}: {suspension.reason}"
+        until = rfc3339(suspension.until)
+        return replace(view, state=SiteState.SUSPENDED, until=until, reason=reason)
+    if view.state is SiteState.SUSPENDED:
+        return replace(view, state=SiteState.IDLE, until=None, reason=None)
+    return view
+
+
+def _line(worker: str | None, view: SiteView) -> str:
+    parts = [f"{view.state:10}{view.connections:>5} open{view.at_work:>7} at work"]
+    parts += [f"{view.waiting:>7} waiting", escaped(view.site)]
+    if view.until is not None:
+        parts.append(f"until {view.until}")
+    if view.reason is not None:
+        parts.append(escaped(view.reason))
+    elif view.reply is not None:
+        parts.append(escaped(view.reply))
+    if worker is not None:
+        parts.append(f"({escaped(worker)})")
+    return "  ".join(parts)

@@ -1,0 +1,106 @@
+"""The sites that a worker has had mail for: their last replies, and what they do now."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from postroad.domain.bounces import bounce_of
+from postroad.domain.instants import rfc3339
+from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.site_views import SiteState, SiteView
+from postroad.scheduling.destinations import DestinationView
+from postroad.worker.open_jobs import OpenJob
+from postroad.worker.routing import DeliveryRoute
+
+MOST_SITES = 10_000
+
+
+@dataclass(slots=True)
+class _Known:
+    """One site."""
+
+    route: DeliveryRoute
+    reply: str | None = None
+    replied_at: datetime | None = None
+
+
+class SiteBook:
+    """The sites, those that had mail last at the end."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, _Known] = OrderedDict()
+
+    def seen(self, route: DeliveryRoute) -> None:
+        """Note that there is mail for a site."""
+        known = self._known.get(route.name)
+        if known is None:
+            self._known[route.name] = _Known(route)
+        else:
+            known.route = route
+            self._known.move_to_end(route.name)
+        while len(self._known) > MOST_SITES:
+            self._known.popitem(last=False)
+
+    def replied(self, site: str, outcomes: Iterable[Outcome], now: datetime) -> None:
+        """Note what a site replied: of several outcomes, one that was no delivery."""
+        if (known := self._known.get(site)) is None:
+            return
+        chosen = None
+        for each in outcomes:
+            if chosen is None or each.kind is not OutcomeKind.DELIVERED:
+                chosen = each
+        if chosen is not None:
+            known.reply, known.replied_at = chosen.text, now
+
+    def views(
+        self,
+        jobs: Iterable[OpenJob],
+        look_at: Callable[[str], DestinationView],
+        reason: Callable[[Iterable[str]], str | None],
+        now: tuple[datetime, timedelta],
+    ) -> Iterator[SiteView]:
+        """Yield what each site does. `reason`: why the last connection to one of several
+        destinations ended; `now` by both clocks."""
+        waiting, at_work = dict[str, int](), dict[str, int]()
+        for job in jobs:
+            counts = waiting if job.connection is None else at_work
+            counts[job.route.name] = counts.get(job.route.name, 0) + 1
+        for site, known in self._known.items():
+            found = [look_at(each) for each in known.route.hops]
+            connections = sum(each.connections for each in found)
+            rests = [each.rests_until for each in found]
+            until = None
+            if rests and not connections and all(each is not None for each in rests):
+                wall, elapsed = now
+                first = min(each for each in rests if each is not None)
+                until = wall + timedelta(seconds=first) - elapsed
+            lost = reason(known.route.hops)
+            reply = known.reply if lost is None else lost
+            yield SiteView(
+                site,
+                _state_of(until, at_work.get(site, 0), waiting.get(site, 0)),
+                connections,
+                waiting.get(site, 0),
+                at_work.get(site, 0),
+                rfc3339(until),
+                None if reply is None else shown_reply(reply),
+                rfc3339(known.replied_at) if lost is None else None,
+            )
+
+
+def _state_of(until: datetime | None, at_work: int, waiting: int) -> SiteState:
+    if until is not None:
+        return SiteState.RESTING
+    if at_work:
+        return SiteState.ACTIVE
+    return SiteState.WAITING if waiting else SiteState.IDLE
+
+
+def shown_reply(text: str) -> str:
+    """Return the codes of a reply and its words without addresses, hosts and numbers."""
+    bounce = bounce_of(text)
+    codes = text[: len(text) - len(text.lstrip("0123456789. "))].strip()
+    return f"{codes} {bounce.words}".strip()

@@ -1,0 +1,137 @@
+"""The suspended sites of a queue: read from its board, and added to where a site's answers ask for
+it. The same loop posts what this worker knows of its sites.
+
+A board that is away changes nothing: the suspensions that were read last hold until they are over.
+Source: ADR 0062.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+
+from postroad.domain.instants import rfc3339
+from postroad.domain.mail import Outcome
+from postroad.domain.site_views import SiteState, SiteView, posted_views
+from postroad.domain.suspensions import AnswerCounts, Suspension
+from postroad.errors import InvalidInput, PostroadError
+from postroad.ports.board import Board, Topic
+from postroad.ports.clock import Clock
+from postroad.telemetry.logs import logger
+
+_log = logger("worker")
+
+READ_EVERY = timedelta(seconds=5)
+"""After which every worker obeys a suspension."""
+
+POST_EVERY = timedelta(seconds=15)
+POSTED_FOR = timedelta(seconds=60)
+"""A worker that is killed is shown for so long."""
+
+LONGEST_PUT_OFF = timedelta(minutes=30)
+"""Of mail for a suspended site: after a resumption, none waits for longer."""
+
+
+class SiteControl:
+    """Which sites get no mail now. `name`: this worker's on the board. `watches_answers`: whether
+    answers suspend sites, which those of a relay do not, since they are about sites behind it."""
+
+    def __init__(self, board: Board, clock: Clock, name: str, *, watches_answers: bool) -> None:
+        self._board, self._clock, self._name = board, clock, name
+        self._counts = AnswerCounts() if watches_answers else None
+        self._suspended: Mapping[str, Suspension] = {}
+        self._own: dict[str, Suspension] = {}
+        """Those that answers led to, until they are on the board."""
+        self._new: list[str] = []
+        self._is_away = False
+
+    def suspended(self, site: str) -> Suspension | None:
+        """Return the suspension of a site that holds now."""
+        found = self._own.get(site) or self._suspended.get(site)
+        return found if found is not None and found.until > self._clock.now() else None
+
+    def put_off_for(self, suspension: Suspension) -> timedelta:
+        """Return for how long mail for a suspended site is put off."""
+        return min(suspension.until - self._clock.now(), LONGEST_PUT_OFF)
+
+    def new(self) -> list[str]:
+        """Return the sites that were suspended since this was called last."""
+        new, self._new = self._new, []
+        return new
+
+    def heard(self, site: str, outcomes: Iterable[Outcome]) -> None:
+        """Look at what a transmission came to."""
+        if self._counts is None or self.suspended(site) is not None:
+            return
+        found = self._counts.heard(site, outcomes, self._clock.now())
+        if found is not None:
+            _log.warning(
+                "a site is suspended by its answers",
+                site=site,
+                reason=found.reason,
+                until=rfc3339(found.until),
+            )
+            self._own[site] = found
+            self._new.append(site)
+
+    async def run(self, sites: Callable[[], Iterable[SiteView]]) -> None:
+        """Read and post, until cancelled."""
+        posted_at: timedelta | None = None
+        while True:
+            await self.read()
+            now = self._clock.elapsed()
+            if posted_at is None or now - posted_at >= POST_EVERY:
+                posted_at = now
+                await self._post(sites())
+            await self._clock.sleep(READ_EVERY)
+
+    async def read(self) -> None:
+        """Post the suspensions of this worker, and read those of all."""
+        with self._unless_away():
+            posting = list(self._own.items())
+            for site, each in posting:
+                left = each.until - self._clock.now()
+                if left > timedelta(0):
+                    await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
+            found = await self._board.posted(Topic.SUSPENSIONS)
+            for site, _ in posting:
+                del self._own[site]
+            read = dict[str, Suspension]()
+            for site, text in found.items():
+                with suppress(InvalidInput):
+                    read[site] = Suspension.of(site, text)
+            self._new += [site for site, each in read.items() if self._suspended.get(site) != each]
+            self._suspended = read
+
+    async def _post(self, views: Iterable[SiteView]) -> None:
+        with self._unless_away():
+            text = posted_views(map(self._with_suspension, views))
+            await self._board.post(Topic.WORKERS, self._name, text, POSTED_FOR)
+
+    def _with_suspension(self, view: SiteView) -> SiteView:
+        found = self.suspended(view.site)
+        if found is None:
+            return view
+        return replace(
+            view, state=SiteState.SUSPENDED, until=rfc3339(found.until), reason=found.reason
+        )
+
+    async def close(self) -> None:
+        """Take this worker's note down."""
+        with self._unless_away():
+            await self._board.take_down(Topic.WORKERS, self._name)
+
+    @contextmanager
+    def _unless_away(self) -> Iterator[None]:
+        """Go on without the board while it is away, or is of an earlier release."""
+        try:
+            yield
+        except Exception as error:  # a driver's bug must not end the loop
+            if not self._is_away:
+                text = error.explain() if isinstance(error, PostroadError) else repr(error)
+                _log.warning("the board of the queue cannot be used", error=text)
+            self._is_away = True
+        else:
+            self._is_away = False

@@ -1,0 +1,167 @@
+"""Workers obey suspensions, make them from answers, and post what they know of their sites."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+from postroad.adapters.memory.fault_injection import Fault
+from postroad.domain.mail import Outcome, OutcomeKind, Responder
+from postroad.domain.site_views import SiteState, SiteView, read_views
+from postroad.domain.suspensions import SuspendedBy, Suspension
+from postroad.ports.board import Topic
+from postroad.worker.site_control import LONGEST_PUT_OFF, SiteControl
+from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
+
+ONE, TWO = "mx.one.example", "mx.two.example"
+BUSY = Outcome(
+    OutcomeKind.DEFERRED,
+    "421 4.7.0 too many messages from <a@origin.example>",
+    responder=Responder(ONE),
+)
+
+
+class Controlled:
+    """A worker that obeys suspensions, beside a board that the test writes on."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.board = worker.queue.board
+        clock = worker.process.clock
+        self.control = SiteControl(self.board, clock, "w", watches_answers=True)
+        worker.driving._control = self.control
+
+    async def suspend(self, site: str, duration: timedelta) -> None:
+        until = self.worker.process.clock.now() + duration
+        made = Suspension(site, until, "they asked", SuspendedBy.ADMINISTRATOR)
+        await self.board.post(Topic.SUSPENSIONS, site, made.text(), duration)
+
+    async def sites(self) -> dict[str, SiteView]:
+        (note,) = (await self.board.posted(Topic.WORKERS)).values()
+        return {each.site: each for each in read_views(note)[0]}
+
+
+@asynccontextmanager
+async def a_controlled_worker() -> AsyncIterator[Controlled]:
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        worker.domain("two.example")
+        controlled = Controlled(worker)
+        running = asyncio.create_task(controlled.control.run(worker.driving.sites))
+        try:
+            yield controlled
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+
+
+async def test_a_suspended_site_gets_no_mail_until_it_is_resumed() -> None:
+    async with a_controlled_worker() as controlled:
+        worker = controlled.worker
+        await controlled.suspend(ONE, timedelta(hours=5))
+        await worker.pass_time(6 * SECOND)
+        await worker.enqueue("a@one.example", "b@two.example")
+        await worker.pass_time(60 * MINUTE)
+
+        assert worker.delivered == {"b@two.example": 1}
+        assert worker.hops.opened == [TWO]
+        assert await worker.waiting() == {"a@one.example": (0, "451 4.3.2 suspended: they asked")}
+
+        await controlled.board.take_down(Topic.SUSPENSIONS, ONE)
+        await worker.pass_time(LONGEST_PUT_OFF * 1.2)
+        assert worker.delivered == {"a@one.example": 1, "b@two.example": 1}
+
+
+async def test_a_suspension_ends_by_itself() -> None:
+    async with a_controlled_worker() as controlled:
+        worker = controlled.worker
+        await controlled.suspend(ONE, 10 * MINUTE)
+        await worker.pass_time(6 * SECOND)
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(9 * MINUTE)
+        assert not worker.delivered
+        await worker.pass_time(4 * MINUTE)
+
+        assert worker.delivered == {"a@one.example": 1}
+
+
+async def test_mail_that_waits_for_a_site_is_put_off_when_it_is_suspended() -> None:
+    async with a_controlled_worker() as controlled:
+        worker = controlled.worker
+        worker.hops.gate.clear()
+        for number in range(200):
+            await worker.enqueue(f"r{number}@one.example", sender=f"s{number}@o.example")
+        await worker.pass_time(SECOND)
+        in_hand = len(worker.driving)
+        await controlled.suspend(ONE, timedelta(hours=1))
+        await worker.pass_time(7 * SECOND)
+
+        assert in_hand == 200
+        assert len(worker.driving) <= 120, "what waited is put off"
+        worker.hops.gate.set()
+        await worker.pass_time(SECOND)
+        assert 0 < sum(worker.delivered.values()) <= 120, "what a connection had went on"
+        assert {attempt for attempt, _ in (await worker.waiting()).values()} == {0}
+
+
+async def test_answers_suspend_a_site_for_every_process() -> None:
+    async with a_controlled_worker() as controlled:
+        worker = controlled.worker
+        worker.hops.outcomes["a@one.example"] = BUSY
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(6 * SECOND)
+
+        posted = await controlled.board.posted(Topic.SUSPENSIONS)
+        found = Suspension.of(ONE, posted[ONE])
+        assert found.by is SuspendedBy.ANSWERS
+        assert "421 rate: too many messages" in found.reason
+        assert "origin.example" not in posted[ONE]
+        await worker.enqueue("b@one.example")
+        await worker.pass_time(5 * MINUTE)
+        assert not worker.delivered
+        await worker.pass_time(20 * MINUTE)
+        assert worker.delivered["b@one.example"] == 1
+
+
+async def test_the_board_has_what_a_worker_knows_of_its_sites() -> None:
+    async with a_controlled_worker() as controlled:
+        worker = controlled.worker
+        worker.hops.away[TWO] = "451 4.4.1 connection to 192.0.2.9 refused"
+        worker.hops.outcomes["a@one.example"] = Outcome.deferred(
+            "450 4.2.1 <a@one.example> is busy"
+        )
+        await worker.enqueue("a@one.example")
+        await worker.enqueue("b@two.example")
+        await worker.pass_time(16 * SECOND)
+        found = await controlled.sites()
+
+        assert found[ONE].state is SiteState.IDLE
+        assert found[ONE].connections == 1
+        assert found[ONE].reply == "450 4.2.1 <address> is busy"
+        assert found[TWO].state in (SiteState.RESTING, SiteState.ACTIVE, SiteState.WAITING)
+        assert found[TWO].reply == "451 4.4.1 connection to <host> refused"
+        await controlled.suspend(ONE, 10 * MINUTE)
+        await worker.pass_time(20 * SECOND)
+        found = await controlled.sites()
+        assert (found[ONE].state, found[ONE].reason) == (SiteState.SUSPENDED, "they asked")
+
+        await controlled.control.close()
+        assert not await controlled.board.posted(Topic.WORKERS)
+
+
+async def test_what_was_read_holds_while_the_board_is_away() -> None:
+    async with a_controlled_worker() as controlled:
+        worker = controlled.worker
+        await controlled.suspend(ONE, 10 * MINUTE)
+        await worker.pass_time(6 * SECOND)
+        worker.process.faults.plan = lambda step: (
+            Fault.AWAY if step.operation in ("posted", "post") else None
+        )
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(8 * MINUTE)
+        assert not worker.delivered
+        await worker.pass_time(6 * MINUTE)
+
+        assert worker.delivered == {"a@one.example": 1}
