@@ -22,6 +22,7 @@
     │   ├── BrokerError, ViewError, BlobsError
     │   │   ├── BrokerUnavailable, ViewUnavailable, BlobsUnavailable   (transient)
     │   │   └── BrokerRefused, ViewRefused, BlobsRefused               (permanent)
+    │   ├── NotPublished        the broker cannot have got the message (a BrokerUnavailable)
     │   ├── Unroutable          the broker has no queue behind the exchange
     │   ├── Undecodable         the view holds what this release cannot decode
     │   ├── BlobMissing         no object under this key
@@ -170,6 +171,10 @@ class BrokerUnavailable(BrokerError):
     """RabbitMQ cannot be reached or does not answer in time."""
 
     transient = True
+
+
+class NotPublished(BrokerUnavailable):
+    """RabbitMQ was not reached, so it cannot have got the message."""
 
 
 class BrokerRefused(BrokerError):

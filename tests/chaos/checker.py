@@ -18,9 +18,16 @@ from chaos.ledger import Attempt, Call, Ledger
 MISSING = "the bytes of the mail are missing"
 """The reason of a dead letter that has nothing left to deliver (`distributed.items`)."""
 
-LOOKS_AGAIN = 60.0
-"""Seconds after which a process that reported a failed enqueue has counted it, where it has to: a
-redelivery delay, and two requests to the view."""
+FIRST_LOOK = 60.0
+"""Seconds after which a process that reported a failed enqueue has looked at it again: a redelivery
+delay, and requests to the view."""
+
+SHOWN = 4.0
+"""Seconds in which a consumer has to write something for that look to show it: the shortest
+redelivery delay of a pace."""
+
+LAST_LOOK = FIRST_LOOK + 25 * 60
+"""As `FIRST_LOOK`, of the look at the end of the longest lease of a pace."""
 
 REMOVING = ("remove", "purge")
 
@@ -185,23 +192,27 @@ def _broken(ledger: Ledger, attempt: Attempt, recipient: str, until: float) -> b
 
 def _uncounted(ledger: Ledger) -> Iterator[Violation]:
     """A mail whose enqueue failed is delivered only if its process counted it as not withdrawn, at
-    the failure or a redelivery delay later."""
+    the failure or when it looked at it again."""
     for name, attempts in ledger.attempts.items():
         mail = ledger.mails.get(name)
         if mail is None:
             yield Violation(Kind.UNKNOWN, name, attempts[0].looked, "no enqueue was recorded")
-        elif mail.phase is Phase.FAIL and not _died_before_counting(ledger, mail):
+        elif mail.phase is Phase.FAIL:
             for attempt in attempts:
-                if attempt.transmitted and attempt.mail_id not in ledger.unwithdrawn:
+                is_counted = attempt.mail_id in ledger.unwithdrawn
+                if attempt.transmitted and not is_counted and _was_shown(ledger, mail, attempt):
                     text = f"refused with {mail.result.get('error')}, transmitted by {attempt.by}"
                     yield Violation(Kind.UNCOUNTED, name, mail.ended, text)
 
 
-def _died_before_counting(ledger: Ledger, mail: Call) -> bool:
-    """Whether the process that reported the failure was killed before it read claim and mark
-    again."""
-    by = mail.invoked.by
-    return by in ledger.killed and ledger.last_seen[by] - mail.ended < LOOKS_AGAIN
+def _was_shown(ledger: Ledger, mail: Call, attempt: Attempt) -> bool:
+    """Whether the process that reported the failure looked at the mail when the attempt had left a
+    record or an ending: it looks twice, and once more before it closes."""
+    by, written = mail.invoked.by, min(attempt.covered.values(), default=inf)
+    until = ledger.last_seen[by] if by in ledger.killed else ledger.closing.get(by, inf)
+    lived = until - mail.ended
+    shown_at_first = lived >= FIRST_LOOK and written - mail.ended <= SHOWN
+    return written <= ledger.closing.get(by, -inf) or shown_at_first or lived >= LAST_LOOK
 
 
 def _held(ledger: Ledger) -> Iterator[Violation]:

@@ -98,6 +98,8 @@ class Ledger:
     """By entry."""
     unwithdrawn: set[str] = field(default_factory=set)
     """Ids of mails whose failed enqueue was counted as not withdrawn."""
+    closing: dict[str, float] = field(default_factory=dict)
+    """The instant at which a life began to close its queues in order."""
     last_seen: dict[str, float] = field(default_factory=dict)
     """The instant of the last event of each life of a process."""
     letters: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -129,6 +131,8 @@ class Ledger:
         self.last_seen[event.by] = event.at
         if event.op == "unwithdrawn":
             self.unwithdrawn.add(data["mail_id"])
+        elif event.op == "closing":
+            self.closing[event.by] = event.at
         elif event.op == "lease":
             attempt = Attempt(
                 event.by, data["mail"], data["entry"], data["mail_id"], data["looked"]

@@ -268,7 +268,7 @@ class Town:
         if kind == "lost answers" or (kind == "unconfirmed" and step.operation == "publish"):
             return Broken.ANSWER_LOST
         if kind == "flaky" or (kind == "undeleted" and step.operation == "delete"):
-            return Broken.AWAY
+            return Broken.LOST
         return None
 
     def delay_of(self, step: Step) -> float:

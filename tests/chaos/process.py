@@ -71,6 +71,7 @@ async def main(job: Job) -> None:
         await _until(place, workload.work(place))
     elif job.role == "administrator":
         await workload.administrate(place)
+    recorder.note("closing")
     for queue in queues.values():
         await queue.close()
     await servers.close()

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from postroad.errors import BrokerRefused, BrokerUnavailable, Unroutable
+from postroad.errors import BrokerRefused, BrokerUnavailable, NotPublished, Unroutable
 from postroad.ports.broker import Broker, Delivery
 
 Process = Callable[..., Broker]
@@ -363,5 +363,5 @@ class BrokerContract:
     async def test_a_closed_broker_publishes_nothing(self, broker: Broker) -> None:
         await broker.close()
 
-        with pytest.raises(BrokerUnavailable):
+        with pytest.raises(NotPublished):
             await publish(broker, b"a")

@@ -16,17 +16,28 @@ from postroad.adapters.memory.queues import BrokerQueues
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
 from postroad.distributed.engine import Parts
+from postroad.distributed.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
+from postroad.telemetry.metrics import UNWITHDRAWN
 
 NAME = QueueName("mail", "outgoing")
 WINDOW = timedelta(minutes=5)
 LONG = timedelta(minutes=8)
 """Longer than a claim, several redelivery delays, a slice with its grace, and two leases."""
+
+
+UNWITHDRAWN_REASONS = (NOT_WITHDRAWN, IN_HAND, NOT_FOLLOWED)
+
+
+def unwithdrawn(*reasons: str) -> float:
+    """Return how many failed enqueues were counted for these reasons, or for any."""
+    counters = (UNWITHDRAWN.labels(str(NAME), each) for each in reasons or UNWITHDRAWN_REASONS)
+    return float(sum(each._value.get() for each in counters))
 
 
 class Process:

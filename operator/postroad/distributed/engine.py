@@ -12,6 +12,7 @@ from uuid import UUID
 from postroad.distributed.backoff import Backoff
 from postroad.distributed.limits_cache import LimitsCache
 from postroad.distributed.timing import Timing
+from postroad.domain.entries import Entry
 from postroad.domain.identifiers import Identifiers, moment_of
 from postroad.domain.instants import moment_after
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
@@ -24,6 +25,9 @@ from postroad.ports.clock import Clock, Randomness
 from postroad.ports.history import ConfigurationSource, Effective
 from postroad.ports.view import View
 from postroad.telemetry.logs import Logger, logger
+
+MOST_UNTIL_CLOSED = 1024
+"""Bounds the memory of withdrawals that wait for the view, each with its envelope."""
 
 
 class Closeable(Protocol):
@@ -86,6 +90,8 @@ class Engine:
         self.log: Logger = logger("distributed").bind(queue=str(parts.name))
         self.on_ending: Callable[[], None] = lambda: None
         """Called after every entry that this process ended: draws an update of browse start."""
+        self.on_withdrawn: Callable[[Entry], None] = lambda _: None
+        """Called for a failed enqueue that was withdrawn and whose message the broker may have."""
         self.closed = False
         self._background: set[asyncio.Task[Any]] = set()
         self._until_closed: set[asyncio.Task[Any]] = set()
@@ -140,7 +146,11 @@ class Engine:
         return task
 
     def until_closed(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Run work that may take as long as a server is away; `finish_background` cancels it."""
+        """Run best-effort work that may take as long as a server is away; `finish_background`
+        cancels it. Beyond `MOST_UNTIL_CLOSED` it is not begun."""
+        if len(self._until_closed) >= MOST_UNTIL_CLOSED:
+            work.close()
+            return
         task = asyncio.ensure_future(work)
         self._until_closed.add(task)
         task.add_done_callback(self._until_closed.discard)

@@ -24,6 +24,7 @@ from postroad.errors import (
     CredentialsRefused,
     DeadlineExceeded,
     InvalidMail,
+    NotPublished,
     PostroadError,
     ServerError,
     Unroutable,
@@ -121,7 +122,7 @@ class _Registration:
         self._deadline = began + engine.timing.deadline
         self._owner = UUID(int=engine.randomness.bits(128))
         self._published: timedelta | None = None
-        """When the last attempt to publish ended; since then no new message can exist."""
+        """When the last attempt ended that may have left a message; None: none can exist."""
         self._has_row = False
 
     async def run(self) -> None:
@@ -169,26 +170,29 @@ class _Registration:
         while True:
             try:
                 return await self._attempt(reference, step)
-            except (BrokerRefused, CredentialsRefused, Unroutable):
-                if not reference.is_repetition:
-                    self._published = None  # the broker refused it, so no message exists
-                raise
-            except BrokerUnavailable:
-                if not reference.claim:
+            except BrokerUnavailable as error:
+                if not isinstance(error, NotPublished) and not reference.claim:
                     reference = Reference.repeating(self._entry)
                 await backoff.wait()
                 if engine.clock.elapsed() > self._deadline:
                     raise
-                step = next_delay(self._entry.due_at, engine.clock.now()) or redelivery_delay
+                step = next_delay(self._entry.due_at, engine.clock.now())
+                if self._published is not None:
+                    step = step or redelivery_delay
 
     async def _attempt(self, reference: Reference, step: int) -> None:
         """Publish once. A slow broker may store the message as late as it confirms it."""
-        clock = self._engine.clock
+        clock, before = self._engine.clock, self._published
         self._published = clock.elapsed()
         try:
             await self._engine.broker.publish(self._entry.enqueue_id, encode(reference), step)
-        finally:
+        except (NotPublished, BrokerRefused, CredentialsRefused, Unroutable):
+            self._published = before  # this attempt left no message
+            raise
+        except BaseException:
             self._published = clock.elapsed()
+            raise
+        self._published = clock.elapsed()
 
     async def _withdraw(self, longest: timedelta) -> bool:
         """Return whether a consumer was first, so that the mail was accepted after all."""

@@ -16,6 +16,7 @@ from postroad.distributed.engine import Engine, Parts
 from postroad.distributed.enqueue import enqueue
 from postroad.distributed.found_entries import EntryChange, change_found
 from postroad.distributed.items import DistributedItem
+from postroad.distributed.later_looks import LaterLooks
 from postroad.distributed.leases import Leases
 from postroad.distributed.maintenance import Maintenance
 from postroad.distributed.opening import create, open_existing
@@ -37,6 +38,8 @@ class DistributedQueue(Administration):
         self._engine = Engine(parts)
         advancing = BrowseStartAdvance(self._engine)
         self._engine.on_ending = advancing.draw
+        self._later_looks = LaterLooks(self._engine)
+        self._engine.on_withdrawn = self._later_looks.add
         self._maintenance = Maintenance(self._engine, advancing)
         self._leases = Leases(self._engine)
         self._sizes = SizeCache(self._engine)
@@ -137,6 +140,7 @@ class DistributedQueue(Administration):
             return
         self._engine.closed = True  # first: nothing new may slip in behind what is waited for
         await self._engine.finish_background()
+        await self._later_looks.close()
         await self._leases.close()
         await self._engine.broker.close()
         await self._engine.blobs.close()

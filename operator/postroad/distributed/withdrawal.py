@@ -7,17 +7,16 @@ may be delivered once beside what the sender sends again (invariant 1).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID
 
 from postroad.distributed.endings import CLEANED
 from postroad.distributed.engine import Engine
+from postroad.distributed.later_looks import NOT_WITHDRAWN, count_unwithdrawn
 from postroad.distributed.replacement import is_withdrawn, withdraw, withdraw_row
 from postroad.domain.entries import Entry, Mark
-from postroad.errors import ServerError, Undecodable
-from postroad.telemetry import metrics
+from postroad.errors import ServerError
 
 End = Callable[[Engine, Entry], Awaitable[Mark | None]]
 
@@ -65,18 +64,18 @@ class Withdrawal:
             except Exception as error:
                 is_transient = isinstance(error, ServerError) and error.transient
                 if not is_transient or engine.clock.elapsed() >= give_up:
-                    self._leave(error)
+                    self._leave(type(error).__name__)
                     if longest:
                         engine.until_closed(self._withdraw_late())
                     return False
             await backoff.wait()
         if standing is CLEANED and not self._has_row:
-            self._leave(None)  # cleaned: whether its row came in time is not known
+            self._leave("cleaned")  # whether its row came in time is not known
             return False
         if not await self._is_withdrawn(standing):
             return True
         if longest and self._published is not None:
-            engine.until_closed(self._look_again())
+            engine.on_withdrawn(self._entry)
         return False
 
     async def _end(self, withdraw: End) -> Mark | None:
@@ -91,44 +90,9 @@ class Withdrawal:
         finally:
             await view.release_claim(enqueue_id, self._owner)
 
-    async def _look_again(self) -> None:
-        """Count the mail as unwithdrawn if a consumer had it in hand, without a claim yet, when it
-        was withdrawn: the caller has got its error, and the consumer may deliver, or has delivered
-        it, perhaps to some recipients only. A consumer that does not reach the view writes that as
-        late as the end of its lease."""
-        clock, timing = self._engine.clock, self._engine.timing
-        try:
-            await clock.sleep(timing.redelivery_delay)
-            is_taken = await self._is_taken()
-            if not is_taken:
-                await clock.sleep(timing.longest_lease)
-                is_taken = await self._is_taken()
-        except (ServerError, Undecodable) as error:
-            self._leave(error)
-        except asyncio.CancelledError as error:
-            self._leave(error)  # the process closes before it can know
-            raise
-        else:
-            if is_taken:
-                self._leave(None)
-
-    async def _is_taken(self) -> bool:
-        """Whether a consumer has claimed the entry, or delivered some of it. Raises: ViewError,
-        Undecodable."""
-        view, key = self._engine.view, self._entry.key
-        free = await view.claim(key.enqueue_id, self._owner, self._engine.timing.claim)
-        mark = await view.mark(key)
-        records = await view.records(self._entry.mail_id)
-        return not free or bool(records) or (mark is not None and mark.delivered_at is not None)
-
-    def _leave(self, error: BaseException | None) -> None:
-        metrics.UNWITHDRAWN.labels(self._engine.label).inc()
-        self._engine.log.warning(
-            "a failed enqueue could not be withdrawn and may be delivered once",
-            enqueue_id=str(self._entry.enqueue_id),
-            mail_id=str(self._entry.mail_id),
-            error="it is in a consumer's hands" if error is None else type(error).__name__,
-        )
+    def _leave(self, error: str) -> None:
+        entry = self._entry
+        count_unwithdrawn(self._engine, entry.enqueue_id, entry.mail_id, NOT_WITHDRAWN, error)
 
     async def _withdraw_late(self) -> None:
         """Withdraw once the view is back: the caller has got its error, and the row would wait

@@ -86,8 +86,9 @@ class Broker(Protocol):
         Not idempotent: an error leaves open whether the message exists. But one that is published
         again as it was, to the same step, while the broker may still confirm the first, is not
         sent: it waits for that confirm. What waits is bounded, beyond it nothing more is sent.
-        Raises: Unroutable, BrokerUnavailable (also when the confirm does not come in time, or when
-        too many have not come), BrokerRefused, CredentialsRefused.
+        Raises: NotPublished when it was certainly not sent (no connection, or too many confirms
+        have not come), BrokerUnavailable (also when the confirm does not come in time); Unroutable,
+        BrokerRefused and CredentialsRefused, by which this call left no message either.
         """
         ...
 

@@ -14,7 +14,7 @@ from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Stopped, at, away
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.names import QueueName
-from postroad.errors import BrokerUnavailable, ViewUnavailable
+from postroad.errors import BrokerUnavailable, NotPublished, ViewUnavailable
 from postroad.ports.broker import Depths
 
 QUEUE = QueueName("mail", "outgoing")
@@ -133,7 +133,8 @@ async def test_delivery_of_a_broken_connection_cannot_be_ended(world: MemoryWorl
 @pytest.mark.parametrize(
     ("fault", "error", "published"),
     [
-        (Fault.AWAY, BrokerUnavailable, 0),
+        (Fault.AWAY, NotPublished, 0),
+        (Fault.LOST, BrokerUnavailable, 0),
         (Fault.ANSWER_LOST, BrokerUnavailable, 1),
         (Fault.STOP_BEFORE, Stopped, 0),
         (Fault.STOP_AFTER, Stopped, 1),
@@ -144,9 +145,10 @@ async def test_a_step_goes_wrong_as_planned(
 ) -> None:
     servers = MemoryServers(world, FaultInjector(at(0, fault)))
 
-    with pytest.raises(error):
+    with pytest.raises(error) as raised:
         await servers.broker(QUEUE).publish(UUID(int=1), b"x")
 
+    assert raised.type is error
     assert (await broker(world).depths()).work == published
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -10,11 +11,11 @@ from uuid import UUID
 import pytest
 from pika import exceptions, frame, spec
 
-from postroad.adapters.rabbitmq import unconfirmed
+from postroad.adapters.rabbitmq import publisher, unconfirmed
 from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.publisher import Publisher, _Confirming
 from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage, Unconfirmed
-from postroad.errors import BrokerRefused, BrokerUnavailable, Unroutable
+from postroad.errors import BrokerRefused, BrokerUnavailable, NotPublished, Unroutable
 
 
 def message(number: int, key: str = "work", body: bytes = b"body") -> PublishedMessage:
@@ -211,6 +212,32 @@ async def test_the_bytes_of_a_queue_are_bounded_too(monkeypatch: pytest.MonkeyPa
     waiting.check_room("work")
 
 
+@pytest.mark.parametrize(
+    ("opening", "is_sent"),
+    [("refused", False), ("hangs", False), ("full", False), ("unconfirmed", True)],
+)
+async def test_an_error_shows_whether_the_message_can_have_been_sent(
+    monkeypatch: pytest.MonkeyPatch, opening: str, is_sent: bool
+) -> None:
+    monkeypatch.setattr(publisher, "CONFIRM_DEADLINE", timedelta(milliseconds=20))
+    monkeypatch.setattr(unconfirmed, "MOST", 0 if opening == "full" else 1)
+    made = OneChannel()
+
+    async def channel() -> OneChannel:
+        if opening == "refused":
+            raise BrokerUnavailable("away")
+        if opening == "hangs":
+            await asyncio.Event().wait()
+        return made
+
+    over = Publisher(cast("RabbitMQConnection", SimpleNamespace(channel=channel)))
+
+    with pytest.raises(BrokerUnavailable) as raised:
+        await over.publish("x", "work", UUID(int=1), b"body")
+
+    assert (raised.type is not NotPublished, len(made.driver.published)) == (is_sent, is_sent)
+
+
 async def publisher_over(*channels: OneChannel) -> Publisher:
     left = list(channels)
 
@@ -220,8 +247,8 @@ async def publisher_over(*channels: OneChannel) -> Publisher:
     return Publisher(cast("RabbitMQConnection", SimpleNamespace(channel=channel)))
 
 
-async def published(publisher: Publisher, number: int) -> asyncio.Future[None]:
-    publishing = asyncio.ensure_future(publisher.publish("x", "work", UUID(int=number), b"body"))
+async def published(over: Publisher, number: int) -> asyncio.Future[None]:
+    publishing = asyncio.ensure_future(over.publish("x", "work", UUID(int=number), b"body"))
     for _ in range(9):
         await asyncio.sleep(0)
     return publishing
@@ -229,9 +256,9 @@ async def published(publisher: Publisher, number: int) -> asyncio.Future[None]:
 
 async def test_publishes_share_a_channel_until_it_is_lost() -> None:
     first, second = OneChannel(), OneChannel()
-    publisher = await publisher_over(first, second)
+    over = await publisher_over(first, second)
 
-    one, two = await published(publisher, 1), await published(publisher, 2)
+    one, two = await published(over, 1), await published(over, 2)
     assert first.called == ["confirm_delivery"]
     first.ack(1)
     await one
@@ -239,22 +266,22 @@ async def test_publishes_share_a_channel_until_it_is_lost() -> None:
     with pytest.raises(BrokerUnavailable, match="lost before the confirm"):
         await two
 
-    three = await published(publisher, 2)
+    three = await published(over, 2)
     second.ack(1)
     await three
-    await publisher.close()
+    await over.close()
     assert (first.closed, second.closed) == (0, 1)
 
 
 async def test_a_channel_that_is_outdated_ends_with_its_last_confirm() -> None:
     first, second = OneChannel(), OneChannel()
-    publisher = await publisher_over(first, second)
-    one, two = await published(publisher, 1), await published(publisher, 2)
+    over = await publisher_over(first, second)
+    one, two = await published(over, 1), await published(over, 2)
     first.ack(1)
     await one
 
     first.outdate()
-    repeated, three = await published(publisher, 2), await published(publisher, 3)
+    repeated, three = await published(over, 2), await published(over, 3)
     second.ack(1)
     await three
     assert (len(first.driver.published), len(second.driver.published)) == (2, 1)
@@ -264,15 +291,15 @@ async def test_a_channel_that_is_outdated_ends_with_its_last_confirm() -> None:
     await two
     await repeated
     assert first.abandoned == 1
-    again = await published(publisher, 2)
+    again = await published(over, 2)
     second.ack(2)
     await again
 
 
 async def test_an_outdated_channel_without_messages_ends_at_once() -> None:
     first = OneChannel()
-    publisher = await publisher_over(first)
-    one = await published(publisher, 1)
+    over = await publisher_over(first)
+    one = await published(over, 1)
     first.ack(1)
     await one
 
@@ -283,10 +310,10 @@ async def test_an_outdated_channel_without_messages_ends_at_once() -> None:
 
 async def test_a_publisher_that_is_closed_while_it_opens_leaves_no_channel() -> None:
     channel = OneChannel()
-    publisher = await publisher_over(channel)
-    await publisher.close()
+    over = await publisher_over(channel)
+    await over.close()
 
     with pytest.raises(BrokerUnavailable, match="publisher was closed"):
-        await publisher.publish("x", "work", UUID(int=1), b"body")
+        await over.publish("x", "work", UUID(int=1), b"body")
 
     assert channel.abandoned == 1

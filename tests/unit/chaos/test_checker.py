@@ -358,16 +358,40 @@ def test_a_failed_enqueue_is_delivered_only_when_it_was_counted(written: Written
     assert written.kinds() == [Kind.UNCOUNTED]
 
 
-@pytest.mark.parametrize(("lived_on", "found"), [(30, []), (90, [Kind.UNCOUNTED])])
-def test_a_producer_that_is_killed_at_once_counts_nothing(
-    written: Written, lived_on: float, found: list[Kind]
+@pytest.mark.parametrize(
+    ("lived_on", "recorded", "is_found"),
+    [
+        (30, 4, False),
+        (90, 4, True),
+        (90, 20, False),
+        (90, None, False),
+        (1700, 20, True),
+        (1700, None, True),
+    ],
+)
+def test_a_producer_that_is_killed_counts_what_it_had_time_to_look_at(
+    written: Written, lived_on: float, recorded: float | None, is_found: bool
 ) -> None:
     written.enqueue("m", phase=Phase.FAIL, error="BrokerUnavailable")
-    written.attempt(2, 3, ended=4)
+    written.attempt(2, 3, ended=recorded)
     written.enqueue("n", at=lived_on, phase=Phase.UNKNOWN)
     written.process(lived_on + 1, "producer#1", "killed")
+    if recorded is None:
+        written.process(3.5, "worker-1#1", "killed")
 
-    assert written.kinds() == found
+    assert (Kind.UNCOUNTED in written.kinds()) is is_found
+
+
+@pytest.mark.parametrize(("closing", "is_found"), [(20, True), (10, False)])
+def test_a_producer_that_closes_looks_once_more_at_what_failed(
+    written: Written, closing: float, is_found: bool
+) -> None:
+    """What a consumer had left by then counts, however short the time since the failure was."""
+    written.enqueue("m", phase=Phase.FAIL, error="BrokerUnavailable")
+    written.attempt(2, 3, ended=15)
+    written.note(closing, "producer#1", "closing")
+
+    assert written.kinds() == ([Kind.UNCOUNTED] if is_found else [])
 
 
 def test_an_enqueue_without_an_answer_may_be_delivered(written: Written) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from chaos.checker import FIRST_LOOK, LAST_LOOK, SHOWN
 from chaos.pace import PRODUCTION, QUICK, Pace
 from postroad.distributed import drain_check, letter_maintenance, row_maintenance
 from postroad.domain.configuration.rules import ViewConfiguration
@@ -71,3 +72,11 @@ def test_the_pace_of_production_is_that_of_the_engine() -> None:
     assert PRODUCTION.row_maintenance == row_maintenance.ROW_PASS_INTERVAL
     assert PRODUCTION.row_maintenance == letter_maintenance.LETTER_PASS_INTERVAL
     assert PRODUCTION.purge_timeout == drain_check.PURGE_TIMEOUT
+
+
+def test_the_checker_knows_when_a_process_looks_at_a_failed_enqueue_again() -> None:
+    timings = [PRODUCTION.timing, QUICK.timing]
+
+    assert timedelta(seconds=SHOWN) == min(each.redelivery_delay for each in timings)
+    assert timedelta(seconds=FIRST_LOOK / 2) > max(each.redelivery_delay for each in timings)
+    assert timedelta(seconds=LAST_LOOK - FIRST_LOOK) == max(each.longest_lease for each in timings)

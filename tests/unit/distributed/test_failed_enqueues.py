@@ -13,12 +13,15 @@ import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
+from postroad.distributed import engine, later_looks
+from postroad.distributed.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
 from postroad.domain.entries import Entry
 from postroad.domain.mail import Outcome
 from postroad.errors import (
     BrokerRefused,
     BrokerUnavailable,
     CredentialsRefused,
+    NotPublished,
     PostroadError,
     ServerError,
     Unroutable,
@@ -26,7 +29,13 @@ from postroad.errors import (
 )
 from postroad.ports.mail_queue import Item
 from postroad.telemetry import metrics
-from support.in_memory_cluster import Before, InMemoryCluster, Process
+from support.in_memory_cluster import (
+    UNWITHDRAWN_REASONS,
+    Before,
+    InMemoryCluster,
+    Process,
+    unwithdrawn,
+)
 
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
@@ -34,10 +43,6 @@ MINUTE = timedelta(minutes=1)
 
 def unconfirmed(step: Step) -> Fault | None:
     return Fault.ANSWER_LOST if step.operation == "publish" else None
-
-
-def unwithdrawn() -> float:
-    return metrics.UNWITHDRAWN.labels("mail.outgoing")._value.get()  # type: ignore[no-any-return]
 
 
 def nth_publish(number: int, fault: Fault) -> Plan:
@@ -166,7 +171,7 @@ async def test_mail_is_counted_whose_consumer_did_not_reach_the_view_for_a_while
 async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_look_again(
     cluster: InMemoryCluster, look: str
 ) -> None:
-    """The consumer does not reach the view, so the first look shows nothing."""
+    """The consumer does not reach the view, so no look shows anything."""
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = unconfirmed
     before = unwithdrawn()
@@ -272,17 +277,161 @@ async def test_refusal_of_a_repetition_leaves_the_first_message_to_a_consumer(
     await check_delivered_once(cluster, consumer, item)
 
 
-async def test_mail_that_cannot_be_looked_for_again_is_counted(cluster: InMemoryCluster) -> None:
+async def test_repetition_of_a_delayed_message_that_is_refused_leaves_the_first_to_a_consumer(
+    cluster: InMemoryCluster,
+) -> None:
+    producer, worker = await cluster.start(), await cluster.start()
+    producer.faults.plan = nth_publish(1, Fault.ANSWER_LOST)
+    raise_at_publish(producer, {2: BrokerRefused("no")})
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail"), SECOND))
+    await cluster.pass_time(2 * SECOND)
+    assert not work.done()
+    consumer, item = await cluster.take(worker)
+
+    assert await cluster.outcome(work, 2 * MINUTE)
+    work.result()
+    await check_delivered_once(cluster, consumer, item)
+
+
+async def test_message_that_the_broker_cannot_have_is_no_repetition_when_it_is_sent_again(
+    cluster: InMemoryCluster,
+) -> None:
+    """So it waits for no redelivery delay, and its mail is not replaced."""
+    producer, worker = await cluster.start(), await cluster.start()
+    producer.faults.plan = nth_publish(1, Fault.AWAY)
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    assert await cluster.outcome(work, 2 * SECOND)
+
+    consumer, item = await cluster.take(worker)
+    assert item.enqueue_id == work.result()
+    await check_delivered_once(cluster, consumer, item)
+
+
+@pytest.mark.parametrize(("away_for", "counted"), [(10, 0), (60, 1)])
+async def test_mail_that_cannot_be_looked_for_at_the_end_of_a_lease_is_counted(
+    cluster: InMemoryCluster, away_for: int, counted: int
+) -> None:
     producer = await cluster.start()
     producer.faults.plan = unconfirmed
     before = unwithdrawn()
     await enqueue_fails(cluster, producer, BrokerUnavailable)
-    assert unwithdrawn() == before
     producer.faults.plan = away("view")
 
-    await cluster.pass_time(MINUTE)
+    await cluster.pass_time(away_for * MINUTE)
+    producer.faults.plan = no_fault
+    await cluster.pass_time(30 * MINUTE)
 
-    assert unwithdrawn() == before + 1
+    assert unwithdrawn() == before + counted
+    assert len(producer.queue._later_looks) == 0
+
+
+async def fail_many(cluster: InMemoryCluster, producer: Process, count: int) -> None:
+    """Let so many enqueues fail at once, and their withdrawals end."""
+    works = [asyncio.ensure_future(producer.queue.enqueue(letter("x"))) for _ in range(count)]
+    assert await cluster.outcome(asyncio.gather(*works, return_exceptions=True), 2 * MINUTE)
+    assert {type(each.exception()) for each in works} <= {BrokerUnavailable, NotPublished}
+
+
+async def test_failed_enqueues_whose_messages_the_broker_cannot_have_are_not_followed(
+    cluster: InMemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    producer = await cluster.start()
+    producer.faults.plan = away("broker")
+    before = unwithdrawn()
+    for _ in range(3):
+        await fail_many(cluster, producer, 40)
+    assert len(producer.queue._later_looks) == 0
+
+    caplog.clear()
+    await producer.queue.close()
+
+    assert unwithdrawn() == before
+    assert caplog.records == []
+
+
+async def test_failed_enqueues_that_are_followed_are_bounded_and_the_oldest_are_counted(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(later_looks, "MOST", 40)
+    monkeypatch.setattr(later_looks, "DROPPED", 5)
+    producer = await cluster.start()
+    producer.faults.plan = unconfirmed
+    before = unwithdrawn()
+    await fail_many(cluster, producer, 30)
+    await cluster.pass_time(MINUTE)
+    assert unwithdrawn() == before
+    caplog.clear()
+
+    await fail_many(cluster, producer, 21)
+
+    assert len(producer.queue._later_looks) == 36
+    assert unwithdrawn() - before == 15
+    lines = [each for each in caplog.records if "not followed" in each.getMessage()]
+    assert [each.count for each in lines] == [5, 5, 5]  # type: ignore[attr-defined]
+    await cluster.pass_time(30 * MINUTE)
+    assert len(producer.queue._later_looks) == 0
+    assert unwithdrawn() - before == 15
+
+
+@pytest.mark.parametrize("in_hand", [False, True])
+async def test_closing_process_looks_once_more_and_reports_what_it_could_not_follow(
+    cluster: InMemoryCluster, caplog: pytest.LogCaptureFixture, in_hand: bool
+) -> None:
+    producer, worker = await cluster.start(), await cluster.start()
+    producer.faults.plan = unconfirmed
+    consumer = Consumer(cluster, worker.queue)
+
+    async def take() -> None:
+        assert not await consumer.nothing()
+        worker.faults.plan = away("view")
+
+    producer.faults.before = Before("end", take)
+    await enqueue_fails(cluster, producer, BrokerUnavailable)
+    await cluster.pass_time(MINUTE)
+    producer.faults.before = None
+    await fail_many(cluster, producer, 20)
+    await cluster.pass_time(MINUTE)
+    if in_hand:
+        worker.faults.plan = no_fault
+        await (await consumer.next()).done()
+    before = {each: unwithdrawn(each) for each in UNWITHDRAWN_REASONS}
+    caplog.clear()
+
+    await producer.queue.close()
+
+    counted = {each: unwithdrawn(each) - before[each] for each in UNWITHDRAWN_REASONS}
+    assert counted == {NOT_WITHDRAWN: 0, IN_HAND: in_hand, NOT_FOLLOWED: 21 - in_hand}
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1 + in_hand
+
+
+async def test_process_that_closes_while_the_view_is_away_asks_for_one_portion_only(
+    cluster: InMemoryCluster,
+) -> None:
+    producer = await cluster.start()
+    producer.faults.plan = unconfirmed
+    await fail_many(cluster, producer, 2 * later_looks.AT_ONCE)
+    before = unwithdrawn(NOT_FOLLOWED)
+    producer.faults.plan = away("view")
+    steps = len(producer.faults.steps)
+
+    await producer.queue.close()
+
+    assert unwithdrawn(NOT_FOLLOWED) - before == 2 * later_looks.AT_ONCE
+    assert len(producer.faults.steps) - steps == later_looks.AT_ONCE
+
+
+async def test_withdrawals_that_wait_for_the_view_are_bounded(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not withdrawn is counted already, and maintenance finds its row."""
+    monkeypatch.setattr(engine, "MOST_UNTIL_CLOSED", 5)
+    producer = await cluster.start()
+    producer.faults.plan = lambda step: Fault.AWAY if step.operation in {"publish", "end"} else None
+    before = unwithdrawn(NOT_WITHDRAWN)
+    await fail_many(cluster, producer, 8)
+
+    assert len(producer.queue._engine._until_closed) == 5
+    assert unwithdrawn(NOT_WITHDRAWN) - before == 8
 
 
 async def test_row_that_a_standing_host_inserts_after_the_withdrawal_waits_for_nothing(

@@ -113,7 +113,7 @@ async def test_first_message_was_not_stored(cluster: InMemoryCluster) -> None:
     skipped = metrics.SKIPPED.labels("mail.outgoing", "repetition")._value
     before = skipped.get()
     producer = await cluster.start()
-    producer.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
+    producer.faults.plan = lambda step: Fault.LOST if step.operation == "publish" else None
     work = asyncio.ensure_future(cluster.enqueue(producer, "mail"))
     await cluster.pass_time(SECOND)
     producer.faults.plan = lambda step: None

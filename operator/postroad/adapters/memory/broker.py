@@ -12,7 +12,7 @@ from uuid import UUID
 
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.queues import BrokerQueues, ConsumerPlaces, Message
-from postroad.errors import BrokerRefused, BrokerUnavailable, Unroutable
+from postroad.errors import BrokerRefused, BrokerUnavailable, NotPublished, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
 
 CONFIRM_DEADLINE = timedelta(seconds=10)
@@ -120,7 +120,7 @@ class MemoryBroker:
         def effect() -> None:
             queues = self.queues
             if self._closed:
-                raise BrokerUnavailable("the broker's connection was closed")
+                raise NotPublished("the broker's connection was closed")
             if delay_seconds in queues.missing or not (queues.declared or delay_seconds):
                 raise Unroutable
             message = Message(message_id, body)

@@ -14,6 +14,7 @@ from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,
     KubernetesUnavailable,
+    NotPublished,
     ServerError,
     ViewUnavailable,
 )
@@ -30,7 +31,8 @@ class Fault(Enum):
 
     STOP_BEFORE = "the process dies; the step has no effect"
     STOP_AFTER = "the process dies; the step had its effect"
-    AWAY = "the server does not answer; the step has no effect"
+    AWAY = "the server is not reached; the step has no effect"
+    LOST = "the server does not answer; the step has no effect, which the caller cannot know"
     ANSWER_LOST = "the server does not answer; the step had its effect"
 
 
@@ -98,7 +100,10 @@ class FaultInjector:
             self.stop()
             raise Stopped(step)
         if fault is Fault.AWAY:
-            raise UNAVAILABLE[server](f"{operation}: {server} is away")
+            unreached = NotPublished if operation == "publish" else UNAVAILABLE[server]
+            raise unreached(f"{operation}: {server} is away")
+        if fault is Fault.LOST:
+            raise UNAVAILABLE[server](f"{operation}: {server} does not answer")
         result = effect()
         if fault is Fault.STOP_AFTER:
             self.stop()

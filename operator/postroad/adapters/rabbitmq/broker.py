@@ -13,7 +13,7 @@ from postroad.adapters.rabbitmq.consumer import RabbitMQDelivery, Subscription
 from postroad.adapters.rabbitmq.publisher import Publisher
 from postroad.adapters.rabbitmq.vhost import Vhost
 from postroad.domain.names import QueueName
-from postroad.errors import BrokerUnavailable, ServerError, Unroutable
+from postroad.errors import BrokerUnavailable, NotPublished, ServerError, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
 from postroad.telemetry.logs import logger
 
@@ -49,7 +49,7 @@ class RabbitMQBroker:
         if delay_seconds and delay_seconds not in DELAY_SECONDS:
             raise ValueError(f"{delay_seconds} s is no step of the delay queues")
         if self._closing.is_set():
-            raise BrokerUnavailable("the broker was closed")
+            raise NotPublished("the broker was closed")
         exchange, key = self._queue.exchange, topology.WORK
         if delay_seconds:
             exchange, key = topology.DELAYS, topology.delay_key(delay_seconds, self._queue)

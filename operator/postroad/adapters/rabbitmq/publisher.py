@@ -18,7 +18,7 @@ from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.translation import translated
 from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage, Unconfirmed
 from postroad.batching import Shared
-from postroad.errors import BrokerUnavailable, Unroutable
+from postroad.errors import BrokerUnavailable, NotPublished, Unroutable
 
 CONFIRM_DEADLINE = timedelta(seconds=10)
 """How long a publish may take, connecting included. A queue without a quorum never confirms."""
@@ -40,16 +40,19 @@ class Publisher:
 
     async def publish(self, exchange: str, routing_key: str, message_id: UUID, body: bytes) -> None:
         """Return when the message is confirmed. One that was sent before and has no confirm yet is
-        not sent again; a routing key belongs to one exchange. Raises: ServerError."""
+        not sent again; a routing key belongs to one exchange. Raises: ServerError, NotPublished
+        among them."""
+        message = PublishedMessage(routing_key, message_id, body)
+        confirm = self._confirm_in_former(message)
         try:
             async with asyncio.timeout(CONFIRM_DEADLINE.total_seconds()):
-                message = PublishedMessage(routing_key, message_id, body)
-                confirm = self._confirm_in_former(message)
                 if confirm is None:
                     confirm = (await self._usable()).send(exchange, message)
                 # Shielded: after a timeout here, a repetition waits for the same confirm.
                 await asyncio.shield(confirm)
         except TimeoutError as error:
+            if confirm is None:
+                raise NotPublished("RabbitMQ did not open a channel in time") from error
             raise BrokerUnavailable("RabbitMQ did not confirm in time") from error
 
     async def close(self) -> None:
@@ -59,10 +62,14 @@ class Publisher:
             await asyncio.gather(*(each.channel.close() for each in (self._current, *self._former)))
 
     async def _usable(self) -> _Confirming:
+        """Return a channel, opened if need be. Raises: NotPublished, ServerError."""
         current = self._current
-        if current is None or current.channel.lost is not None or current.channel.is_outdated:
-            current = await self._opening.get(self._open)
-        return current
+        if current is not None and current.channel.lost is None and not current.channel.is_outdated:
+            return current
+        try:
+            return await self._opening.get(self._open)
+        except BrokerUnavailable as error:
+            raise NotPublished(str(error), hint=error.hint) from error
 
     def _confirm_in_former(self, message: PublishedMessage) -> asyncio.Future[None] | None:
         """Return the pending confirm of a message that was sent on an outdated channel."""

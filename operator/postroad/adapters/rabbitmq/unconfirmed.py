@@ -13,7 +13,7 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID
 
-from postroad.errors import BrokerUnavailable, ServerError, Unroutable
+from postroad.errors import BrokerUnavailable, NotPublished, ServerError, Unroutable
 
 MOST = 4096
 """Unconfirmed messages with one routing key: many times those in flight with a healthy queue, and a
@@ -49,10 +49,10 @@ class Unconfirmed:
         return self._confirms.get(message)
 
     def check_room(self, routing_key: str) -> None:
-        """Raises: BrokerUnavailable at the limits of a routing key."""
+        """Raises: NotPublished at the limits of a routing key."""
         count, size = self._count[routing_key], self._bytes[routing_key]
         if count >= MOST or size >= MOST_BYTES:
-            raise BrokerUnavailable(
+            raise NotPublished(
                 f"RabbitMQ has not confirmed {count} messages ({size} bytes) for {routing_key}",
                 hint="see whether a majority of the queue's nodes runs: rabbitmq-queues"
                 " quorum_status QUEUE",
