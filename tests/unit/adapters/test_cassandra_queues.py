@@ -14,6 +14,8 @@ from postroad.adapters.cassandra import history, home, mark_statements, statemen
 from postroad.adapters.cassandra.erasure import (
     APART_US,
     AT_ONCE,
+    LETTERS,
+    MAILS,
     erase_letters,
     erase_rest,
     erase_slices,
@@ -265,6 +267,33 @@ async def test_a_keyspace_of_an_earlier_release_has_no_ownership_to_erase(
     await erase_rest(session, QUEUE)
 
     assert session.values_of(statements.SELECT_OWNERSHIP) == []
+
+
+async def test_many_letters_are_erased_in_steps_with_the_records_of_their_mails(
+    session: ScriptedSession,
+) -> None:
+    """An erasure that stops goes on behind the last step. One letter is of no mail."""
+    many = [UUID(int=number) for number in range(LETTERS + 1)]
+    mails = [None, *(UUID(int=10_000 + number) for number in range(LETTERS))]
+    letters = [
+        {"enqueue_id": each, "mail_id": mail} for each, mail in zip(many, mails, strict=True)
+    ]
+    session.answer(statements.SELECT_MONTHS, [{"month": "2026-01"}])
+    session.answer(statements.SELECT_LETTERS, letters)
+    session.answer(statements.SELECT_RECORDED, [{"mail_id": mails[1]}], [])
+
+    assert [each async for each in erase_letters(session, QUEUE)] == [LETTERS, 1]
+
+    asked = [values[1] for values in session.values_of(statements.SELECT_RECORDED)]
+    assert [len(each) for each in asked] == [MAILS] * 9 + [MAILS - 1, 1]
+    assert [mail for each in asked for mail in each] == mails[1:]
+    assert deleted(session)[:2] == [
+        (statements.DELETE_RECORDS, (QUEUE, mails[1])),
+        (
+            statements.DELETE_LETTERS_THROUGH,
+            (US - APART_US, QUEUE, "2026-01", many[LETTERS - 1]),
+        ),
+    ]
 
 
 def deleted(session: ScriptedSession) -> list[tuple[Statement, tuple[Any, ...]]]:
