@@ -8,6 +8,7 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.programs import function_of, webhook_url_of
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.routing import RoutingSettings
+from postroad.domain.limited_mail import LimitRule
 from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.domain.webhooks import WebhookAddress
 from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings
@@ -137,3 +138,9 @@ def window_of(settings: Settings, way: Way) -> int:
     """Return how many mails may be in hand: with a relay or a program, one for each connection."""
     is_routed = isinstance(way, RoutingSettings)
     return settings.worker.window if is_routed else settings.worker.concurrency
+
+
+def limits_of_settings(settings: Settings) -> tuple[LimitRule, ...]:
+    """Return the limits by rate of the file of delivery. Raises: InvalidSettings."""
+    file = settings.worker.delivery_file
+    return () if file is None else tuple(each.rule() for each in read_delivery(file).limits)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import click
 from pydantic import SecretStr
@@ -22,7 +23,13 @@ from postroad.bootstrap.transports import (
     open_connector,
     open_signer,
 )
-from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
+from postroad.bootstrap.ways import (
+    Way,
+    limits_of_settings,
+    rules_of,
+    way_of,
+    window_of,
+)
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.cli.reporting import reporting_of
@@ -37,6 +44,7 @@ from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
+from postroad.worker.pacing import Pacer
 from postroad.worker.routing import FoundRoutes, RelayRoutes, RouteFinder, Routes
 from postroad.worker.site_control import SiteControl
 
@@ -211,12 +219,15 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
     if is_routed and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
     attempt_log = open_attempt_log(settings)
+    board, name = board_of(this.queue), worker_name()
     control = SiteControl(
-        board_of(this.queue),
+        board,
         MachineClock(),
-        f"{socket.gethostname()}-{os.getpid()}",
+        name,
         watches_answers=is_routed and settings.worker.suspend_by_answers,
     )
+    limits, held = limits_of_settings(settings), max(10, window // 4)
+    pacer = Pacer(limits, board, MachineClock(), name, held) if limits else None
     driving = Driving(
         Deliverer(
             this.queue.name,
@@ -232,29 +243,42 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
         randomness,
         window=window if is_routed else None,
         control=control,
+        pacer=pacer,
     )
     consumer = Consumer(this.queue, driving, window=window)
     try:
         await control.read()  # before the first mail
-        async with background_maintenance(this), _controlled(control, driving):
+        async with background_maintenance(this), _controlled(control, pacer, driving):
             await consumer.run(this.stop, this.drain_within)
     finally:
         if attempt_log is not None:
             attempt_log.close()
 
 
+def worker_name() -> str:
+    """Return this worker's name on the board. Pods may share process ids, and machines names."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+
+
 @asynccontextmanager
-async def _controlled(control: SiteControl, driving: Driving) -> AsyncIterator[None]:
-    """Let a worker obey suspensions and post what it knows of its sites."""
-    running = asyncio.create_task(control.run(driving.sites), name="control of sites")
+async def _controlled(
+    control: SiteControl, pacer: Pacer | None, driving: Driving
+) -> AsyncIterator[None]:
+    """Let a worker obey suspensions and limits, and post what it knows of its sites."""
+    running = [asyncio.create_task(control.run(driving.sites), name="control of sites")]
+    if pacer is not None:
+        running.append(asyncio.create_task(pacer.run(), name="shares of limits"))
     try:
         yield
     finally:
-        running.cancel()
-        await asyncio.wait((running,))
+        for each in running:
+            each.cancel()
+        await asyncio.wait(running)
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_GOODBYE.total_seconds()):
                 await control.close()
+                if pacer is not None:
+                    await pacer.close()
 
 
 def open_routes(settings: Settings, way: Way) -> Routes:

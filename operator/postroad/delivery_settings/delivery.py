@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import model_validator
+from collections import Counter
+from typing import Annotated
 
+from pydantic import Field, model_validator
+
+from postroad.delivery_settings.limits import LimitSettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
@@ -18,6 +22,17 @@ class DeliverySettings(DeliverySection):
 
     signing: tuple[DomainSigning, ...] = ()
     """Mail of other domains is not signed."""
+
+    limits: Annotated[tuple[LimitSettings, ...], Field(max_length=100)] = ()
+    """How much mail goes in a minute, by all workers of the queue together. A mail is under each
+    limit that matches it."""
+
+    @model_validator(mode="after")
+    def _has_each_limit_once(self) -> DeliverySettings:
+        counts = Counter(each.name for each in self.limits)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(f"two limits have the name {twice[0]}: rename one")
+        return self
 
     @model_validator(mode="after")
     def _every_entry_is_reached(self) -> DeliverySettings:

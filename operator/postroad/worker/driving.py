@@ -56,6 +56,7 @@ from postroad.worker.ledger import Ledger
 from postroad.worker.links import Link, Links
 from postroad.worker.look_ups import LookUps
 from postroad.worker.open_jobs import LeaseOver, OpenJob, chunks_of, deferred_by
+from postroad.worker.pacing import Pacer
 from postroad.worker.routing import DeliveryRoute, Routes
 from postroad.worker.site_book import SiteBook
 from postroad.worker.site_control import SiteControl
@@ -82,6 +83,7 @@ LONGEST_GOODBYE = timedelta(seconds=2)
 
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
+PACED = "451 4.3.2 a limit by rate is used up"
 RESTS = "451 4.4.1 the next hop rests after failures"
 ENDING = "451 4.3.2 the worker ends"
 NO_OUTCOME = Outcome.deferred("451 4.3.5 the connection gave no outcome")
@@ -92,7 +94,8 @@ class Driving:
 
     `window`: how many items may be in hand; while they are, mails that wait long for a place on a
     connection are put off, so that others are seen. None: no mail is, since all have one next hop.
-    `control`: which sites get no mail; None: all get theirs.
+    `control`: which sites get no mail; None: all get theirs. `pacer`: what is under limits by rate;
+    None: nothing is.
     """
 
     def __init__(
@@ -105,8 +108,9 @@ class Driving:
         *,
         window: int | None = None,
         control: SiteControl | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
-        self._control = control
+        self._control, self._pacer = control, pacer
         self._book = SiteBook()
         self._deliverer = deliverer
         self._routes = routes
@@ -200,7 +204,21 @@ class Driving:
         for each in chunks_of(recipients):
             job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, each)
             self._jobs.add(job)
+            self._begin(job)
+
+    def _begin(self, job: OpenJob) -> None:
+        """Submit a job to the scheduler, or let it wait for its limits by rate."""
+        wait = None if self._pacer is None else self._pacer.admit(job.number, job.limited())
+        if self._pacer is None or wait == timedelta(0):
             self._on(Submitted(job.scheduled))
+        elif wait is not None:
+            self._jobs.forget(job)
+            until = self._deliverer.clock.elapsed() + wait
+            job.ledger.not_tried(job.recipients, PACED, until, is_paced=True)
+
+    def _waits(self, number: int) -> bool:
+        job = self._jobs.get(number)
+        return job is not None and job.connection is None
 
     def _is_suspended(
         self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]
@@ -378,6 +396,8 @@ class Driving:
             self._on(Tick())
         for site in () if self._control is None else self._control.new():
             self._suspend(site)
+        for number in () if self._pacer is None else self._pacer.due(self._waits):
+            self._on(Submitted(self._jobs[number].scheduled))
         while self._resting and self._resting[0][0] <= now:
             job = self._jobs.get(heapq.heappop(self._resting)[1])
             if job is not None:
