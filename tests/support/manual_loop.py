@@ -7,7 +7,8 @@ from collections.abc import Coroutine
 from typing import Any
 
 PASSES = 20
-"""Passes of the loop after which due callbacks, and the tasks they woke, have run."""
+"""Passes of the loop after which due callbacks, and the tasks they woke, have run; fewer where
+nothing is left to run."""
 
 
 class ManualLoop(asyncio.SelectorEventLoop):
@@ -17,6 +18,11 @@ class ManualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.moment
+
+    def is_idle(self) -> bool:
+        """Whether, beside the caller, no callback is ready or due."""
+        ready, timers = self._ready, self._scheduled  # type: ignore[attr-defined]
+        return not ready and not (timers and timers[0].when() <= self.moment)
 
 
 async def move(seconds: float) -> None:
@@ -29,6 +35,8 @@ async def move(seconds: float) -> None:
         seconds -= step
         for _ in range(PASSES):
             await asyncio.sleep(0)
+            if loop.is_idle():
+                break
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

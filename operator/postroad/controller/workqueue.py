@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Hashable
 from datetime import timedelta
 from enum import IntEnum
@@ -104,7 +104,8 @@ class Workqueue(Generic[K]):
         self._due: dict[K, float] = {}
         self._later: list[tuple[float, int, K]] = []
         self._numbers = count()
-        self._wakeup = asyncio.Event()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        """Tasks that found nothing to take, until one is woken."""
         self._is_ending = False
         self._ended = asyncio.Event()
 
@@ -122,7 +123,7 @@ class Workqueue(Generic[K]):
         since = asyncio.get_running_loop().time() if waits is None else waits.since
         self._waiting[key] = WaitingKey(urgency, servers, since)
         self._ready[urgency].append(key, servers)
-        self._wakeup.set()
+        self._wake_one()
 
     def add_after(self, key: K, delay: timedelta) -> None:
         """Reconcile a key after a delay, which replaces any earlier one."""
@@ -168,8 +169,7 @@ class Workqueue(Generic[K]):
         loop = asyncio.get_running_loop()
         while True:
             while self._is_ending or (taken := self._take()) is None:
-                self._wakeup.clear()
-                await self._wakeup.wait()
+                await self._wait()
             key, servers = taken
             began = loop.time()
             try:
@@ -177,6 +177,20 @@ class Workqueue(Generic[K]):
             finally:
                 self._leave(servers)
                 loop.call_at(began + LEAST_INTERVAL_SECONDS, self._release, key)
+
+    async def _wait(self) -> None:
+        woken = asyncio.get_running_loop().create_future()
+        self._idle.append(woken)
+        await woken
+
+    def _wake_one(self) -> None:
+        """Wake one idle task for a key that was added. A task whose reconcile ends, and so makes
+        room at its servers, looks for a key itself."""
+        while self._idle:
+            woken = self._idle.popleft()
+            if not woken.done():  # else its task was cancelled
+                woken.set_result(None)
+                return
 
     def _take(self) -> tuple[K, Hashable] | None:
         """Take the key that goes next; None while no server has room for one more reconcile."""
@@ -194,7 +208,6 @@ class Workqueue(Generic[K]):
         self._together[servers] -= 1
         if not self._together[servers]:
             del self._together[servers]
-        self._wakeup.set()
         self._ended.set()
 
     def _release(self, key: K) -> None:

@@ -23,24 +23,30 @@ class Middling:
         return 0
 
 
-async def run_work(
+def run_work(
     reconcile: Callable[[str], Awaitable[timedelta | None]],
     begin: Callable[[Workqueue[str]], None],
     until: Callable[[], bool],
     tasks: int = 2,
 ) -> None:
-    """Run a queue of keys `SERVERS.NAME` or `NAME`."""
-    work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key.split(".")[0])
-    begin(work)
-    running = asyncio.create_task(work.run(tasks))
-    while not until():
-        await asyncio.sleep(0.005)
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
+    """Run a queue of keys `SERVERS.NAME` or `NAME`, for ten seconds at most."""
+
+    async def scene() -> None:
+        work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key.split(".")[0])
+        begin(work)
+        running = asyncio.create_task(work.run(tasks))
+        for _ in range(100):
+            await move(0.1)
+            if until():
+                break
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    run(scene())
 
 
-async def test_many_events_of_one_object_are_one_look() -> None:
+def test_many_events_of_one_object_are_one_look() -> None:
     reconciled: list[str] = []
 
     async def reconcile(key: str) -> None:
@@ -50,12 +56,12 @@ async def test_many_events_of_one_object_are_one_look() -> None:
         for key in ("a", "a", "b", "a"):
             work.add(key)
 
-    await run_work(reconcile, begin, lambda: len(reconciled) == 2)
+    run_work(reconcile, begin, lambda: len(reconciled) == 2)
 
     assert sorted(reconciled) == ["a", "b"]
 
 
-async def test_an_object_is_never_looked_at_twice_at_once_and_a_late_event_is_not_lost() -> None:
+def test_an_object_is_never_looked_at_twice_at_once_and_a_late_event_is_not_lost() -> None:
     reconciled, running, together = 0, 0, 0
     works: list[Workqueue[str]] = []
 
@@ -74,12 +80,12 @@ async def test_an_object_is_never_looked_at_twice_at_once_and_a_late_event_is_no
         works.append(work)
         work.add("a")
 
-    await run_work(reconcile, begin, lambda: reconciled >= 2 and running == 0, tasks=3)
+    run_work(reconcile, begin, lambda: reconciled >= 2 and running == 0, tasks=3)
 
     assert (reconciled, together) == (2, 1)
 
 
-async def test_a_change_goes_before_children_and_these_before_routine() -> None:
+def test_a_change_goes_before_children_and_these_before_routine() -> None:
     reconciled: list[str] = []
 
     async def reconcile(key: str) -> None:
@@ -94,7 +100,7 @@ async def test_a_change_goes_before_children_and_these_before_routine() -> None:
         work.add("r3")
         work.add("changed", Urgency.ROUTINE)
 
-    await run_work(reconcile, begin, lambda: len(reconciled) >= 6, tasks=1)
+    run_work(reconcile, begin, lambda: len(reconciled) >= 6, tasks=1)
 
     assert reconciled == ["changed", "r3", "child", "r4", "r1", "r2"]
 
@@ -140,7 +146,7 @@ async def test_what_waits_is_counted_by_urgency_and_the_oldest_has_an_age() -> N
     assert work.oldest_seconds() >= 0.01
 
 
-async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
+def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
     reconciled: list[str] = []
 
     async def reconcile(key: str) -> timedelta | None:
@@ -153,7 +159,7 @@ async def test_a_failed_look_is_repeated_and_stops_nothing() -> None:
         work.add("bad")
         work.add("good")
 
-    await run_work(reconcile, begin, lambda: reconciled.count("bad") == 2, tasks=1)
+    run_work(reconcile, begin, lambda: reconciled.count("bad") == 2, tasks=1)
 
     assert reconciled.count("good") == 1
 
@@ -182,15 +188,14 @@ def test_a_key_that_fails_rests_for_a_second_then_twice_as_long_up_to_five_minut
     run(scene())
 
 
-async def test_the_next_look_comes_when_the_last_one_said() -> None:
+def test_the_next_look_comes_when_the_last_one_said() -> None:
     reconciled: list[float] = []
-    loop = asyncio.get_running_loop()
 
     async def reconcile(key: str) -> timedelta | None:
-        reconciled.append(loop.time())
+        reconciled.append(asyncio.get_running_loop().time())
         return timedelta(seconds=0.3)
 
-    await run_work(reconcile, lambda work: work.add("a"), lambda: len(reconciled) == 3)
+    run_work(reconcile, lambda work: work.add("a"), lambda: len(reconciled) == 3)
 
     assert reconciled[1] - reconciled[0] >= 0.3
     assert reconciled[2] - reconciled[1] >= 0.3
@@ -223,7 +228,7 @@ def test_servers_that_hang_hold_a_quarter_of_the_tasks() -> None:
     run(scene())
 
 
-async def test_of_equal_urgency_servers_go_in_turn() -> None:
+def test_of_equal_urgency_servers_go_in_turn() -> None:
     reconciled: list[str] = []
 
     async def reconcile(key: str) -> None:
@@ -233,7 +238,7 @@ async def test_of_equal_urgency_servers_go_in_turn() -> None:
         for key in ("a.1", "a.2", "a.3", "b.1", "b.2"):
             work.add(key, Urgency.ROUTINE)
 
-    await run_work(reconcile, begin, lambda: len(reconciled) == 5, tasks=1)
+    run_work(reconcile, begin, lambda: len(reconciled) == 5, tasks=1)
 
     assert reconciled == ["a.1", "b.1", "a.2", "b.2", "a.3"]
 
@@ -260,5 +265,38 @@ def test_a_key_rests_between_two_reconciles_whatever_happens_to_it() -> None:
         assert dict(reconciled)["new"] <= 3
         tasks.cancel()
         await asyncio.gather(tasks, return_exceptions=True)
+
+    run(scene())
+
+
+def test_each_key_that_may_begin_has_a_task_while_one_is_idle() -> None:
+    """Also one that waited until another of the same servers ended."""
+
+    async def scene() -> None:
+        running: list[str] = []
+        ends = {key: asyncio.Event() for key in ("a.1", "a.2", "a.3", "b.1", "c.1", "d.1")}
+
+        async def reconcile(key: str) -> None:
+            running.append(key)
+            await ends[key].wait()
+            running.remove(key)
+
+        work: Workqueue[str] = Workqueue(reconcile, Middling(), lambda key: key.split(".")[0])
+        tasks = asyncio.create_task(work.run(8))
+        await move(1)
+        for key in ends:
+            work.add(key)
+        await move(1)
+        assert running == ["a.1", "b.1", "c.1", "d.1", "a.2"]
+
+        ends["b.1"].set()
+        await move(1)
+        assert "a.3" not in running
+        ends["a.1"].set()
+        await move(1)
+        assert running == ["c.1", "d.1", "a.2", "a.3"]
+        tasks.cancel()
+        await asyncio.gather(tasks, return_exceptions=True)
+        work.add("b.1")  # as an event that comes while the tasks end
 
     run(scene())

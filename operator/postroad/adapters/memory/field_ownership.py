@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from postroad.adapters.memory.kubernetes_world import copied
@@ -53,7 +54,7 @@ def applied(
 ) -> dict[str, Any]:
     """Return the object after an apply, with its new owners. Raises: KubernetesConflict."""
     owners = owners_in(found)
-    fields = frozenset(_fields(_owned(wanted)))
+    fields = frozenset(path for path, _ in _values(_owned(wanted)))
     contested = {
         other: taken
         for other, theirs in owners.items()
@@ -79,9 +80,13 @@ def updated(
 ) -> dict[str, Any]:
     """Return a changed object with its new owners: who changes a field has it, alone."""
     owners = owners_in(found)
-    before, after = frozenset(_fields(_owned(found))), frozenset(_fields(_owned(changed)))
-    new = frozenset(each for each in after if each not in before or _differs(found, changed, each))
-    owners = {other: (theirs & after) - new for other, theirs in owners.items()}
+    before, after = dict(_values(_owned(found))), dict(_values(_owned(changed)))
+    new = frozenset(
+        each
+        for each, value in after.items()
+        if each not in before or (_has_value(each) and before[each] != value)
+    )
+    owners = {other: (theirs & after.keys()) - new for other, theirs in owners.items()}
     owners[manager] = owners.get(manager, frozenset()) | new
     return with_owners(dict(changed), owners)
 
@@ -118,6 +123,7 @@ def _owned(found: Mapping[str, Any]) -> dict[str, Any]:
     return rest if rest["metadata"] else {k: v for k, v in rest.items() if k != "metadata"}
 
 
+@lru_cache(maxsize=10_000)
 def _keys(path: Path) -> tuple[str, ...] | None:
     """Return the keys of the list at this path, None where it is replaced as a whole."""
     return LIST_KEYS.get(tuple(each for each in path if each.startswith("f:")))
@@ -125,32 +131,42 @@ def _keys(path: Path) -> tuple[str, ...] | None:
 
 def _entry(each: Mapping[str, Any], keys: tuple[str, ...]) -> str:
     named = {key: each.get(key, "TCP" if key == "protocol" else None) for key in keys}
-    return "k:" + json.dumps(named, sort_keys=True)
+    return "k:" + _sorted_json(named)
+
+
+_sorted_json = json.JSONEncoder(sort_keys=True).encode
+"""Made once: `json.dumps` with sorted keys makes an encoder for each call."""
 
 
 def _is_set(path: Path) -> bool:
     return bool(path) and path[-1][2:] in SETS
 
 
-def _fields(value: Any, path: Path = ()) -> Iterator[Path]:
+def _values(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the fields of an object, each with its value."""
     keys = _keys(path)
     if isinstance(value, Mapping) and value:
         for name, each in value.items():
-            yield from _fields(each, (*path, f"f:{name}"))
+            yield from _values(each, (*path, f"f:{name}"))
     elif isinstance(value, list) and keys:
         for each in value:
             place = (*path, _entry(each, keys))
-            yield place
-            yield from _fields(each, place)
+            yield place, each
+            yield from _values(each, place)
     elif isinstance(value, list) and _is_set(path):
         for each in value:
-            yield (*path, f"v:{json.dumps(each)}")
+            yield (*path, f"v:{json.dumps(each)}"), each
     elif path:
-        yield path
+        yield path, value
+
+
+def _has_value(path: Path) -> bool:
+    """Whether a field is more than that an entry of a list is there."""
+    return not path[-1].startswith("k:")
 
 
 def _differs(one: Any, other: Any, path: Path) -> bool:
-    return not path[-1].startswith("k:") and _at(one, path) != _at(other, path)
+    return _has_value(path) and _at(one, path) != _at(other, path)
 
 
 def _at(value: Any, path: Path, done: Path = ()) -> Any:

@@ -12,6 +12,7 @@ from postroad.adapters.memory.kubernetes_world import (
     ObjectPlace,
     copied,
     has_labels,
+    parsed,
 )
 from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
@@ -122,7 +123,7 @@ class MemoryKubernetes:
                 return None
             _check_version(found, changed)
             given = (changed.get("status") or {}).items()
-            kept = {field: each for field, each in given if field not in self.world.pruned}
+            kept = {field: parsed(each) for field, each in given if field not in self.world.pruned}
             return self._put(place, found, {**found, "status": kept}, "status")
 
         return await self._step("update", place, effect)
@@ -195,7 +196,7 @@ def _new(wanted: Object) -> Object:
 
 
 def _without_status(place: ObjectPlace, wanted: Mapping[str, Any]) -> Object:
-    kept = copied(dict(wanted))
+    kept = parsed(dict(wanted))
     if place.plural in STATUS_OF_ITS_OWN:
         kept.pop("status", None)
     return kept
