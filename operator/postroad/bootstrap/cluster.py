@@ -9,7 +9,6 @@ from pathlib import Path
 
 from postroad.adapters.cassandra.access import Access as CassandraAccess
 from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.keyspace_claim import KeyspaceClaim
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
@@ -51,14 +50,13 @@ class ClusterServers:
         self._rabbitmq = RabbitMQ(rabbitmq_access(settings), guard)
         self._session = Session(cassandra_access(settings), guard=guard)
         self._views = CassandraViewStore(self._session)
-        self._home = Home(self._session)
         self._store = Store(s3_access(settings), guard)
 
     def broker(self, queue: QueueName, *, delivery_limit: int = 20) -> RabbitMQBroker:
         return self._rabbitmq.broker(queue, delivery_limit=delivery_limit)
 
     def history(self, queue: QueueName) -> CassandraHistory:
-        return CassandraHistory(self._session, str(queue), self._home)
+        return CassandraHistory(self._session, str(queue), self._views.home)
 
     def views(self) -> CassandraViewStore:
         return self._views

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
-import resource
 import signal
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -19,10 +17,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-import uvloop
-
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_inherited, open_queue
+from postroad.cli.event_loop import run_long
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
@@ -31,9 +28,6 @@ from postroad.telemetry.health import HealthServer, Readiness
 from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL, run_maintenance
 
 _log = logs.logger("process")
-
-OBJECTS_BEFORE_SEARCH = 50_000
-"""Net new objects before the garbage collector runs."""
 
 LONGEST_PAUSE_SECONDS = 30.0
 """Between attempts to open a queue whose servers are away."""
@@ -77,26 +71,7 @@ class Process:
 def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
     """Run a long-running command to its end."""
     logs.configure(settings.log_level)
-    allow_all_descriptors()
-    collect_seldom()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main)
-
-
-def collect_seldom() -> None:
-    """Run the garbage collector seldom, because a mail creates thousands of objects and no cycles;
-    exempt the objects of the imports."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(OBJECTS_BEFORE_SEARCH, *gc.get_threshold()[1:])
-
-
-def allow_all_descriptors() -> None:
-    """Raise the limit of open files to the hard limit: the soft one, often 1024, is for programs
-    that use select(2)."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # the soft limit stays, then
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    run_long(main)
 
 
 @asynccontextmanager

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from postroad.adapters.network.certificates import ServerCertificate
-from postroad.bootstrap.ways import Way
+from postroad.bootstrap.transports import open_signer
+from postroad.bootstrap.ways import Way, way_of
 from postroad.cli.intake import (
     certificate_of,
     listen_option,
@@ -28,15 +29,12 @@ from postroad.cli.worker import (
     program_options,
     relay_option,
     tls_option,
-    way_and_file,
     with_relay,
 )
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
+from postroad.ports.signing import Signer
 from postroad.settings import Settings, from_environment
-
-if TYPE_CHECKING:
-    from postroad.bootstrap.delivery_file import DeliveryFile
 
 
 @click.command()
@@ -83,15 +81,15 @@ def mta(
     settings = with_relay(from_environment(), relay, tls, concurrency, delivery, more)
     settings = with_clients(settings, listen, relay_from)
     certificate = certificate_of(settings.intake)
-    way, decided = way_and_file(settings)
-    run(settings, _serve(settings, url, way, decided, certificate, receivers))
+    way, signer = way_of(settings), open_signer(settings)
+    run(settings, _serve(settings, url, way, signer, certificate, receivers))
 
 
 async def _serve(
     settings: Settings,
     url: str,
     way: Way,
-    delivery: DeliveryFile | None,
+    signer: Signer | None,
     certificate: ServerCertificate | None,
     receivers: int,
 ) -> None:
@@ -105,7 +103,7 @@ async def _serve(
                     halves.create_task(receive_in_children(this, settings, url, receivers))
                 else:
                     halves.create_task(receive(this, settings, certificate))
-                halves.create_task(deliver(this, settings, way, delivery))
+                halves.create_task(deliver(this, settings, way, signer))
         except ExceptionGroup as group:
             ours = group.subgroup(PostroadError) or group
             raise ours.exceptions[0] from group

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from importlib.metadata import version
 
 import click
 
+from postroad.cli.event_loop import run_long
 from postroad.controller.workqueue import TASKS
 from postroad.errors import NotInstalled
 from postroad.telemetry import logs
@@ -126,4 +126,4 @@ def operator(
         tasks=tasks,
         ambient_credentials=ambient_credentials,
     )
-    asyncio.run(program.serve(options, health_host, health_port))
+    run_long(program.serve(options, health_host, health_port))

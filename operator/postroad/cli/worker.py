@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+from uuid import uuid4
 
 import click
 from pydantic import SecretStr
@@ -21,30 +21,32 @@ from postroad.bootstrap.transports import (
     ehlo_name_of,
     open_attempt_log,
     open_connector,
-    open_delivery,
     open_signer,
 )
-from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
+from postroad.bootstrap.ways import (
+    Way,
+    limits_of_settings,
+    rules_of,
+    way_of,
+    window_of,
+)
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.cli.reporting import reporting_of
-from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import SOCKET_SCHEME, NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
 from postroad.domain.sasl import Mechanism
 from postroad.domain.webhooks import WebhookAddress
+from postroad.ports.signing import Signer
 from postroad.settings import Settings, from_environment
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
-from postroad.worker.routing import RelayRoutes
+from postroad.worker.pacing import Pacer
+from postroad.worker.routing import FoundRoutes, RelayRoutes, RouteFinder, Routes
 from postroad.worker.site_control import SiteControl
-
-if TYPE_CHECKING:
-    from postroad.bootstrap.delivery_file import DeliveryFile, Use
-    from postroad.cli.routes import RoutesBySettings
 
 _log = logger("worker")
 
@@ -200,22 +202,14 @@ def with_relay(
     return settings.model_copy(update=changed)
 
 
-def way_and_file(settings: Settings) -> tuple[Way, DeliveryFile | None]:
-    """Return where mail goes, and the file of delivery. Raises: InvalidSettings."""
-    delivery = open_delivery(settings)
-    return way_of(settings, None if delivery is None else delivery.current.settings), delivery
-
-
 async def _deliver(settings: Settings, url: str, create: bool) -> None:
-    way, delivery = way_and_file(settings)
+    way, signer = way_of(settings), open_signer(settings)
     async with process(settings, url, create=create) as this:
         if this is not None:
-            await deliver(this, settings, way, delivery)
+            await deliver(this, settings, way, signer)
 
 
-async def deliver(
-    this: Process, settings: Settings, way: Way, delivery: DeliveryFile | None
-) -> None:
+async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | None) -> None:
     """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
     InvalidSettings."""
     section = settings.retry
@@ -224,13 +218,16 @@ async def deliver(
     is_routed = isinstance(way, RoutingSettings)
     if is_routed and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
-    attempt_log, routes = open_attempt_log(settings), open_routes(settings, way)
+    attempt_log = open_attempt_log(settings)
+    board, name = board_of(this.queue), worker_name()
     control = SiteControl(
-        board_of(this.queue),
+        board,
         MachineClock(),
-        f"{socket.gethostname()}-{os.getpid()}",
+        name,
         watches_answers=is_routed and settings.worker.suspend_by_answers,
     )
+    limits, held = limits_of_settings(settings), max(10, window // 4)
+    pacer = Pacer(limits, board, MachineClock(), name, held) if limits else None
     driving = Driving(
         Deliverer(
             this.queue.name,
@@ -240,50 +237,51 @@ async def deliver(
             attempt_log,
             reporting_of(settings, this.queue, plan),
         ),
-        open_connector(settings, way, open_signer(delivery)),
-        routes,
+        open_connector(settings, way, signer),
+        open_routes(settings, way),
         rules_of(settings, way),
         randomness,
         window=window if is_routed else None,
         control=control,
+        pacer=pacer,
     )
     consumer = Consumer(this.queue, driving, window=window)
-
-    def use(changed: DeliverySettings) -> None:
-        found = way_of(settings, changed)  # the file may not lead to another kind of way
-        if isinstance(routes, RelayRoutes) or not isinstance(found, RoutingSettings):
-            return
-        if routes.replace(found):
-            driving.route_again()
-
     try:
         await control.read()  # before the first mail
-        async with (
-            background_maintenance(this),
-            _controlled(control, driving),
-            following(delivery, use),
-        ):
+        async with background_maintenance(this), _controlled(control, pacer, driving):
             await consumer.run(this.stop, this.drain_within)
     finally:
         if attempt_log is not None:
             attempt_log.close()
 
 
+def worker_name() -> str:
+    """Return this worker's name on the board. Pods may share process ids, and machines names."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+
+
 @asynccontextmanager
-async def _controlled(control: SiteControl, driving: Driving) -> AsyncIterator[None]:
-    """Let a worker obey suspensions and post what it knows of its sites."""
-    running = asyncio.create_task(control.run(driving.sites), name="control of sites")
+async def _controlled(
+    control: SiteControl, pacer: Pacer | None, driving: Driving
+) -> AsyncIterator[None]:
+    """Let a worker obey suspensions and limits, and post what it knows of its sites."""
+    running = [asyncio.create_task(control.run(driving.sites), name="control of sites")]
+    if pacer is not None:
+        running.append(asyncio.create_task(pacer.run(), name="shares of limits"))
     try:
         yield
     finally:
-        running.cancel()
-        await asyncio.wait((running,))
+        for each in running:
+            each.cancel()
+        await asyncio.wait(running)
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_GOODBYE.total_seconds()):
                 await control.close()
+                if pacer is not None:
+                    await pacer.close()
 
 
-def open_routes(settings: Settings, way: Way) -> RelayRoutes | RoutesBySettings:
+def open_routes(settings: Settings, way: Way) -> Routes:
     """Return what finds routes. Needs a running event loop; asks on first use.
 
     Raises: InvalidSettings, as where there is no name server.
@@ -292,22 +290,8 @@ def open_routes(settings: Settings, way: Way) -> RelayRoutes | RoutesBySettings:
         return RelayRoutes(way)
     if isinstance(way, WebhookAddress | HandlerFunction):
         return RelayRoutes(NextHop(way.name, 0, TlsMode.NONE), way.name)
-    from postroad.cli.routes import RoutesBySettings  # dnspython is not loaded for nothing
+    from postroad.bootstrap.resolvers import open_resolver, open_sts  # dnspython, not for nothing
 
-    return RoutesBySettings(way, settings.ca_file)
-
-
-@asynccontextmanager
-async def following(delivery: DeliveryFile | None, use: Use) -> AsyncIterator[None]:
-    """Follow the changes of a file of delivery meanwhile; SIGHUP asks for a look at once."""
-    if delivery is None:
-        yield
-        return
-    asked, loop = asyncio.Event(), asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGHUP, asked.set)
-    task = asyncio.create_task(delivery.follow(use, asked), name="follow delivery")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
+    resolver = open_resolver(way.resolver)
+    sts = open_sts(way, resolver, settings.ca_file)
+    return FoundRoutes(RouteFinder(way.plan(), resolver, SystemRandomness(), sts), MachineClock())

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from postroad.delivery_settings.limits import LimitSettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
 
 
 class DeliverySettings(DeliverySection):
-    """What is decided about delivery: `spec.delivery` of a MailQueue, or a file of delivery."""
+    """All that a file of delivery holds."""
 
     routing: RoutingSettings | None = None
-    """Where mail goes, in place of a relay; `{}`: to the servers that the MX records of each domain
-    name. In a MailQueue it goes with the handler mx. Absent: nothing is decided about it."""
+    """Where mail goes, in place of a relay; `routing: {}`: to the servers that the MX records of
+    each domain name. None: this file decides nothing about it."""
 
-    signing: Annotated[tuple[DomainSigning, ...], Field(max_length=1000)] = ()
-    """DKIM signatures (RFC 6376), by the domain of the field `From`. Mail of other domains is not
-    signed."""
+    signing: tuple[DomainSigning, ...] = ()
+    """Mail of other domains is not signed."""
+
+    limits: Annotated[tuple[LimitSettings, ...], Field(max_length=100)] = ()
+    """How much mail goes in a minute, by all workers of the queue together. A mail is under each
+    limit that matches it."""
+
+    @model_validator(mode="after")
+    def _has_each_limit_once(self) -> DeliverySettings:
+        counts = Counter(each.name for each in self.limits)
+        if twice := [name for name, count in counts.items() if count > 1]:
+            raise ValueError(f"two limits have the name {twice[0]}: rename one")
+        return self
 
     @model_validator(mode="after")
     def _every_entry_is_reached(self) -> DeliverySettings:

@@ -21,6 +21,9 @@ _ZERO = timedelta(0)
 DEFAULT_LANES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 240))
 """Short steps first: most deferrals are greylisting or a moment's load."""
 
+SOONEST = timedelta(seconds=1)
+"""After which a mail comes again that a limit by rate put off."""
+
 DEFAULT_MAX_AGE = timedelta(hours=120)
 
 LEAST_DELAYS = {
@@ -132,6 +135,7 @@ def decide(
     age: timedelta,
     uniform: float,
     rest: timedelta = _ZERO,
+    is_paced: bool = False,
 ) -> ItemEnding:
     """Return how an entry ends after an attempt.
 
@@ -140,7 +144,8 @@ def decide(
     before this one, `age` is the time since acceptance. Of recipients that wait on, one that was
     attempted makes it an attempt for all of them, because an entry has one due time: that of the
     recipient whose reason passes first. `rest` is how long the next hops of those that were not
-    attempted rest yet, or ask to be left alone where all were.
+    attempted rest yet, or ask to be left alone where all were; `is_paced`:
+    limits by rate let them go then, so that they wait for no lane.
     """
     deferred = {
         recipient: outcome.text
@@ -159,7 +164,8 @@ def decide(
         delay = plan.delay_for(attempt, dict.fromkeys(deferred.values()), uniform, rest)
         return RetryItem(delay, tuple(waiting), error)
     if untried:
-        return PutOffItem(plan.rest(uniform, rest), tuple(untried), _joined(untried.values()))
+        delay = max(rest, SOONEST) if is_paced else plan.rest(uniform, rest)
+        return PutOffItem(delay, tuple(untried), _joined(untried.values()))
     if failed or failures:
         return Reject(_joined([*failed, *failures.values()]))
     return Done()

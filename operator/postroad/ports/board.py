@@ -17,6 +17,9 @@ class Topic(StrEnum):
     WORKERS = "workers"
     """By worker: the sites that it knows."""
 
+    LIMITS = "limits"
+    """By worker: the limits by rate that it has mail for."""
+
 
 class Board(Protocol):
     """Small notes. The last one under a name counts; one that is posted is seen by the readings

@@ -286,7 +286,9 @@ class ViewStore(Protocol):
         """Create the keyspace, and the tables and columns that are missing, and alter the options
         that differ; return what it changed. Idempotent; several may run at once. Rows that are
         there keep the lifetime that they were written with. Marks and delivery records never get a
-        shorter one than before: a mark that goes before its row would bring the mail back."""
+        shorter one than before: a mark that goes before its row would bring the mail back. Raises:
+        ViewRefused, before anything is altered, where processes of another data center use the
+        keyspace; ViewError."""
         ...
 
     async def row_lifetime(self) -> timedelta | None:

@@ -70,17 +70,20 @@ class Deliverer:
         unrecorded: Mapping[str, Outcome],
         duration: timedelta,
         rest: timedelta = timedelta(0),
+        *,
+        is_paced: bool = False,
     ) -> None:
         """Report to the sender what the outcomes of an attempt ask for, then end the item by them;
         `unrecorded` are those of them that `record` has not had, `untried` the reasons why other
-        recipients were not attempted, who are not to come again before a `rest` is over. Repeated
+        recipients were not attempted, who are not to come again before a `rest` is over, and at
+        that time where limits by rate are why (`is_paced`). Repeated
         until it succeeds. Raises: QueueClosed, EntryLost.
         """
         if self.plan.soft_bounce:
             outcomes, unrecorded = softened(outcomes), softened(unrecorded)
         seconds = duration.total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
-        ending = self._ending(item, outcomes, untried, rest)
+        ending = self._ending(item, outcomes, untried, rest, is_paced=is_paced)
         left = {**_of_kind(outcomes, OutcomeKind.FAILED), **unrecorded}
         reporting = self.reporting
         report = reporting and reporting.prepare(item, outcomes, untried, ending)
@@ -103,6 +106,8 @@ class Deliverer:
         outcomes: Mapping[str, Outcome],
         untried: Mapping[str, str],
         rest: timedelta,
+        *,
+        is_paced: bool = False,
     ) -> ItemEnding:
         failures = item.failures
         if not (failures or untried) and all(
@@ -118,6 +123,7 @@ class Deliverer:
             age=self.clock.now() - item.accepted_at,
             uniform=self.randomness.uniform(),
             rest=rest,
+            is_paced=is_paced,
         )
 
     def _put_off(self, item: Item, outcomes: Mapping[str, Outcome]) -> PutOffItem | None:

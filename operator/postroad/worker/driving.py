@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 
@@ -56,6 +56,7 @@ from postroad.worker.ledger import Ledger
 from postroad.worker.links import Link, Links
 from postroad.worker.look_ups import LookUps
 from postroad.worker.open_jobs import LeaseOver, OpenJob, chunks_of, deferred_by
+from postroad.worker.pacing import Pacer
 from postroad.worker.routing import DeliveryRoute, Routes
 from postroad.worker.site_book import SiteBook
 from postroad.worker.site_control import SiteControl
@@ -82,6 +83,7 @@ LONGEST_GOODBYE = timedelta(seconds=2)
 
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
+PACED = "451 4.3.2 a limit by rate is used up"
 RESTS = "451 4.4.1 the next hop rests after failures"
 ENDING = "451 4.3.2 the worker ends"
 NO_OUTCOME = Outcome.deferred("451 4.3.5 the connection gave no outcome")
@@ -92,7 +94,8 @@ class Driving:
 
     `window`: how many items may be in hand; while they are, mails that wait long for a place on a
     connection are put off, so that others are seen. None: no mail is, since all have one next hop.
-    `control`: which sites get no mail; None: all get theirs.
+    `control`: which sites get no mail; None: all get theirs. `pacer`: what is under limits by rate;
+    None: nothing is.
     """
 
     def __init__(
@@ -105,8 +108,9 @@ class Driving:
         *,
         window: int | None = None,
         control: SiteControl | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
-        self._control = control
+        self._control, self._pacer = control, pacer
         self._book = SiteBook()
         self._deliverer = deliverer
         self._routes = routes
@@ -133,18 +137,8 @@ class Driving:
         """Begin to deliver an item. Returns at once."""
         ledger = Ledger(item, self._deliverer, self._over)
         self._ledgers[ledger] = str(next(self._numbers))
-        self._begin(ledger, item.mail.recipients)
-
-    def route_again(self) -> None:
-        """Find the routes of all that waits anew: they may be others now. What connections have,
-        goes as it was routed."""
-        for ledger in list(self._ledgers):
-            if dropped := self._drop_waiting(ledger):
-                self._begin(ledger, dropped)
-
-    def _begin(self, ledger: Ledger, to: Iterable[str]) -> None:
         try:
-            self._route(ledger, to)
+            self._route(ledger)
         except Exception:
             _log.exception("an item failed in an unforeseen way", **self._ids(ledger))
             ledger.give_up()
@@ -171,11 +165,11 @@ class Driving:
 
     # Routes
 
-    def _route(self, ledger: Ledger, to: Iterable[str]) -> None:
+    def _route(self, ledger: Ledger) -> None:
         """Submit the recipients whose routes are known; look up the others."""
         mail = ledger.item.mail
         groups: dict[str, list[str]] = {}
-        for recipient in dict.fromkeys(to):  # a library's caller may name one twice
+        for recipient in dict.fromkeys(mail.recipients):  # a library's caller may name one twice
             groups.setdefault(domain_of(recipient), []).append(recipient)
         sites: dict[Site, tuple[DeliveryRoute, list[str]]] = {}
         for domain, recipients in groups.items():
@@ -210,7 +204,21 @@ class Driving:
         for each in chunks_of(recipients):
             job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, each)
             self._jobs.add(job)
+            self._begin(job)
+
+    def _begin(self, job: OpenJob) -> None:
+        """Submit a job to the scheduler, or let it wait for its limits by rate."""
+        wait = None if self._pacer is None else self._pacer.admit(job.number, job.limited())
+        if self._pacer is None or wait == timedelta(0):
             self._on(Submitted(job.scheduled))
+        elif wait is not None:
+            self._jobs.forget(job)
+            until = self._deliverer.clock.elapsed() + wait
+            job.ledger.not_tried(job.recipients, PACED, until, is_paced=True)
+
+    def _waits(self, number: int) -> bool:
+        job = self._jobs.get(number)
+        return job is not None and job.connection is None
 
     def _is_suspended(
         self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]
@@ -388,6 +396,8 @@ class Driving:
             self._on(Tick())
         for site in () if self._control is None else self._control.new():
             self._suspend(site)
+        for number in () if self._pacer is None else self._pacer.due(self._waits):
+            self._on(Submitted(self._jobs[number].scheduled))
         while self._resting and self._resting[0][0] <= now:
             job = self._jobs.get(heapq.heappop(self._resting)[1])
             if job is not None:

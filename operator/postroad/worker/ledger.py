@@ -25,8 +25,19 @@ class Ledger:
     """One item in hand. `on_over` is called once, when nothing is to be done about it any more."""
 
     __slots__ = (
-        "_deliverer", "_keeper", "_on_over", "_outcomes", "_rest_until", "_unrecorded", "_untried",
-        "begun", "is_cut_off", "is_over", "item", "open_jobs",
+        "_deliverer",
+        "_is_paced",
+        "_keeper",
+        "_on_over",
+        "_outcomes",
+        "_rest_until",
+        "_unrecorded",
+        "_untried",
+        "begun",
+        "is_cut_off",
+        "is_over",
+        "item",
+        "open_jobs",
     )  # fmt: skip
 
     def __init__(self, item: Item, deliverer: Deliverer, on_over: Callable[[Ledger], None]) -> None:
@@ -44,6 +55,8 @@ class Ledger:
         self._unrecorded: dict[str, Outcome] = {}
         self._untried: dict[str, str] = {}
         self._rest_until = ZERO
+        self._is_paced = True
+        """Whether limits by rate are all why recipients were not tried."""
         self._keeper: asyncio.Task[None] | None = None
 
     def is_late(self, now: timedelta) -> bool:
@@ -67,9 +80,17 @@ class Ledger:
             self._outcomes.update(outcomes)
             self._unrecorded.update(outcomes)
 
-    def not_tried(self, recipients: Iterable[str], reason: str, until: timedelta = ZERO) -> None:
+    def not_tried(
+        self,
+        recipients: Iterable[str],
+        reason: str,
+        until: timedelta = ZERO,
+        *,
+        is_paced: bool = False,
+    ) -> None:
         """Note recipients to whom nothing was transmitted, and why; they are not to come again
-        before `until` of the clock."""
+        before `until` of the clock, and where a limit by rate `is_paced` at that time."""
+        self._is_paced &= is_paced
         self._untried.update(dict.fromkeys(recipients, reason))
         self._rest_until = max(self._rest_until, until)
 
@@ -128,4 +149,5 @@ class Ledger:
             self._taken(),
             now - self.begun,
             self._rest_until - now,
+            is_paced=self._is_paced,
         )

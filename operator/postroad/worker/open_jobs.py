@@ -10,7 +10,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
-from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.limited_mail import LimitedMail
+from postroad.domain.mail import Envelope, Outcome, domain_of
 from postroad.errors import PostroadError, ServerError
 from postroad.ports.connections import Transmission
 from postroad.scheduling.jobs import DeliveryJob
@@ -72,6 +73,13 @@ class OpenJob:
     def seconds_until(self, now: timedelta) -> float:
         """Return how long a connection has had it."""
         return (now - self.assigned_at).total_seconds()
+
+    def limited(self) -> LimitedMail:
+        """Return what decides about its limits by rate."""
+        hop = next(iter(self.route.hops.values())).next_hop
+        source = "" if hop.source is None else " ".join(hop.source.addresses)
+        domains = frozenset(map(domain_of, self.recipients))
+        return LimitedMail(self.route.name, domains, self.ledger.item.mail.tenant, source)
 
     def transmission(self) -> Transmission:
         """Return what a connection gets of it."""

@@ -102,6 +102,9 @@ async def test_while_cut_off_no_side_becomes_the_home(
     await CassandraHistory(sessions[1], "test.cut").load()
     with pytest.raises(ViewRefused):
         await CassandraHistory(sessions[0], "test.cut").load()
+    with pytest.raises(ViewRefused, match="used in the data center 'dc2'"):
+        await CassandraViewStore(sessions[0]).create(OPTIONS)
+    await CassandraViewStore(sessions[1]).create(OPTIONS)
 
 
 async def test_the_home_works_on_while_the_other_data_center_is_away(

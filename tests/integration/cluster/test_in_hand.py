@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 
 import pytest
@@ -102,17 +104,25 @@ async def test_mail_in_hand_is_not_lost_when_its_broker_node_dies(
     assert handed_out == {"done": 1, "retried": 2, "rejected": 1, "late": 1}
 
 
+@contextlib.asynccontextmanager
 async def connected_elsewhere(
-    cluster: Cluster, work_queue: str, taking: Coroutine[None, None, None]
-) -> tuple[asyncio.Task[None], str]:
-    """Start to take, and return the task and the node of its connection, if another one leads the
-    queue."""
-    task = asyncio.create_task(taking)
-    leader = await node_of(cluster, "leader", work_queue)
-    node = await node_of(cluster, "connection", work_queue)
-    if node == leader:
-        pytest.skip("the consumer is connected to the node that leads the queue")
-    return task, node
+    cluster: Cluster,
+    work_queue: str,
+    opened: Callable[[], AbstractAsyncContextManager[MailQueue]],
+) -> AsyncIterator[tuple[MailQueue, str]]:
+    """Yield a queue whose consumers are connected to another node than the one that leads the
+    queue, and the name of that node. Each handle that is opened is connected to the next node."""
+    for _ in range(9):
+        async with opened() as queue:
+            taking = asyncio.create_task(in_hand(queue, Counter(), {}))
+            leader = await node_of(cluster, "leader", work_queue)
+            node = await node_of(cluster, "connection", work_queue)
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            if node != leader:
+                yield queue, node
+                return
+    pytest.fail("each connection went to the node that leads the queue")
 
 
 async def test_mail_that_rabbitmq_strands_is_delivered_once_it_is_republished(
@@ -126,10 +136,10 @@ async def test_mail_that_rabbitmq_strands_is_delivered_once_it_is_republished(
     held: dict[str, Item] = {}
     again = Counter[str]()
     async with open_queue(url, create=True, settings=settings) as queue:
-        async with open_queue(url, settings=settings) as consumer:
-            taking, node = await connected_elsewhere(
-                cluster, work, in_hand(consumer, Counter(), held)
-            )
+        async with connected_elsewhere(
+            cluster, work, lambda: open_queue(url, settings=settings)
+        ) as (consumer, node):
+            taking = asyncio.create_task(in_hand(consumer, Counter(), held))
             for each in NAMES:
                 await queue.enqueue(mail_of(each))
             async with asyncio.timeout(DRAIN_SECONDS):

@@ -10,10 +10,12 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra import history, home, mark_statements, statements
+from postroad.adapters.cassandra import history, home, mark_statements, schema, statements
 from postroad.adapters.cassandra.erasure import (
     APART_US,
     AT_ONCE,
+    LETTERS,
+    MAILS,
     erase_letters,
     erase_rest,
     erase_slices,
@@ -21,11 +23,13 @@ from postroad.adapters.cassandra.erasure import (
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.session import Statement
+from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.configuration.leased import REFRESHES_PER_LEASE
 from postroad.domain.clocks import AGREEING
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.rollout import READING_LEASE, Rollout
 from postroad.errors import ConfigurationConflict, ViewRefused
+from postroad.ports.view import SchemaChanges, TableOptions
 from support.histories import transitions
 from support.scripted_session import ScriptedSession
 
@@ -159,6 +163,33 @@ async def test_the_first_process_makes_its_data_center_the_home(session: Scripte
     assert json.loads(document) == {"data_center": "dc1"}
 
 
+async def test_tables_of_another_data_center_are_not_altered(
+    session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[TableOptions] = []
+
+    async def create(_: object, options: TableOptions) -> SchemaChanges:
+        made.append(options)
+        return SchemaChanges()
+
+    async def has_table(_: object, table: str) -> bool:
+        return table == "configuration_events"
+
+    monkeypatch.setattr(schema, "create", create)
+    monkeypatch.setattr(schema, "has_table", has_table)
+    options = TableOptions({"class": "N", "dc1": "3"}, *[timedelta(days=14)] * 3)
+    session.answer(home.SELECT, [home_row("dc2")])
+    session.schema["SELECT replication"] = REPLICATED
+
+    with pytest.raises(ViewRefused, match="used in the data center 'dc2'"):
+        await CassandraViewStore(session).create(options)
+    assert made == []
+
+    session.answer(home.SELECT, [home_row("dc1")])
+    await CassandraViewStore(session).create(options)
+    assert made == [options]
+
+
 async def test_a_process_that_lost_the_race_goes_by_the_home_that_stands(
     session: ScriptedSession,
 ) -> None:
@@ -265,6 +296,33 @@ async def test_a_keyspace_of_an_earlier_release_has_no_ownership_to_erase(
     await erase_rest(session, QUEUE)
 
     assert session.values_of(statements.SELECT_OWNERSHIP) == []
+
+
+async def test_many_letters_are_erased_in_steps_with_the_records_of_their_mails(
+    session: ScriptedSession,
+) -> None:
+    """An erasure that stops goes on behind the last step. One letter is of no mail."""
+    many = [UUID(int=number) for number in range(LETTERS + 1)]
+    mails = [None, *(UUID(int=10_000 + number) for number in range(LETTERS))]
+    letters = [
+        {"enqueue_id": each, "mail_id": mail} for each, mail in zip(many, mails, strict=True)
+    ]
+    session.answer(statements.SELECT_MONTHS, [{"month": "2026-01"}])
+    session.answer(statements.SELECT_LETTERS, letters)
+    session.answer(statements.SELECT_RECORDED, [{"mail_id": mails[1]}], [])
+
+    assert [each async for each in erase_letters(session, QUEUE)] == [LETTERS, 1]
+
+    asked = [values[1] for values in session.values_of(statements.SELECT_RECORDED)]
+    assert [len(each) for each in asked] == [MAILS] * 9 + [MAILS - 1, 1]
+    assert [mail for each in asked for mail in each] == mails[1:]
+    assert deleted(session)[:2] == [
+        (statements.DELETE_RECORDS, (QUEUE, mails[1])),
+        (
+            statements.DELETE_LETTERS_THROUGH,
+            (US - APART_US, QUEUE, "2026-01", many[LETTERS - 1]),
+        ),
+    ]
 
 
 def deleted(session: ScriptedSession) -> list[tuple[Statement, tuple[Any, ...]]]:

@@ -14,13 +14,14 @@ from postroad.adapters.cassandra import rows, statements
 from postroad.adapters.cassandra.statements import LETTER_COLUMNS, ROW_COLUMNS
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.domain.clocks import Readings
-from postroad.domain.entries import Entry
+from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.identifiers import FIRST, LAST, id_at
-from postroad.domain.mail import Envelope
+from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.ownership import Identity
 from postroad.domain.slices import EntryKey, Partition
+from postroad.errors import Undecodable
 from postroad.ports.marks import Counts
-from postroad.ports.view import ClosedSlice, DeadLetter, Limits
+from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
 from support.scripted_session import ScriptedSession
 from support.stored_rows import stored
 
@@ -367,3 +368,43 @@ async def test_a_letter_of_an_entry_is_noted_as_gone_and_deleted_after_its_write
         statements.SELECT_WRITTEN_AT,
         statements.DELETE_LETTER,
     ]
+
+
+@pytest.mark.parametrize(("count", "batches"), [(1, []), (2, [2]), (100, [100]), (101, [100, 1])])
+async def test_delivery_records_go_together_a_hundred_at_most(
+    session: ScriptedSession, view: CassandraView, count: int, batches: list[int]
+) -> None:
+    records = tuple(
+        Record(f"r{number}@example.net", Outcome.failed("550 no"), NOW) for number in range(count)
+    )
+
+    await view.record(UUID(int=1), records)
+
+    assert session.batches == batches
+    assert session.values_of(statements.RECORD) == [
+        ("mail.out", UUID(int=1), each.recipient, "failed", "550 no", NOW) for each in records
+    ]
+
+
+async def test_delivery_records_are_read_by_recipient(
+    session: ScriptedSession, view: CassandraView
+) -> None:
+    row = {"recipient": "a@x", "outcome": "deferred", "reply": None, "recorded_at": NAIVE}
+    session.answer(statements.SELECT_RECORDS, [row], [row | {"outcome": "of a later release"}])
+
+    assert await view.records(UUID(int=1)) == {"a@x": Record("a@x", Outcome.deferred(""), NOW)}
+    with pytest.raises(Undecodable, match="unknown to this release"):
+        await view.records(UUID(int=1))
+
+
+async def test_a_row_that_cannot_be_decoded_keeps_no_other_from_being_read(
+    session: ScriptedSession, view: CassandraView
+) -> None:
+    good, bad = entry(1), entry(2)
+    broken = row_of(bad) | {"blob_key": None, "remaining_seconds": 60}
+    session.answer(statements.SELECT_ROWS, [broken, row_of(good)])
+
+    found = [each async for each in view.rows(PARTITION)]
+
+    assert found == [UndecodableRow(bad.key, "Undecodable", bad.mail_id, None), good]
+    assert found[0].remaining == 60 * SECOND

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -177,6 +178,36 @@ async def test_a_message_that_cannot_be_sent_takes_no_tag(
     assert states(confirm) == [True]
 
 
+async def test_a_queue_that_confirms_nothing_gets_no_more_than_its_limit(
+    channel: OneChannel, confirming: _Confirming, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unconfirmed, "MOST", 1)
+    confirming.send("x", message(1))
+
+    with pytest.raises(BrokerUnavailable, match="for work") as refused:
+        confirming.send("x", message(2))
+
+    assert "quorum_status" in refused.value.explain()
+    assert len(channel.driver.published) == 1
+    confirming.send("x", message(3, key="other"))
+    channel.ack(1)
+    confirming.send("x", message(2))
+    assert len(channel.driver.published) == 3
+
+
+async def test_a_confirm_that_no_publish_waits_for_is_lost_in_silence() -> None:
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, each: unhandled.append(each))
+    waiting = Unconfirmed()
+    waiting.add(1, message(1))
+
+    waiting.lose(BrokerUnavailable("gone"))
+    await asyncio.sleep(0)
+    gc.collect()
+
+    assert unhandled == []
+
+
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
@@ -271,6 +302,29 @@ async def test_publishes_share_a_channel_until_it_is_lost() -> None:
     await three
     await over.close()
     assert (first.closed, second.closed) == (0, 1)
+
+
+async def test_a_publish_without_a_confirm_fails_and_its_repetition_waits_for_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    channel = OneChannel()
+    over = await publisher_over(channel)
+    monkeypatch.setattr(publisher, "CONFIRM_DEADLINE", timedelta(0))
+    with pytest.raises(BrokerUnavailable, match="did not open a channel in time"):
+        await over.publish("x", "work", UUID(int=1), b"body")
+    assert channel.driver.published == []
+
+    monkeypatch.setattr(publisher, "CONFIRM_DEADLINE", timedelta(milliseconds=20))
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match="did not confirm in time"):
+            await over.publish("x", "work", UUID(int=1), b"body")
+    assert len(channel.driver.published) == 1
+    monkeypatch.setattr(publisher, "CONFIRM_DEADLINE", timedelta(seconds=10))
+    again = await published(over, 1)
+    channel.ack(1)
+    await again
+
+    assert len(channel.driver.published) == 1
 
 
 async def test_a_channel_that_is_outdated_ends_with_its_last_confirm() -> None:

@@ -25,6 +25,7 @@ from postroad.domain.identifiers import id_at
 from postroad.domain.names import QueueName, key_of_bytes, key_of_owner
 from postroad.domain.ownership import Owner
 from postroad.errors import StoreFailed
+from postroad.ports.administration import Operation
 
 LETTER = b"From: a@example.org\r\nTo: b@x.example, C <c@y.example>\r\nSubject: s\r\n\r\nbody\r\n"
 
@@ -160,6 +161,18 @@ def test_expire_gives_waiting_mails_up(url: str) -> None:
     assert read(url, "browse") == []
 
 
+def test_discard_ends_dead_letters_for_good(url: str) -> None:
+    run(url, "enqueue", content=LETTER)
+    reject_one(url)
+    run(url, "enqueue", content=LETTER)
+
+    assert run(url, "discard", "--all").output == "discarded 1 mail\n"
+
+    assert read(url, "dead-letters") == []
+    assert read(url, "requeue", "--all") == [{"count": 0}]
+    assert len(read(url, "browse")) == 1
+
+
 def test_dead_letters_are_listed_and_requeued(url: str) -> None:
     run(url, "enqueue", content=LETTER)
     reject_one(url)
@@ -265,7 +278,7 @@ def test_an_empty_message_is_refused_before_it_is_queued(url: str, tmp_path: Pat
     assert read(url, "browse") == []
 
 
-@pytest.mark.parametrize("command", ["remove", "flush", "hold", "release", "requeue"])
+@pytest.mark.parametrize("command", Operation)
 def test_bulk_commands_want_a_selector(url: str, command: str) -> None:
     assert run(url, command).exit_code == 2
     assert run(url, command, "--all", "--sender", "a@example.org").exit_code == 2

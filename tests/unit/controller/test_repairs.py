@@ -9,9 +9,11 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.cassandra import schema
+from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.api import MAIL_QUEUE
 from postroad.controller.cluster_health import MAIL_TABLES, lost_tables, undone_alterations
 from postroad.domain.names import QueueName
+from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges
 from support.operator_in_memory import World, reasons
 
@@ -40,6 +42,28 @@ async def test_options_that_were_altered_by_hand_are_as_declared_again(world: Wo
     (event,) = [each for each in world.events() if each["reason"] == "Repaired"]
     assert event["type"] == "Warning"
     assert "enqueued_mails" in event["note"]
+
+
+async def test_a_keyspace_that_another_data_center_uses_is_reported_with_what_to_do(
+    world: World,
+) -> None:
+    """The QueueCluster shows it, also while it has no MailQueue whose history could be read."""
+    await world.cluster()
+
+    async def refuse(step: Step) -> None:
+        if step.operation == "create":
+            raise ViewRefused("used in the data center 'dc2'", hint="set the data center to dc2")
+
+    world.faults.before = refuse
+    cluster = await world.cluster()
+
+    (view,) = [each for each in cluster["conditions"] if each["type"] == "ViewReady"]
+    assert (view["status"], view["reason"]) == ("False", "ViewRefused")
+    assert view["message"] == "used in the data center 'dc2' (set the data center to dc2)"
+    assert reasons(cluster)["Ready"] == "ViewRefused"
+
+    world.faults.before = None
+    assert "ViewReady" not in reasons(await world.cluster())
 
 
 async def test_a_table_that_was_dropped_is_made_anew_and_reported(world: World) -> None:

@@ -23,7 +23,13 @@ from postroad.domain.entries import Ending, EndingKind, Mark
 from postroad.domain.identifiers import id_at
 from postroad.domain.names import key_of_bytes, key_of_owner
 from postroad.domain.selection import Selector
-from postroad.errors import BlobsUnavailable, DeadlineExceeded, PostroadError, QueueClosed
+from postroad.errors import (
+    BlobsUnavailable,
+    ClockSkew,
+    DeadlineExceeded,
+    PostroadError,
+    QueueClosed,
+)
 from postroad.ports.view import FOREVER, DeadLetter
 from support.in_memory_cluster import NAME, WINDOW, Before, InMemoryCluster, Process
 
@@ -189,6 +195,22 @@ async def test_dry_run_lists_and_deletes_nothing(
     assert [(each.blob_key, each.deleted) for each in found] == [(key, False)]
     assert key in cluster.blobs
     assert len(cluster.blobs) == 2
+
+
+async def test_a_clock_that_is_ahead_audits_nothing(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """By that clock, an upload that may still run looks older than any upload."""
+    under_way = orphaned(cluster, 1)
+    ahead = await cluster.start(skew=7 * HOUR)
+
+    with pytest.raises(ClockSkew):
+        async for _ in ahead.queue.audit(repair=True):
+            pass
+    with pytest.raises(ClockSkew):
+        await ahead.queue.delete_orphans([under_way])
+
+    assert under_way in cluster.blobs
 
 
 @pytest.mark.parametrize("adopt", [False, True])

@@ -28,7 +28,9 @@ async def test_successor_of_a_mail_that_was_just_handed_out_waits_for_its_claim(
 ) -> None:
     """For the first seconds no claim tells that it is in hand."""
     await cluster.enqueue(process, "mail", delay=1 if change == "flush" else 0)
-    consumer, item = await cluster.take(process)
+    # With one place, so that the successor goes to the other process.
+    consumer = Consumer(cluster, process.queue, prefetch=1)
+    item = await consumer.next()
     other = await cluster.start()
     elsewhere = Consumer(cluster, other.queue)
     await cluster.pass_time(SECOND)

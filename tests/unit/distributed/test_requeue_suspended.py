@@ -275,12 +275,19 @@ ENDED: dict[str, Callable[[Item, Process], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("ended", ENDED)
-@pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.AWAY], ids=["killed", "no answer"])
+@pytest.mark.parametrize(
+    ("fault", "by"),
+    [
+        (Fault.STOP_BEFORE, "maintenance"),
+        (Fault.AWAY, "maintenance"),
+        (Fault.STOP_BEFORE, "requeue"),
+    ],
+)
 async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
-    ended: str, fault: Fault
+    ended: str, fault: Fault, by: str
 ) -> None:
     """The letter was not deleted behind the publish; the slice of the new entry is passed and
-    cleaned before maintenance comes to the letter."""
+    cleaned before maintenance, or a requeue, comes to the letter."""
     cluster, victim, other = await with_a_letter()
     victim.fail(lambda step: fault if step.operation == "delete_letter" else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
@@ -296,7 +303,10 @@ async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
         await other.queue._maintenance._cleanup.run()
     assert item.enqueue_id not in {key.enqueue_id for key in cluster.tables.rows}
 
-    await other.queue.maintain()
+    if by == "requeue":
+        assert await other.queue.requeue(ALL) == 0
+    else:
+        await other.queue.maintain()
 
     assert cluster.tables.letters == {}
     assert len(cluster.tables.live()) == (ended == "deferred")

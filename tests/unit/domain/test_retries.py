@@ -51,6 +51,16 @@ def ending(outcomes: dict[str, Outcome], **facts: object) -> object:
             {"untried": {"a": "x"}, "rest": 9 * MINUTE},
             RetryItem(MINUTE, ("b", "a"), "450 later"),
         ),
+        (
+            {},
+            {"untried": {"a": "x"}, "rest": 3 * MINUTE, "is_paced": True, "uniform": 1.0},
+            PutOffItem(3 * MINUTE, ("a",), "x"),
+        ),
+        (
+            {},
+            {"untried": {"a": "x"}, "is_paced": True},
+            PutOffItem(timedelta(seconds=1), ("a",), "x"),
+        ),
         ({}, {"untried": {"a": "rests"}}, PutOffItem(5 * MINUTE, ("a",), "rests")),
         ({"b": NO}, {"untried": {"a": "x"}, "attempt": 9}, PutOffItem(5 * MINUTE, ("a",), "x")),
         ({"b": LATER}, {"untried": {"a": "x"}}, RetryItem(MINUTE, ("b", "a"), "450 later")),

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.added_columns import ViewColumns
+from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.ports.view import SchemaChanges, TableOptions
@@ -20,11 +21,15 @@ class CassandraViewStore:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._columns = ViewColumns(session)
+        self.home = Home(session)
+        """Shared with the histories of the queues."""
 
     def view(self, queue: str) -> CassandraView:
         return CassandraView(self._session, queue, self._columns)
 
     async def create(self, options: TableOptions) -> SchemaChanges:
+        if await schema.has_table(self._session, "configuration_events"):
+            await self.home.check()
         changes = await schema.create(self._session, options)
         if changes.created or changes.added:
             self._columns.look_again()

@@ -1,0 +1,47 @@
+"""The schema of limits by rate."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from postroad.delivery_settings.sections import DeliverySection, DomainName
+from postroad.domain.limited_mail import LimitedBy, LimitRule
+
+
+class LimitSettings(DeliverySection):
+    """One limit: how many mails a minute go to what it matches, by all workers of the queue
+    together."""
+
+    name: Annotated[
+        str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$")
+    ]
+    """Stands in errors of mail and on the board."""
+
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)]
+    """Mails, each of which may have up to 100 recipients at a site."""
+
+    per: LimitedBy = LimitedBy.RULE
+    """What each has this limit for itself: a site, a tenant or a source address; rule: all that the
+    limit matches share it."""
+
+    burst: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Mails that may go at once after a pause."""
+
+    domains: Annotated[tuple[DomainName, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Mail to a recipient in one of these domains. Absent: to all."""
+
+    tenants: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)] | None = None
+    """Mail of these tenants. Absent: of all."""
+
+    def rule(self) -> LimitRule:
+        """Return the value that workers use."""
+        return LimitRule(
+            self.name,
+            self.per,
+            self.per_minute,
+            self.burst,
+            None if self.domains is None else frozenset(self.domains),
+            None if self.tenants is None else frozenset(self.tenants),
+        )

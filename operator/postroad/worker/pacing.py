@@ -1,0 +1,172 @@
+"""Holds jobs until their limits let them go, with a share of each limit for this worker.
+
+Every worker posts the limits that it has mail for; those that name a limit share it evenly. A
+worker that begins to name one sends nothing under it until the others have read that, and one that
+cannot reach the board sends nothing once its note is over: the limit holds while pods come and go.
+Source: ADR 0064.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+
+from postroad.domain.limited_mail import LimitedMail, LimitRule, limits_of
+from postroad.errors import PostroadError
+from postroad.ports.board import Board, Topic
+from postroad.ports.clock import Clock
+from postroad.scheduling.limits import Paces, Rate
+from postroad.telemetry.logs import logger
+
+_log = logger("worker")
+
+EXCHANGE_EVERY = timedelta(seconds=5)
+NOTE_LIFETIME = timedelta(seconds=20)
+SETTLE = timedelta(seconds=6)
+"""After a note has named a limit: every other worker has read it."""
+
+WANTED_FOR = timedelta(seconds=30)
+"""After the last job under a limit, it is named for so long."""
+
+TICK_SECONDS = 1.0
+"""Between two looks at what is held."""
+
+MOST_NAMED = 1000
+"""Limits in a note, besides those of jobs that are held."""
+
+LONGEST_HOLD = timedelta(minutes=30)
+
+NamedLimits = tuple[tuple[str, LimitRule], ...]
+
+
+class Pacer:
+    """What is under limits. `name`: this worker's on the board; `most_held`: jobs at most."""
+
+    def __init__(
+        self, rules: Sequence[LimitRule], board: Board, clock: Clock, name: str, most_held: int
+    ) -> None:
+        self._rules, self._board, self._clock, self._name = rules, board, clock, name
+        self._most_held = most_held
+        self._paces = Paces(TICK_SECONDS)
+        self._held: OrderedDict[str, deque[tuple[int, NamedLimits]]] = OrderedDict()
+        """By the first limit of a job, in the order in which they came."""
+        self._count = 0
+        self._booked: dict[str, float] = {}
+        """Until when the jobs that were put off take a limit up."""
+        self._wanted: dict[str, float] = {}
+        """By limit, when a job was under it last."""
+        self._others: dict[str, int] = {}
+        """Workers that share a limit, besides this one."""
+        self._settled: dict[str, float] = {}
+        """By limit that this worker's note names, from when on it may send."""
+        self._good_until = 0.0
+        self._is_away = False
+
+    def admit(self, number: int, mail: LimitedMail) -> timedelta | None:
+        """Take a job under its limits. None: it is held, and `due` names it when it may go. No
+        duration: it goes now, as it is under none. Else it is to come again after that."""
+        limits = limits_of(mail, self._rules)
+        if not limits:
+            return timedelta(0)
+        now = self._now
+        for name, _ in limits:
+            self._wanted[name] = now
+        first, rule = limits[0]
+        queue = self._held.setdefault(first, deque())
+        if self._count >= self._most_held:
+            rate = self._rate(first, rule)
+            booked = max(self._booked.get(first, 0.0), now + len(queue) * rate.interval)
+            self._booked[first] = booked + rate.interval
+            return min(timedelta(seconds=booked - now + TICK_SECONDS), LONGEST_HOLD)
+        queue.append((number, limits))
+        self._count += 1
+        return None
+
+    def due(self, is_open: Callable[[int], bool]) -> Iterator[int]:
+        """Yield the jobs that may go now. `is_open`: whether a job still waits."""
+        now = self._now
+        for first in list(self._held):
+            queue = self._held[first]
+            while queue:
+                number, limits = queue[0]
+                if is_open(number):
+                    if not all(self._may_go(name, rule, now) for name, rule in limits):
+                        break
+                    for name, rule in limits:
+                        self._paces.take(name, self._rate(name, rule), now)
+                    yield number
+                queue.popleft()
+                self._count -= 1
+            if queue:
+                self._held.move_to_end(first)  # limits that they share with others serve all
+            else:
+                del self._held[first]
+
+    @property
+    def _now(self) -> float:
+        return self._clock.elapsed().total_seconds()
+
+    def _rate(self, name: str, rule: LimitRule) -> Rate:
+        return Rate(rule.per_minute, rule.burst).shared_by(1 + self._others.get(name, 0))
+
+    def _may_go(self, name: str, rule: LimitRule, now: float) -> bool:
+        if now >= self._good_until or now < self._settled.get(name, float("inf")):
+            return False
+        return self._paces.wait(name, self._rate(name, rule), now) <= 0
+
+    async def run(self) -> None:
+        """Exchange notes, until cancelled."""
+        while True:
+            await self.exchange()
+            await self._clock.sleep(EXCHANGE_EVERY)
+
+    async def exchange(self) -> None:
+        """Post what this worker has mail for, then read what others have."""
+        begun = self._now
+        oldest = begun - WANTED_FOR.total_seconds()
+        self._wanted = {name: at for name, at in self._wanted.items() if at >= oldest}
+        latest = sorted(self._wanted, key=self._wanted.__getitem__)[-MOST_NAMED:]
+        names = sorted({*latest, *self._held})
+        try:
+            await self._board.post(Topic.LIMITS, self._name, json.dumps(names), NOTE_LIFETIME)
+            found = await self._board.posted(Topic.LIMITS)
+        except Exception as error:  # a driver's bug must not end the loop
+            if not self._is_away:
+                text = error.explain() if isinstance(error, PostroadError) else repr(error)
+                _log.warning("limits cannot be shared", error=text)
+            self._is_away = True
+            return
+        self._is_away = False
+        self._read(names, {name: text for name, text in found.items() if name != self._name})
+        self._good_until = begun + NOTE_LIFETIME.total_seconds()
+        self._paces.forget(self._now)
+        self._booked = {name: at for name, at in self._booked.items() if at > begun}
+
+    def _read(self, names: Sequence[str], notes: dict[str, str]) -> None:
+        others: dict[str, int] = {}
+        for text in notes.values():
+            for name in _named(text):
+                others[name] = others.get(name, 0) + 1
+        now = self._now
+        settle = now + SETTLE.total_seconds()
+        self._settled = {
+            name: self._settled.get(name, settle if others.get(name) else now) for name in names
+        }
+        self._others = {name: others[name] for name in names if name in others}
+
+    async def close(self) -> None:
+        """Take this worker's note down."""
+        try:
+            await self._board.take_down(Topic.LIMITS, self._name)
+        except PostroadError:
+            pass  # it ends by itself
+
+
+def _named(text: str) -> set[str]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return set()
+    return {str(each) for each in found} if isinstance(found, list) else set()

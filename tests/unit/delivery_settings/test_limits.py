@@ -1,0 +1,73 @@
+"""Limits by rate in a file of delivery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from postroad.bootstrap.ways import limits_of_settings
+from postroad.cli.worker import with_relay
+from postroad.domain.limited_mail import LimitedBy, LimitedMail, LimitRule, limits_of
+from postroad.errors import InvalidSettings
+from postroad.settings import from_environment
+
+
+def read(tmp_path: Path, text: str) -> tuple[LimitRule, ...]:
+    file = tmp_path / "delivery.yaml"
+    file.write_text(text)
+    return limits_of_settings(with_relay(from_environment({}), "h", None, None, file, {}))
+
+
+def test_limits_are_read(tmp_path: Path) -> None:
+    text = """
+limits:
+  - {name: all, perMinute: 6000, burst: 100}
+  - {name: bücher, perMinute: 60, per: site, domains: [Bücher.example]}
+  - {name: acme, perMinute: 10, per: tenant, tenants: [acme, b]}
+""".replace("name: bücher", "name: books")
+
+    assert read(tmp_path, text) == (
+        LimitRule("all", LimitedBy.RULE, 6000, 100),
+        LimitRule("books", LimitedBy.SITE, 60, 1, frozenset({"xn--bcher-kva.example"})),
+        LimitRule("acme", LimitedBy.TENANT, 10, 1, None, frozenset({"acme", "b"})),
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "problem"),
+    [
+        ("{perMinute: 5}", "limits[0].name: this field is required"),
+        ("{name: a}", "limits[0].perMinute: this field is required"),
+        ("{name: a, perMinute: 0}", "limits[0].perMinute"),
+        ("{name: a, perMinute: 5, burst: 0}", "limits[0].burst"),
+        ("{name: a, perMinute: 5, per: hour}", "limits[0].per"),
+        ("{name: a, perMinute: 5, domains: []}", "list one at least"),
+        ("{name: a, perMinute: 5, domains: ['*.b']}", "limits[0].domains[0]"),
+        ("{name: a b, perMinute: 5}", "limits[0].name"),
+        ("{name: a, perSecond: 5}", "there is no such field"),
+        ("{name: a, perMinute: 5}, {name: a, perMinute: 6}", "two limits have the name a"),
+    ],
+)
+def test_a_limit_that_makes_no_sense_is_refused(tmp_path: Path, limit: str, problem: str) -> None:
+    with pytest.raises(InvalidSettings) as caught:
+        read(tmp_path, f"limits: [{limit}]")
+
+    assert problem in str(caught.value)
+
+
+def test_a_mail_is_under_each_limit_that_matches_it() -> None:
+    rules = (
+        LimitRule("all", LimitedBy.RULE, 1, 1),
+        LimitRule("site", LimitedBy.SITE, 1, 1, frozenset({"d.example"})),
+        LimitRule("tenant", LimitedBy.TENANT, 1, 1),
+        LimitRule("acme", LimitedBy.RULE, 1, 1, None, frozenset({"acme"})),
+        LimitRule("source", LimitedBy.SOURCE, 1, 1),
+    )
+    mail = LimitedMail("mx", frozenset({"d.example", "e.example"}), "acme", "192.0.2.1")
+    other = LimitedMail("mx", frozenset({"e.example"}), None, "")
+
+    assert [name for name, _ in limits_of(mail, rules)] == [
+        "all", "site mx", "tenant acme", "acme", "source 192.0.2.1",
+    ]  # fmt: skip
+    assert [name for name, _ in limits_of(other, rules)] == ["all", "tenant", "source"]

@@ -1,0 +1,78 @@
+"""A worker keeps to limits by rate, and holds up no mail that is under none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from postroad.domain.limited_mail import LimitedBy, LimitRule
+from postroad.worker.pacing import Pacer
+from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
+
+LIMIT = LimitRule("one", LimitedBy.SITE, 60, 1, frozenset({"one.example"}))
+
+
+@asynccontextmanager
+async def a_limited_worker(most_held: int) -> AsyncIterator[Worker]:
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        worker.domain("two.example")
+        clock = worker.process.clock
+        pacer = Pacer((LIMIT,), worker.queue.board, clock, "w", most_held)
+        worker.driving._pacer = pacer
+        running = asyncio.create_task(pacer.run())
+        try:
+            yield worker
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+
+
+def to(worker: Worker, domain: str) -> int:
+    return sum(count for each, count in worker.delivered.items() if each.endswith(domain))
+
+
+async def test_a_limited_site_gets_its_mails_evenly_and_others_at_once() -> None:
+    async with a_limited_worker(most_held=200) as worker:
+        for number in range(150):
+            await worker.enqueue(f"r{number}@one.example", f"r{number}@two.example")
+        await worker.pass_time(6 * SECOND)
+        assert to(worker, "two.example") == 150
+        for minute in (1, 2):
+            await worker.pass_time(MINUTE)
+            assert abs(to(worker, "one.example") - 60 * minute) <= 6
+        await worker.pass_time(MINUTE)
+
+        assert set(worker.delivered.values()) == {1}
+        assert to(worker, "one.example") == 150
+        assert (await worker.queue.size()).size == 0
+
+
+async def test_what_a_worker_does_not_hold_comes_again_in_time_without_an_attempt() -> None:
+    async with a_limited_worker(most_held=20) as worker:
+        for number in range(200):
+            await worker.enqueue(f"r{number}@one.example")
+        await worker.pass_time(10 * SECOND)
+        assert len(worker.driving) <= 25
+        waiting = await worker.waiting()
+        assert {attempt for attempt, _ in waiting.values()} == {0}
+        await worker.pass_time(2 * MINUTE)
+        assert to(worker, "one.example") >= 110
+        await worker.pass_time(2 * MINUTE)
+
+        assert to(worker, "one.example") == 200
+        assert set(worker.delivered.values()) == {1}
+
+
+async def test_a_worker_that_stops_gives_back_what_it_holds() -> None:
+    async with a_limited_worker(most_held=200) as worker:
+        for number in range(30):
+            await worker.enqueue(f"r{number}@one.example")
+        await worker.pass_time(SECOND)
+        assert len(worker.driving) >= 25
+        worker.stop.set()
+        await worker.pass_time(SECOND)
+
+        assert len(worker.driving) == 0
+        assert (await worker.queue.size()).size == 30 - to(worker, "one.example")

@@ -1,0 +1,175 @@
+"""Workers share limits by rate: the whole is kept while they come and go, on a clock that the test
+moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from postroad.adapters.memory.clock import ManualClock
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.domain.limited_mail import LimitedBy, LimitedMail, LimitRule
+from postroad.domain.names import QueueName
+from postroad.errors import ViewUnavailable
+from postroad.ports.board import Board, Topic
+from postroad.worker.pacing import LONGEST_HOLD, Pacer
+
+SECOND = timedelta(seconds=1)
+MX = LimitedMail("mx.example", frozenset({"d.example"}), "acme", "192.0.2.1")
+ELSEWHERE = LimitedMail("mx2.example", frozenset({"e.example"}), None, "192.0.2.1")
+
+
+def per_site(per_minute: float, burst: int = 1) -> LimitRule:
+    return LimitRule("sites", LimitedBy.SITE, per_minute, burst)
+
+
+class Pods:
+    """Workers of one queue that always have mail for one site, and when each mail went."""
+
+    def __init__(self, *rules: LimitRule) -> None:
+        self.clock = ManualClock()
+        self._world = MemoryWorld(self.clock)
+        self._rules = rules
+        self.pods: dict[str, Pacer] = {}
+        self._offsets: dict[str, int] = {}
+        self._numbers: Counter[str] = Counter()
+        self.gone: list[tuple[int, str]] = []
+        self.second = 0
+
+    def board(self) -> Board:
+        return MemoryServers(self._world).views().view(str(QueueName("a", "b"))).board
+
+    def start(self, name: str, offset: int = 0) -> Pacer:
+        self.pods[name] = Pacer(self._rules, self.board(), self.clock, name, most_held=400)
+        self._offsets[name] = (self.second + offset) % 5
+        return self.pods[name]
+
+    async def pass_seconds(self, count: int, mail: LimitedMail = MX) -> None:
+        for _ in range(count):
+            for name, pod in self.pods.items():
+                for _ in range(6):
+                    self._numbers[name] += 1
+                    pod.admit(self._numbers[name], mail)
+                if self.second % 5 == self._offsets[name]:
+                    await pod.exchange()
+                self.gone += [(self.second, name) for _ in pod.due(lambda _: True)]
+            self.second += 1
+            await self.clock.advance(SECOND)
+
+    def within(self, first: int, last: int) -> int:
+        return sum(first <= second < last for second, _ in self.gone)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 4), st.integers(0, 4), st.sampled_from([6, 60, 300]))
+async def test_two_pods_keep_to_one_limit_evenly(one: int, other: int, per_minute: int) -> None:
+    pods = Pods(per_site(per_minute))
+    pods.start("one", one)
+    pods.start("other", other)
+    await pods.pass_seconds(30)  # both know of each other
+    await pods.pass_seconds(600)
+
+    whole = pods.within(30, 630)
+    assert whole == pytest.approx(10 * per_minute, rel=0.05, abs=2)
+    for minute in range(30, 630, 60):
+        assert pods.within(minute, minute + 60) <= per_minute * 1.1 + 2
+    shares = Counter(name for second, name in pods.gone if second >= 30)
+    assert shares["one"] == pytest.approx(shares["other"], abs=2 + per_minute / 20)
+
+
+async def test_the_limit_holds_while_pods_come_and_go() -> None:
+    pods = Pods(per_site(60))
+    pods.start("one")
+    await pods.pass_seconds(120)
+    assert pods.within(60, 120) == pytest.approx(60, abs=2)
+    pods.start("two", 3)
+    await pods.pass_seconds(10)
+    pods.start("three", 1)
+    await pods.pass_seconds(110)
+    del pods.pods["one"]  # killed: its note stays for 20 seconds
+    await pods.pass_seconds(120)
+    del pods.pods["two"]
+    await pods.pass_seconds(240)
+
+    for first in range(0, 540, 5):
+        assert pods.within(first, first + 60) <= 66
+    assert pods.within(0, 600) >= 600 * 0.9
+    assert pods.within(540, 600) == pytest.approx(60, abs=2), "the last one has all of it"
+
+
+async def test_a_pod_that_cannot_reach_the_board_stops_before_others_take_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pods = Pods(per_site(60))
+    cut = pods.start("cut", 0)
+    pods.start("other", 2)
+    await pods.pass_seconds(60)
+
+    async def away(*_: object) -> None:
+        raise ViewUnavailable
+
+    monkeypatch.setattr(cut._board, "post", away)
+    await pods.pass_seconds(120)
+
+    late = [second for second, name in pods.gone if name == "cut" and second > 60]
+    assert late
+    assert max(late) <= 80
+    for first in range(60, 120):
+        assert pods.within(first, first + 60) <= 66
+
+
+async def test_limits_of_several_kinds_hold_together() -> None:
+    pods = Pods(
+        LimitRule("acme", LimitedBy.TENANT, 30, 1, tenants=frozenset({"acme"})),
+        LimitRule("d", LimitedBy.RULE, 60, 5, domains=frozenset({"d.example"})),
+    )
+    pods.start("one")
+    await pods.pass_seconds(300)
+    assert pods.within(60, 300) == pytest.approx(120, abs=3)
+
+
+async def test_mail_under_no_limit_goes_at_once_and_limits_are_apart() -> None:
+    pods = Pods(LimitRule("d", LimitedBy.SITE, 1, 1, domains=frozenset({"d.example"})))
+    pod = pods.start("one")
+
+    assert pod.admit(1, ELSEWHERE) == timedelta(0)
+    assert pod.admit(2, MX) is None
+    assert pod.admit(3, LimitedMail("mx9", MX.domains, None, "")) is None
+    assert list(pod.due(lambda _: True)) == [], "no other worker has heard of it yet"
+    await pod.exchange()
+    assert list(pod.due(lambda _: True)) == [2, 3]
+    assert pod.admit(4, MX) is None
+    assert pod.admit(5, MX) is None
+    assert list(pod.due(lambda number: number != 4)) == [], "a job that ended takes no place"
+    await pods.clock.advance(59 * SECOND)
+    await pod.exchange()
+    assert list(pod.due(lambda _: True)) == [5]
+
+
+async def test_what_is_beyond_what_a_worker_holds_comes_again_when_it_may_go() -> None:
+    pods = Pods(per_site(60))
+    pod = Pacer((per_site(60),), pods.board(), pods.clock, "one", most_held=10)
+    await pod.exchange()
+    for number in range(10):
+        assert pod.admit(number, MX) is None
+
+    delays = [pod.admit(number, MX) for number in range(10, 13)]
+    assert delays == [timedelta(seconds=11 + each) for each in range(3)]
+    for number in range(13, 5000):
+        found = pod.admit(number, MX)
+    assert found == LONGEST_HOLD
+
+
+async def test_notes_that_cannot_be_read_count_for_nothing() -> None:
+    pods = Pods(per_site(60))
+    board = pods.board()
+    for name, text in (("x", "{"), ("y", '{"sites mx.example": 1}'), ("z", "5")):
+        await board.post(Topic.LIMITS, name, text, timedelta(hours=1))
+    pods.start("one")
+    await pods.pass_seconds(60)
+
+    assert pods.within(0, 60) == pytest.approx(60, abs=2)
