@@ -40,6 +40,7 @@ class PlayedStore(Store):
             "s3", region_name=region, aws_access_key_id="a", aws_secret_access_key="b"
         )
         self.answers = Stubber(self._played)
+        self.lifecycles_from = 0.0
         if head is not None:
             self.is_headed(head)
 
@@ -201,6 +202,39 @@ async def test_a_rule_that_deletes_bytes_of_mail_by_age_is_reported(
 async def test_it_is_reported_by_a_store_that_refuses_our_rule_too(store: PlayedStore) -> None:
     store.shows(AGED)
     store.answers.add_client_error("put_bucket_lifecycle_configuration", "InvalidArgument")
+
+    assert await buckets.create(store, "mail") == ("ObjectsExpire", "LifecycleUnsupported")
+
+
+async def test_a_store_without_lifecycles_is_asked_for_them_once_in_a_while(
+    store: PlayedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        store.answers.add_client_error(
+            "get_bucket_lifecycle_configuration", "NotImplemented", http_status_code=501
+        )
+
+    refuse()
+    assert await buckets.create(store, "mail") == ("LifecycleUnsupported",)
+    store.is_headed(200)
+    assert await buckets.create(store, "mail") == ("LifecycleUnsupported",)
+
+    monkeypatch.setattr(store, "lifecycles_from", 0.0)
+    store.is_headed(200)
+    store.shows(OURS)
+    assert await buckets.create(store, "mail") == ()
+
+
+async def test_a_store_that_refuses_our_rule_is_asked_for_those_of_others(
+    store: PlayedStore,
+) -> None:
+    store.shows()
+    store.answers.add_client_error("put_bucket_lifecycle_configuration", "NotImplemented")
+    assert await buckets.create(store, "mail") == ("LifecycleUnsupported",)
+
+    store.is_headed(200)
+    store.shows(AGED)
+    store.answers.add_client_error("put_bucket_lifecycle_configuration", "NotImplemented")
 
     assert await buckets.create(store, "mail") == ("ObjectsExpire", "LifecycleUnsupported")
 

@@ -6,6 +6,7 @@ the view knows which ones a mail needs; one that does is reported.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,11 @@ UNSUPPORTED = {
     "InvalidRequest",
     "UnsupportedOperation",
 }
+ABSENT = {"NotImplemented", "501"}
+LOOK_AGAIN_SECONDS = 600.0
+"""How long a store that answered that it has no lifecycle rules is not asked for those of other
+buckets."""
+
 FORBIDDEN = {"403", "AccessDenied", "Forbidden"}
 GONE = {"NoSuchBucket", "404", "NotFound"}
 
@@ -50,7 +56,7 @@ async def create(
                 _make(client, bucket)
             elif first and not _is_own(client, bucket):
                 raise taken()
-        kept = _set_lifecycle(client, bucket)
+        kept = _set_lifecycle(store, client, bucket)
         limits = () if OURS in [each.get("ID") for each in kept] else (LIFECYCLE_UNSUPPORTED,)
         return (OBJECTS_EXPIRE, *limits) if any(expires(each, prefix) for each in kept) else limits
 
@@ -146,8 +152,10 @@ def _make(client: S3Client, bucket: str) -> bool:
     return True
 
 
-def _set_lifecycle(client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
+def _set_lifecycle(store: Store, client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
     """Add the rule to the bucket's others; return the rules that the store keeps."""
+    if time.monotonic() < store.lifecycles_from:
+        return []
     rule: LifecycleRuleTypeDef = {
         "ID": OURS,
         "Status": "Enabled",
@@ -157,6 +165,13 @@ def _set_lifecycle(client: S3Client, bucket: str) -> list[LifecycleRuleTypeDef]:
     present: list[LifecycleRuleTypeDef] = []
     try:
         present = _lifecycle(client, bucket)
+    except ClientError as error:
+        if code_of(error) not in UNSUPPORTED:
+            raise
+        if code_of(error) in ABSENT:
+            store.lifecycles_from = time.monotonic() + LOOK_AGAIN_SECONDS
+        return []
+    try:
         if any(each.get("ID") == OURS for each in present):
             return present
         client.put_bucket_lifecycle_configuration(

@@ -54,6 +54,8 @@ class Store:
         self._shared: ObjectClients | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="s3")
         self._is_closed = False
+        self.lifecycles_from = 0.0
+        """Until then, of `time.monotonic`, buckets have no lifecycle rules here."""
 
     async def __call__(self, work: Callable[[S3Client], T], timeout: timedelta | None = None) -> T:
         """Run `work` with the client in a thread. `timeout`: for sending a body, and again for its
