@@ -3,7 +3,8 @@ which ones get none for a time."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import timedelta
 
@@ -44,11 +45,7 @@ async def sites(queue: MailQueue, as_json: bool) -> None:
     workers = await board.posted(Topic.WORKERS)
     order, seen, more = list(SiteState), set[str](), 0
     lines: list[tuple[str | None, SiteView]] = []
-    for worker, text in sorted(workers.items()):
-        try:
-            views, hidden = read_views(text)
-        except InvalidInput:
-            continue
+    for worker, (views, hidden) in sorted(_read_all(workers).items()):
         more += hidden
         seen |= {each.site for each in views}
         lines += [(worker, _as_suspended(each, suspended.get(each.site))) for each in views]
@@ -93,8 +90,13 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
         raise InvalidInput("this is no name of a site: take one that `postroad sites` shows")
     until = MachineClock().now() + duration
     made = Suspension(site, until, text, SuspendedBy.ADMINISTRATOR)
-    await board_of(queue).post(Topic.SUSPENSIONS, site, made.text(), duration)
+    board = board_of(queue)
+    await board.post(Topic.SUSPENSIONS, site, made.text(), duration)
     click.echo(f"{site} gets no mail until {rfc3339(until)}")
+    if site not in await known_sites(board):
+        click.echo(
+            "no worker shows a site of this name: compare it with `postroad sites`", err=True
+        )
 
 
 @click.command()
@@ -103,7 +105,8 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
 async def resume(queue: MailQueue, site: str) -> None:
     """Send mail to a suspended SITE again.
 
-    Mail that was put off comes by itself within half an hour, or at once after `postroad flush`.
+    Mail that was put off comes by itself within half an hour, or by `postroad flush` once workers
+    have read it, which takes five seconds.
     """
     board = board_of(queue)
     was = site in await suspensions(board)
@@ -116,16 +119,29 @@ async def resume(queue: MailQueue, site: str) -> None:
     )
 
 
+async def known_sites(board: Board) -> set[str]:
+    """Return the names of the sites that workers show. Raises: ServerError."""
+    notes = _read_all(await board.posted(Topic.WORKERS))
+    return {each.site for views, _ in notes.values() for each in views}
+
+
+def _read_all(notes: Mapping[str, str]) -> dict[str, tuple[Sequence[SiteView], int]]:
+    """Read the notes of workers, but those that cannot be read."""
+    found = {}
+    for worker, text in notes.items():
+        with suppress(InvalidInput):
+            found[worker] = read_views(text)
+    return found
+
+
 async def suspensions(board: Board) -> Mapping[str, Suspension]:
     """Return the suspensions that hold now, by site. Raises: ServerError."""
     now, found = MachineClock().now(), {}
     for site, text in (await board.posted(Topic.SUSPENSIONS)).items():
-        try:
+        with suppress(InvalidInput):
             read = Suspension.of(site, text)
-        except InvalidInput:
-            continue
-        if read.until > now:
-            found[site] = read
+            if read.until > now:
+                found[site] = read
     return found
 
 

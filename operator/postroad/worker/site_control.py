@@ -49,8 +49,11 @@ class SiteControl:
 
     def suspended(self, site: str) -> Suspension | None:
         """Return the suspension of a site that holds now."""
-        found = self._own.get(site) or self._suspended.get(site)
-        return found if found is not None and found.until > self._clock.now() else None
+        if site not in self._own and site not in self._suspended:
+            return None
+        known = [each[site] for each in (self._own, self._suspended) if site in each]
+        latest = max(known, key=lambda each: each.until)
+        return latest if latest.until > self._clock.now() else None
 
     def put_off_for(self, suspension: Suspension) -> timedelta:
         """Return for how long mail for a suspended site is put off."""
@@ -88,20 +91,20 @@ class SiteControl:
             await self._clock.sleep(READ_EVERY)
 
     async def read(self) -> None:
-        """Post the suspensions of this worker, and read those of all."""
+        """Read the suspensions of all, and post those of this worker, but none that would shorten
+        one."""
         with self._unless_away():
-            posting = list(self._own.items())
-            for site, each in posting:
-                left = each.until - self._clock.now()
-                if left > timedelta(0):
-                    await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
-            found = await self._board.posted(Topic.SUSPENSIONS)
-            for site, _ in posting:
-                del self._own[site]
             read = dict[str, Suspension]()
-            for site, text in found.items():
+            for site, text in (await self._board.posted(Topic.SUSPENSIONS)).items():
                 with suppress(InvalidInput):
                     read[site] = Suspension.of(site, text)
+            for site, each in list(self._own.items()):
+                left = each.until - self._clock.now()
+                longest = max(each.until, read[site].until) if site in read else each.until
+                if left > timedelta(0) and longest == each.until:
+                    await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
+                    read[site] = each
+                del self._own[site]
             self._new += [site for site, each in read.items() if self._suspended.get(site) != each]
             self._suspended = read
 

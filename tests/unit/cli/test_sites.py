@@ -46,7 +46,9 @@ def test_a_site_is_suspended_shown_and_resumed(store: Path) -> None:
     suspended = run(store, "suspend", "mx.example", "--for", "2h", "--reason", "they  asked")
     assert suspended.exit_code == 0, suspended.output
     assert suspended.output.startswith("mx.example gets no mail until 20")
-    run(store, "suspend", "elsewhere", "--for", "1h", "--reason", "x")
+    assert "no worker shows" not in suspended.output
+    elsewhere = run(store, "suspend", "elsewhere", "--for", "1h", "--reason", "x")
+    assert "no worker shows a site of this name" in elsewhere.output
 
     lines = [json.loads(line) for line in run(store, "sites", "--json").output.splitlines()]
     assert [(each["worker"], each["site"], each["state"]) for each in lines] == [

@@ -165,3 +165,20 @@ async def test_what_was_read_holds_while_the_board_is_away() -> None:
         await worker.pass_time(6 * MINUTE)
 
         assert worker.delivered == {"a@one.example": 1}
+
+
+async def test_answers_shorten_no_suspension_of_an_administrator() -> None:
+    async with a_controlled_worker() as controlled:
+        worker = controlled.worker
+        worker.hops.outcomes["a@one.example"] = BUSY
+        worker.hops.gate.clear()
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(SECOND)
+        await controlled.suspend(ONE, timedelta(hours=5))  # no worker has read it yet
+        worker.hops.gate.set()
+        await worker.pass_time(SECOND)
+        assert controlled.control.suspended(ONE) is not None
+        await worker.pass_time(6 * SECOND)
+
+        posted = await controlled.board.posted(Topic.SUSPENSIONS)
+        assert Suspension.of(ONE, posted[ONE]).by is SuspendedBy.ADMINISTRATOR
