@@ -90,10 +90,10 @@ SEED ?= 1
 SEEDS ?= 1
 SECONDS ?= $(if $(filter memory,$(BACKEND)),3600,300)
 MINUTES ?= 0
-chaos: setup ## look for lost, returned and repeated mail under drawn faults (BACKEND= SEED= SEEDS= SECONDS= FAULTS= BITE=)
+chaos: setup ## look for lost, returned and repeated mail under drawn faults (BACKEND= SEED= SEEDS= SECONDS= FAULTS= SHRINK= BITE=)
 	$(if $(filter single,$(BACKEND)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)
 	eval "$$(cd tests && $(PYTHON) -m stack env)"; \
-	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --backend $(BACKEND) --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS) --minutes $(MINUTES) --faults '$(FAULTS)' $(if $(MAILS),--mails $(MAILS)))
+	$(PY) -m chaos $(if $(BITE),bite $(filter-out all,$(BITE)),run --backend $(BACKEND) --seed $(SEED) --seeds $(SEEDS) --seconds $(SECONDS) --minutes $(MINUTES) --faults '$(FAULTS)' $(if $(MAILS),--mails $(MAILS)) $(if $(SHRINK),--shrink $(SHRINK)))
 
 mutants: setup ## put faults into a room's code, one at a time, and list those that no test notices (ROOM= COUNT= SEED=)
 	$(if $(filter adapters,$(ROOM)),cd tests && $(PYTHON) -m stack up rabbitmq cassandra s3)

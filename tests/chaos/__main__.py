@@ -29,6 +29,13 @@ BITE_MINUTES = 10
 """The checker has to find a bite in at most so many runs, the last of which begins within so many
 minutes. It most often finds it in the first."""
 
+SHRINK = {"memory": 30, "single": 0, "cluster": 0}
+"""In how many runs a failure is made smaller, where `--shrink` does not say. Over real servers a
+run takes minutes, and the next one times the same faults differently."""
+
+SHRINK_MINUTES = 5
+"""After so many minutes, no run begins that makes a failure smaller."""
+
 HASTY = replace(PRODUCTION, drain_timeout=3600)
 """The pace of a run with a bite. Its drain need not wait for what the bite leaves on the servers,
 unless the bite is found by what it leaves."""
@@ -109,13 +116,19 @@ def _explain(
 ) -> None:
     """Print a failure: its seed, the faults that it needs, and the lives of its mails."""
     kinds = {each.kind for each in violations}
+    give_up = time.monotonic() + SHRINK_MINUTES * 60
 
     def fails(faults: Sequence[Fault]) -> bool:
+        if time.monotonic() > give_up:
+            return False
         again = run(options.backend, seed, faults, options.seconds, options.mails)
         return any(each.kind in kinds for each in check(again))
 
-    if options.shrink:
-        schedule = shrink.shrink(list(schedule), fails, options.shrink)
+    tries = SHRINK[options.backend] if options.shrink is None else options.shrink
+    if tries:
+        drawn = len(schedule)
+        schedule = shrink.shrink(list(schedule), fails, tries)
+        print(f"seed {seed}: {len(schedule)} of {drawn} faults are left", flush=True)
         events = run(options.backend, seed, schedule, options.seconds, options.mails)
         violations = check(events) or violations
     text = "\n".join([f"seed {seed}", *map(str, schedule), "", report.told(events, violations)])
@@ -190,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
     running.add_argument(
         "--faults", type=_kinds, default=(), metavar="KINDS", help="draw only these: one,another"
     )
-    running.add_argument("--shrink", type=int, default=0, help="runs to make a failure smaller")
+    running.add_argument("--shrink", type=int, metavar="RUNS", help="to make a failure smaller")
     running.add_argument("--undo", choices=sorted(BITES), help="undo a precaution of the engine")
     running.set_defaults(act=soak)
     biting = commands.add_parser("bite", help="undo each precaution: the checker has to find it")
