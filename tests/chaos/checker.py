@@ -206,8 +206,11 @@ def _uncounted(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _was_shown(ledger: Ledger, mail: Call, attempt: Attempt) -> bool:
-    """Whether the process that reported the failure looked at the mail when the attempt had left a
+    """Whether the attempt began after the failure was reported, when the withdrawal's mark is there
+    to be read; or the process that reported it looked at the mail when the attempt had left a
     record or an ending: it looks twice, and once more before it closes."""
+    if attempt.looked > mail.ended:
+        return True
     by, written = mail.invoked.by, min(attempt.covered.values(), default=inf)
     until = ledger.last_seen[by] if by in ledger.killed else ledger.closing.get(by, inf)
     lived = until - mail.ended

@@ -373,7 +373,7 @@ def test_a_producer_that_is_killed_counts_what_it_had_time_to_look_at(
     written: Written, lived_on: float, recorded: float | None, is_found: bool
 ) -> None:
     written.enqueue("m", phase=Phase.FAIL, error="BrokerUnavailable")
-    written.attempt(2, 3, ended=recorded)
+    written.attempt(1.05, 3, ended=recorded)
     written.enqueue("n", at=lived_on, phase=Phase.UNKNOWN)
     written.process(lived_on + 1, "producer#1", "killed")
     if recorded is None:
@@ -382,13 +382,22 @@ def test_a_producer_that_is_killed_counts_what_it_had_time_to_look_at(
     assert (Kind.UNCOUNTED in written.kinds()) is is_found
 
 
+def test_a_consumer_that_looks_after_the_failure_finds_it_withdrawn(written: Written) -> None:
+    """However soon the process that reported it is killed."""
+    written.enqueue("m", phase=Phase.FAIL, error="BrokerUnavailable")
+    written.attempt(1.2, 3, ended=4)
+    written.process(1.3, "producer#1", "killed")
+
+    assert written.kinds() == [Kind.UNCOUNTED]
+
+
 @pytest.mark.parametrize(("closing", "is_found"), [(20, True), (10, False)])
 def test_a_producer_that_closes_looks_once_more_at_what_failed(
     written: Written, closing: float, is_found: bool
 ) -> None:
     """What a consumer had left by then counts, however short the time since the failure was."""
     written.enqueue("m", phase=Phase.FAIL, error="BrokerUnavailable")
-    written.attempt(2, 3, ended=15)
+    written.attempt(1.05, 3, ended=15)
     written.note(closing, "producer#1", "closing")
 
     assert written.kinds() == ([Kind.UNCOUNTED] if is_found else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pytest
@@ -33,7 +34,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Fault]]:
     monkeypatch.setattr(chaos, "run", run)
     monkeypatch.setattr(chaos, "draw", lambda *_: FAULTS)
     monkeypatch.setattr(chaos, "check", check)
-    monkeypatch.setattr(chaos.logging, "disable", lambda _: None)
+    monkeypatch.setattr(logging, "disable", lambda _: None)
     return made
 
 
