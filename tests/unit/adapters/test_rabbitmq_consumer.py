@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,7 +13,7 @@ import pika
 import pytest
 from pika import exceptions
 
-from postroad.adapters.rabbitmq.connection import Channel
+from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.consumer import RabbitMQDelivery, Subscription
 from postroad.errors import BrokerUnavailable
 
@@ -338,3 +340,76 @@ async def test_a_delivery_waits_from_when_its_message_came(
     delivery = await anext(subscription)
 
     assert delivery.waited == timedelta(minutes=20)
+
+
+class Starting(Played):
+    """A channel on which a subscription starts; requests named in `silent` get no answer."""
+
+    def __init__(self, *silent: str) -> None:
+        super().__init__()
+        self.silent = silent
+        self.asked: list[tuple[object, ...]] = []
+        driver: Any = self.driver
+        driver.basic_qos = driver.basic_consume = None
+        driver.add_on_cancel_callback = self._note_callback
+
+    def _note_callback(self, callback: Any) -> None:
+        self.on_cancelled = callback
+
+    async def call(self, request: Any, *values: object, **named: object) -> Any:
+        name = ["basic_qos", "basic_consume", "basic_cancel"][len(self.asked)]
+        self.asked.append((name, *values, named))
+        if name in self.silent:
+            raise BrokerUnavailable("did not answer")
+        return SimpleNamespace(consumer_tag="ctag1")
+
+    @asynccontextmanager
+    async def or_abandoned(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.abandon()
+            raise
+
+
+def connection_of(channel: Starting) -> RabbitMQConnection:
+    async def open_channel() -> Starting:
+        return channel
+
+    return cast("RabbitMQConnection", SimpleNamespace(channel=open_channel))
+
+
+async def test_a_subscription_limits_its_deliveries_before_it_starts() -> None:
+    channel = Starting()
+
+    subscription = await Subscription.start(connection_of(channel), "work", 7)
+    await subscription.stop()
+
+    [qos, consume, cancel] = channel.asked
+    assert qos == ("basic_qos", {"prefetch_count": 7})
+    assert consume == ("basic_consume", "work", subscription._on_message, {})
+    assert cancel == ("basic_cancel", "ctag1", {})
+    assert channel.abandoned
+
+
+async def test_a_subscription_hears_that_the_server_cancelled_it() -> None:
+    channel = Starting()
+    subscription = await Subscription.start(connection_of(channel), "work", 7)
+
+    channel.on_cancelled(None)
+
+    with pytest.raises(StopAsyncIteration):
+        await anext(subscription)
+    assert subscription.broken is not None
+
+
+@pytest.mark.parametrize("silent", ["basic_qos", "basic_consume"])
+async def test_a_subscription_that_does_not_start_leaves_no_channel(silent: str) -> None:
+    """Else the server could lease it messages that no code reads."""
+    channel = Starting(silent)
+
+    with pytest.raises(BrokerUnavailable):
+        await Subscription.start(connection_of(channel), "work", 7)
+
+    assert channel.abandoned
+    assert channel.asked[-1][0] == silent
