@@ -69,8 +69,7 @@ def importing(fault: Fault, known: Measured, root: Path = ROOT) -> Sequence[str]
     files of tests and of modules that import it, each the fastest first."""
     own = known.lines.get(fault.path, {})
     importers = set(_importers(fault.path, root))
-    ran = {test for lines in known.lines.values() for each in lines.values() for test in each}
-    in_files = {test for test in ran if test.partition("::")[0] in importers}
+    in_files = {test for test in known.seconds if test.partition("::")[0] in importers}
     of_modules = {
         test
         for path, lines in known.lines.items()

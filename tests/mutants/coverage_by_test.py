@@ -68,7 +68,7 @@ def pytest_unconfigure() -> None:
             path: [line for line, tests in by_line.items() if "" in tests]
             for path, by_line in contexts.items()
         },
-        "seconds": _seconds,
+        "seconds": {test: each for test, each in _seconds.items() if test not in _skipped},
         "failed": sorted(_failed),
     }
     Path(os.environ[RESULT_VARIABLE]).write_text(json.dumps(result))

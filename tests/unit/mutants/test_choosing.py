@@ -15,7 +15,14 @@ LINES = {
     "room/third.py": {"3": ["t/d.py::third"]},
     "room/stranger.py": {"3": ["t/e.py::stranger", "tests/constants.py::names"]},
 }
-SECONDS = {"t/a.py::slow": 2.0, "t/a.py::fast": 0.1, "t/b.py::other": 1.0, "t/d.py::third": 0.1}
+SECONDS = {
+    "t/a.py::slow": 2.0,
+    "t/a.py::fast": 0.1,
+    "t/b.py::other": 1.0,
+    "t/d.py::third": 0.1,
+    "tests/constants.py::compares": 0.0,  # executes no line of the room
+    "tests/constants.py::names": 0.0,
+}
 KNOWN = Measured(LINES, SECONDS, frozenset())
 
 
@@ -45,7 +52,8 @@ def test_a_line_that_runs_at_import_is_judged_by_its_module_then_by_those_that_i
 ) -> None:
     assert importing(Fault("room/rates.py", 1, "add one", 0), KNOWN, code) == [
         *("t/a.py::fast", "t/b.py::other", "t/a.py::slow"),
-        *("t/c.py::uses", "tests/constants.py::names", "t/d.py::third"),
+        *("t/c.py::uses", "tests/constants.py::compares", "tests/constants.py::names"),
+        "t/d.py::third",
     ]
 
 
