@@ -21,7 +21,7 @@ from typing import NoReturn
 from mutants.faults import Fault
 from mutants.outcome import Outcome, read
 
-HANGING = 20.0
+HANGING = 60.0
 """Seconds for one test, unless it needs a tenth of that without a fault: then ten times as many."""
 
 MEMORY = 6 << 30
