@@ -194,6 +194,18 @@ async def test_a_closed_store_takes_no_requests(made: Store) -> None:
         await made(lambda client: client.meta.region_name)
 
 
+async def test_a_closed_store_has_closed_its_connections(
+    made: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[object] = []
+    client: Any = await made(lambda client: client)
+    monkeypatch.setattr(client, "close", lambda: closed.append(client))
+
+    await made.close()
+
+    assert closed == [client]
+
+
 def refused_with(code: str, server: str | None = None) -> ClientError:
     headers = {} if server is None else {"server": server}
     answer: Any = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPHeaders": headers}}
