@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from postroad.signing.canonical import Canonical
-from postroad.signing.keys import SigningKey
+
+if TYPE_CHECKING:  # the operator reads rules, and has no use for the library of keys (10 MB)
+    from postroad.signing.keys import SigningKey
 
 
 @dataclass(frozen=True, slots=True)
