@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -31,10 +32,10 @@ from postroad.ports.clock import Clock, Randomness
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
 
-CRD_SECONDS = 2.0
+CRD_INTERVAL = timedelta(seconds=2)
 """Interval of checks for the CRDs while they are not installed."""
 
-RIGHTS_SECONDS, MISSING_RIGHTS_SECONDS = 300.0, 5.0
+RIGHTS_INTERVAL, MISSING_RIGHTS_INTERVAL = timedelta(minutes=5), timedelta(seconds=5)
 """Interval of checks of the operator's rights, and while some are missing."""
 
 FINISH_SECONDS = 10.0
@@ -196,12 +197,13 @@ class Program:
             raise NotReady("the Lease cannot be read")
 
     async def _check_rights(self) -> None:
-        api, place = self._dependencies.unfenced, self._elector.place
+        api, clock = self._dependencies.unfenced, self._dependencies.clock
+        place = self._elector.place
         while True:
             try:
                 missing = await missing_rights(api, place.namespace, self._options.namespaces)
             except KubernetesUnavailable:
-                await asyncio.sleep(MISSING_RIGHTS_SECONDS)
+                await clock.sleep(MISSING_RIGHTS_INTERVAL)
                 continue
             except KubernetesRefused as error:
                 _log.warning("the operator's rights cannot be checked", error=str(error))
@@ -209,7 +211,7 @@ class Program:
             if missing and missing != self._missing_rights:
                 _log.error("rights are missing: apply manifests/install.yaml", missing=missing)
             self._missing_rights = missing
-            await asyncio.sleep(MISSING_RIGHTS_SECONDS if missing else RIGHTS_SECONDS)
+            await clock.sleep(MISSING_RIGHTS_INTERVAL if missing else RIGHTS_INTERVAL)
 
     async def _wait_for_crds(self) -> None:
         known = ""
@@ -223,7 +225,7 @@ class Program:
             if obstacle != known:
                 _log.warning(obstacle, group=GROUP)
             known = obstacle
-            await asyncio.sleep(CRD_SECONDS)
+            await self._dependencies.clock.sleep(CRD_INTERVAL)
 
 
 async def _cancelled(*tasks: asyncio.Task[Any]) -> None:

@@ -43,6 +43,22 @@ class SuspendedClock:
         await self._clock.sleep(duration)
 
 
+class HastyClock(SuspendedClock):
+    """The machine's clock, on which the first sleeps of seconds take no time: it is as much later
+    behind."""
+
+    def __init__(self, sleeps: int) -> None:
+        super().__init__()
+        self._sleeps = sleeps
+
+    async def sleep(self, duration: timedelta) -> None:
+        if self._sleeps == 0 or duration > timedelta(seconds=5):
+            return await super().sleep(duration)
+        self._sleeps -= 1
+        self.suspended += duration
+        return await asyncio.sleep(0)
+
+
 @pytest.fixture
 async def served() -> AsyncIterator[Served]:
     async with api_over_http(KubernetesWorld(MachineClock(), KINDS)) as found:
@@ -135,10 +151,12 @@ async def test_a_suspended_operator_has_no_effect_afterwards(
 async def test_an_api_server_that_is_away_ends_no_operator_that_waits(served: Served) -> None:
     served[1].answers = [web.json_response({"message": "starting"}, status=503) for _ in range(4)]
     api = ApiServer(access_to(served[0]), "user")
-    operator = Running(api, "mail")
+    operator = Running(api, "mail", clock=HastyClock(sleeps=4))
 
     await operator.start()
 
+    assert served[1].answers == []
+    await until(lambda: operator.obstacle() == "")
     await operator.stop()
     await api.close()
 
