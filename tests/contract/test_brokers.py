@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
 import servers
 from contract.broker_contract import BrokerContract, Process
-from postroad.adapters.machine.clocks import MachineClock
+from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.domain.names import QueueName
 from postroad.ports.broker import Broker
+
+
+class PassingClock(ManualClock):
+    """Time passes when the broker waits for it, and at once."""
+
+    async def sleep(self, duration: timedelta) -> None:
+        await asyncio.sleep(0)
+        self.jump(max(duration, timedelta(0)))
 
 
 class TestMemoryBroker(BrokerContract):
@@ -20,7 +30,7 @@ class TestMemoryBroker(BrokerContract):
 
     @pytest.fixture
     def process(self) -> Process:
-        world = MemoryWorld(MachineClock())
+        world = MemoryWorld(PassingClock())
         names = [QueueName("test", servers.fresh()) for _ in range(2)]
         return lambda delivery_limit=20, neighbour=False: MemoryServers(world).broker(
             names[neighbour], delivery_limit=delivery_limit
