@@ -58,6 +58,8 @@ class MemoryIndex(dict[Key, list[V]]):
 
     def put(self, uid: str, entries: dict[Key, V]) -> None:
         """Replace the entries of an object."""
+        if self._of.get(uid, {}) == entries:
+            return
         for key, value in self._of.pop(uid, {}).items():
             self[key].remove(value)
             if not self[key]:
