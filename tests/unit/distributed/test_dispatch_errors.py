@@ -195,7 +195,7 @@ async def test_repetition_of_a_mail_that_was_just_removed_is_over(
     """The broker has the second message of an enqueue alone; administration ends the entry before
     the consumer replaces it."""
     admin = await cluster.start()
-    process.faults.plan = nth("publish", 1, Fault.AWAY)
+    process.faults.plan = nth("publish", 1, Fault.LOST)
     enqueuing = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
     assert await cluster.outcome(enqueuing, MINUTE)
     before = Before("end", lambda: admin.queue.remove(ALL))
