@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,6 +18,7 @@ from postroad.adapters.memory.fault_injection import FaultInjector, no_fault
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.slices import Partition, slice_of
 from postroad.pipeline.addresses import hashed_address
+from postroad.pipeline.archive_claim import ArchiveClaim
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.spark.exporting import export
 from postroad.pipeline.spark.forgetting import forget, of_address, older_than
@@ -88,6 +91,10 @@ def files_with(folder: Path, *words: str) -> list[Path]:
     return [each for each in files if any(word.encode() in each.read_bytes() for word in words)]
 
 
+def claimed(view: View) -> Callable[[UUID], ArchiveClaim]:
+    return lambda run_id: ArchiveClaim(view, CLOCK, run_id)
+
+
 async def test_no_file_has_a_forgotten_address(
     spark: SparkSession, lake: LakeTables, folder: Path, view: View
 ) -> None:
@@ -96,7 +103,7 @@ async def test_no_file_has_a_forgotten_address(
     assert len(files_with(folder, *words)) > 4
     before = lake.entries().count()
 
-    run = await forget(lake, view, CLOCK, of_address("forgotten@ONE.example", KEY))
+    run = await forget(lake, claimed(view), CLOCK, of_address("forgotten@ONE.example", KEY))
 
     # The local part has a case: that of another mailbox stays.
     assert [each.name for each in files_with(folder, "Forgotten@one.example")] != []
@@ -122,12 +129,12 @@ def manifests(spark: SparkSession, lake: LakeTables):  # type: ignore[no-untyped
 async def test_what_is_old_is_forgotten_day_by_day(
     lake: LakeTables, folder: Path, view: View
 ) -> None:
-    run = await forget(lake, view, CLOCK, older_than(DAY, NOON + 2 * DAY + MINUTE))
+    run = await forget(lake, claimed(view), CLOCK, older_than(DAY, NOON + 2 * DAY + MINUTE))
 
     assert run.counts == {"entries": 4}
     assert lake.entries().count() == 1
     assert files_with(folder, "One.example") == []
-    again = await forget(lake, view, CLOCK, older_than(DAY, NOON + 2 * DAY + MINUTE))
+    again = await forget(lake, claimed(view), CLOCK, older_than(DAY, NOON + 2 * DAY + MINUTE))
     assert again.counts == {"entries": 0}
 
 

@@ -46,15 +46,14 @@ class ArchivedQueue:
 
 
 @asynccontextmanager
-async def open_archived(url: str, settings: Settings) -> AsyncIterator[ArchivedQueue]:
-    """Open a queue to be archived, by its URL. Raises: InvalidQueueURL, InvalidQueueName,
-    QueueNotFound, ServerError."""
+async def open_archived(url: str, settings: Settings, instead: str) -> AsyncIterator[ArchivedQueue]:
+    """Open a queue with tables, by its URL. `instead`: what serves one without. Raises:
+    InvalidQueueURL, InvalidQueueName, QueueNotFound, ServerError."""
     parts = urlsplit(url)
     check_parts(parts)
     if parts.scheme != "distributed":
         raise InvalidQueueURL(
-            f"{url!r} has no tables for Spark, as distributed://NAMESPACE.NAME has: for others, use"
-            " `postroad ages`, `postroad remove` and the like, and `postroad verify DIR`"
+            f"{url!r} has no tables for Spark, as distributed://NAMESPACE.NAME has: {instead}"
         )
     name = QueueName.parse(parts.netloc)
     servers = ClusterServers(settings)

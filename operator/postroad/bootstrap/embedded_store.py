@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import SplitResult, parse_qs, unquote
 
 from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.disk.files import DiskFiles
@@ -49,15 +49,21 @@ async def open_requested(request: OpenRequest) -> MailQueue:
     Raises: InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFailed, StoreUnavailable.
     """
     url = request.url
-    root = Path(unquote(url.path))
-    if url.netloc or not root.is_absolute() or root == Path("/"):
-        raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
+    root = root_of(url)
     elsewhere = parse_qs(url.query).get("mail")
     mail = None if elsewhere is None else Path(elsewhere[-1])
     options = StoreOptions(steps=request.settings.retry.lanes)
     return await open_directory(
         root, create=request.create, mail=mail, options=options, lock=request.lock
     )
+
+
+def root_of(url: SplitResult) -> Path:
+    """Return the directory of a store by its URL. Raises: InvalidQueueURL."""
+    root = Path(unquote(url.path))
+    if url.netloc or not root.is_absolute() or root == Path("/"):
+        raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
+    return root
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import click
 
@@ -17,16 +18,20 @@ from postroad.cli.pipeline_options import (
     address_key,
     installed,
     jars_folder,
+    lake_directory,
+    lake_option,
     master_option,
     wait_option,
 )
 from postroad.cli.pipeline_report import report
 from postroad.cli.pipeline_session import run_stores, spark_session
+from postroad.cli.pipeline_store import archive_store
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.pipeline_view import ages, apply
 from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.distributed.timing import Timing
 from postroad.domain.instants import rfc3339
+from postroad.errors import InvalidInput
 from postroad.pipeline import jars
 from postroad.pipeline.archive import Wanted
 from postroad.pipeline.planning import finest_window
@@ -59,6 +64,7 @@ def fetch() -> None:
 @queue_option
 @click.option("--from", "first", type=INSTANT, help="Only slices that start from then on.")
 @click.option("--to", "before", type=INSTANT, help="Only slices that start before then.")
+@lake_option
 @master_option
 @wait_option
 @json_option
@@ -66,21 +72,30 @@ def archive(
     url: str,
     first: datetime | None,
     before: datetime | None,
+    folder: Path | None,
     master: str,
     patience: timedelta,
     as_json: bool,
 ) -> None:
-    """Copy what ended to the lake in the queue's bucket, slice by slice.
+    """Copy what ended to the lake in the queue's bucket, slice by slice; of a queue in a directory,
+    to the lake in --lake.
 
-    The first run switches the archive on: from then on cleanup waits for it, for a quarter of the
-    lifetime of rows. A run may be stopped and repeated at any time.
+    The first run switches the archive on. From then on cleanup waits for it, for a quarter of the
+    lifetime of rows; a store in a directory keeps segments for it in DIR/archive, for 7 days, up
+    to 1 GiB. A run may be stopped and repeated at any time.
     """
     settings = from_environment()
+    local = lake_directory(url, folder)
+    if local is not None and (first is not None or before is not None):
+        raise InvalidInput("--from and --to choose slices, which a queue in a directory has not")
 
     def wanted(start: datetime) -> bool:
         return (first is None or first <= start) and (before is None or start < before)
 
-    run, through = asyncio.run(_archive(url, settings, master, wanted, patience))
+    if local is None:
+        run, through = asyncio.run(_archive(url, settings, master, wanted, patience))
+    else:
+        run, through = asyncio.run(archive_store(url, local, settings, master)), None
     lag = None if through is None else run.ended - through
     write_summary(settings.pipeline.summary_file, run.counts, lag=lag)
     values = {
@@ -100,7 +115,7 @@ async def _archive(
     files = installed(settings)
     key = address_key(settings)
     with run_stores(settings) as stores:
-        async with open_archived(url, settings) as queue:
+        async with open_archived(url, settings, "name its lake with --lake") as queue:
             from postroad.pipeline.spark import archiving, servers
             from postroad.pipeline.spark.address_columns import column_of
 

@@ -67,16 +67,16 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
     from postroad.pipeline.spark.tracing import wanted_by
     from postroad.pipeline.spark.view_entries import with_view
 
-    settings = asked.opened.settings
+    settings = asked.settings
     key = address_key(settings)
     wanted = wanted_by(what, settings.pipeline.addresses, key)
     coverage = await asked.coverage(length=None)
-    tables = asked.opened.view_tables()
-    kept = column_of(settings.pipeline.addresses, key)
-    last = asked.now + Timing().skew
-    entries, coverage = await with_view(
-        asked.opened.session, asked.lake, tables, kept, coverage, last
-    )
+    entries, kept = asked.lake.entries(), column_of(settings.pipeline.addresses, key)
+    if (opened := asked.opened) is not None:
+        last = asked.now + Timing().skew
+        entries, coverage = await with_view(
+            opened.session, asked.lake, opened.view_tables(), kept, coverage, last
+        )
     return JobAnswer("trace", coverage, await in_thread(find, entries, coverage.stretch, wanted))
 
 
@@ -88,12 +88,13 @@ async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
     from postroad.pipeline.spark.claimed_lake import in_thread
     from postroad.pipeline.spark.slice_counts import slice_counts
 
+    queue = asked.with_tables("there is nothing to set for it").queue
     coverage = await asked.coverage(length=None)
-    present = replay(asked.opened.queue.events)
+    present = replay(queue.events)
     if present is None:
         raise HistoryMissing("the configuration history has no configuration")
     counts = await in_thread(slice_counts, asked.lake.slice_lines(), coverage.stretch)
-    seen = await observe(asked.opened.queue.view)
+    seen = await observe(queue.view)
     lines = sizing(present.configuration, counts, seen.hosts, seen.row_bytes)
     changed = sum(each.advised != each.present for each in lines)
     return JobAnswer("advise", coverage, lines, changed)

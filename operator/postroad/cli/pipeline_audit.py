@@ -80,7 +80,7 @@ def _text(
 async def _audit(
     url: str, repairs: bool, master: str
 ) -> tuple[Coverage, tuple[FindingLine, ...], Mapping[FindingKind, int]]:
-    async with open_with_spark(url, master) as opened:
+    async with open_with_spark(url, master, "use `postroad verify DIR`") as opened:
         found, repaired = await audited(opened, url, repairs=repairs)
         counts = {each.kind.value: each.found for each in summaries(found.findings, repaired)}
         left = sum(counts.values()) - sum(repaired.values())

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.cli.pipeline_lake import opened_lake
-from postroad.cli.pipeline_options import INSTANT, address_key, master_option, wait_option
+from postroad.bootstrap.archived_store import LakeLock
+from postroad.cli.pipeline_lake import AskedLake, opened_lake
+from postroad.cli.pipeline_options import (
+    INSTANT,
+    address_key,
+    lake_directory,
+    lake_option,
+    master_option,
+    wait_option,
+)
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.domain.durations import parse_duration
 from postroad.domain.identifiers import EPOCH
 from postroad.errors import InvalidInput
+from postroad.pipeline.archive_claim import ArchiveClaim
 
 
 class Age(click.ParamType[timedelta]):
@@ -51,30 +62,32 @@ TABLES, KINDS = ("entries", "slices", "runs"), ("parquet", "json")
 
 
 @click.command()
-@click.argument("folder", metavar="DIR")
+@click.argument("place", metavar="DIR")
 @queue_option
 @click.option("--table", type=click.Choice(TABLES), default=TABLES[0], show_default=True)
 @click.option("--format", "kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True)
 @click.option("--from", "first", type=INSTANT, help="From then on; default: a day before --to.")
 @click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
+@lake_option
 @master_option
 @json_option
 def export(
-    folder: str,
+    place: str,
     url: str,
     table: str,
     kind: str,
     first: datetime | None,
     before: datetime | None,
+    folder: Path | None,
     master: str,
     as_json: bool,
 ) -> None:
     """Write a table of the lake into a new directory, or a folder of any store that Spark knows, as
     Parquet or as JSON lines. Addresses are as the lake keeps them."""
-    place = _place(folder)
-    count, notes = asyncio.run(_export(url, master, (first, before), (table, place, kind)))
-    lines = (f"exported {count} {table} to {folder}", *(f"note: {each}" for each in notes))
-    values = {"table": table, "folder": folder, "count": count, "notes": list(notes)}
+    written = (table, _place(place), kind)
+    count, notes = asyncio.run(_export((url, folder, master), (first, before), written))
+    lines = (f"exported {count} {table} to {place}", *(f"note: {each}" for each in notes))
+    values = {"table": table, "folder": place, "count": count, "notes": list(notes)}
     say(values, as_json=as_json, text="\n".join(lines))
 
 
@@ -88,9 +101,12 @@ def _place(folder: str) -> str:
     return path.as_uri()
 
 
+_Lake = tuple[str, Path | None, str]
+"""A queue's URL, the directory of its lake, and Spark's master."""
+
+
 async def _export(
-    url: str,
-    master: str,
+    of: _Lake,
     asked: tuple[datetime | None, datetime | None],
     wanted: tuple[str, str, str],
 ) -> tuple[int, tuple[str, ...]]:
@@ -98,7 +114,7 @@ async def _export(
     from postroad.pipeline.spark.exporting import export as write
 
     table, place, kind = wanted
-    async with opened_lake(url, master, asked) as lake:
+    async with opened_lake(*of, asked) as lake:
         coverage = await lake.coverage()
         count = await in_thread(write, lake.lake, table, coverage.stretch, place, kind)
         return count, coverage.sentences()
@@ -108,6 +124,7 @@ async def _export(
 @click.argument("address", required=False)
 @queue_option
 @click.option("--older-than", "age", type=Age(), help="What was queued so long ago, e.g. 400d.")
+@lake_option
 @master_option
 @wait_option
 @json_option
@@ -115,6 +132,7 @@ def forget(
     address: str | None,
     url: str,
     age: timedelta | None,
+    folder: Path | None,
     master: str,
     patience: timedelta,
     as_json: bool,
@@ -128,23 +146,31 @@ def forget(
     """
     if (address is None) == (age is None):
         raise click.UsageError("name an ADDRESS, or give --older-than")
-    count = asyncio.run(_forget(url, master, address, age, patience))
+    count = asyncio.run(_forget((url, folder, master), address, age, patience))
     what = "entries forgotten" if address is None else "entries without the address now"
     say({"entries": count}, as_json=as_json, text=f"{count} {what}")
 
 
 async def _forget(
-    url: str, master: str, address: str | None, age: timedelta | None, patience: timedelta
+    of: _Lake, address: str | None, age: timedelta | None, patience: timedelta
 ) -> int:
     from postroad.pipeline.spark import forgetting
 
-    async with opened_lake(url, master, (None, None)) as lake:
+    async with opened_lake(*of, (None, None)) as lake:
         if age is not None:
             what = forgetting.older_than(age, lake.now)
         else:
-            key = address_key(lake.opened.settings)
+            key = address_key(lake.settings)
             what = forgetting.of_address(address or "", key or None)
-        view, clock = lake.opened.queue.view, MachineClock()
-        run = await forgetting.forget(lake.lake, view, clock, what, patience)
-        write_summary(lake.opened.settings.pipeline.summary_file, run.counts)
+        claimed = _claim(lake, lake_directory(of[0], of[1]), patience)
+        run = await forgetting.forget(lake.lake, claimed, MachineClock(), what)
+        write_summary(lake.settings.pipeline.summary_file, run.counts)
         return run.counts["entries"]
+
+
+def _claim(lake: AskedLake, folder: Path | None, patience: timedelta) -> Callable[[UUID], Any]:
+    """Return what keeps other runs from writing the lake."""
+    if folder is not None:
+        return lambda _: LakeLock(folder)
+    view = lake.with_tables("").queue.view
+    return lambda run_id: ArchiveClaim(view, MachineClock(), run_id, patience)

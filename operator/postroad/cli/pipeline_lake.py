@@ -8,25 +8,30 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap.archived_store import name_of
 from postroad.cli.pipeline_options import (
     INSTANT,
     QueueWithSpark,
+    lake_directory,
+    lake_option,
     master_option,
+    open_spark,
     open_with_spark,
 )
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option
 from postroad.domain.escaping import escaped, json_line
 from postroad.domain.instants import rfc3339
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, InvalidQueueURL
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.lines import JobAnswer
-from postroad.settings import Settings
+from postroad.settings import Settings, from_environment
 
 if TYPE_CHECKING:
     from postroad.pipeline.spark.lake import LakeTables
@@ -36,10 +41,13 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class AskedLake:
-    """The lake that a job answers from. `asked`: the stretch as the options name it, where either
-    end may be open."""
+    """The lake that a job answers from. `opened`: its queue, None of one in a directory; `name`:
+    what the queue is called; `asked`: the stretch as the options name it, where either end may be
+    open."""
 
-    opened: QueueWithSpark
+    settings: Settings
+    opened: QueueWithSpark | None
+    name: str
     lake: LakeTables
     asked: tuple[datetime | None, datetime | None]
     now: datetime
@@ -57,8 +65,17 @@ class AskedLake:
         first = self.asked[0] or begin
         if before < first:
             raise InvalidInput(f"--to ({rfc3339(before)}) lies before --from ({rfc3339(first)})")
-        archived = (await self.opened.queue.view.limits()).archived_through
+        archived = None
+        if self.opened is not None:
+            archived = (await self.opened.queue.view.limits()).archived_through
         return extent.coverage(Stretch(first, before), archived)
+
+    def with_tables(self, instead: str) -> QueueWithSpark:
+        """Return the queue, which has tables. Raises: InvalidQueueURL of one in a directory, with
+        what serves that."""
+        if self.opened is None:
+            raise InvalidQueueURL(f"the queue in {self.name} has no slices: {instead}")
+        return self.opened
 
 
 LakeJob = Callable[..., Coroutine[Any, Any, JobAnswer[Any]]]
@@ -70,6 +87,7 @@ def lake_job(job: LakeJob) -> Callable[..., None]:
     @queue_option
     @click.option("--from", "first", type=INSTANT, help="From then on; default: a day before --to.")
     @click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
+    @lake_option
     @master_option
     @json_option
     @wraps(job)
@@ -77,14 +95,15 @@ def lake_job(job: LakeJob) -> Callable[..., None]:
         url: str,
         first: datetime | None,
         before: datetime | None,
+        folder: Path | None,
         master: str,
         as_json: bool,
         **options: Any,
     ) -> None:
         async def answer() -> JobAnswer[Any]:
-            async with opened_lake(url, master, (first, before)) as asked:
+            async with opened_lake(url, folder, master, (first, before)) as asked:
                 found = await job(asked=asked, **options)
-                summarize(asked.opened.settings, found)
+                summarize(asked.settings, found)
                 return found
 
         say_answer(asyncio.run(answer()), as_json=as_json)
@@ -94,19 +113,34 @@ def lake_job(job: LakeJob) -> Callable[..., None]:
 
 @asynccontextmanager
 async def opened_lake(
-    url: str, master: str, asked: tuple[datetime | None, datetime | None]
+    url: str,
+    folder: Path | None,
+    master: str,
+    asked: tuple[datetime | None, datetime | None],
 ) -> AsyncIterator[AskedLake]:
-    """Open the lake of a queue by its URL, with Spark. Raises: NotInstalled, InvalidQueueURL,
-    QueueNotFound, LakeNotFound, LakeTooNew, JobFailed, ServerError."""
-    async with open_with_spark(url, master) as opened:
-        from postroad.pipeline.spark.claimed_lake import in_thread
-        from postroad.pipeline.spark.lake import open_lake
-        from postroad.pipeline.spark.servers import lake_folder, s3_settings
+    """Open the lake of a queue by its URL, with Spark; `folder`: its directory, of a queue in one.
+    Raises: NotInstalled, InvalidQueueURL, InvalidInput, QueueNotFound, LakeNotFound, LakeTooNew,
+    JobFailed, ServerError."""
+    local = lake_directory(url, folder)
+    now = MachineClock().now()
+    if local is None:
+        async with open_with_spark(url, master) as opened:
+            from postroad.pipeline.spark.claimed_lake import in_thread
+            from postroad.pipeline.spark.lake import open_lake
+            from postroad.pipeline.spark.servers import lake_folder, s3_settings
 
-        queue = opened.queue
-        folder, store = lake_folder(queue.bucket, queue.name), s3_settings(queue.s3)
-        lake = await in_thread(open_lake, opened.session, folder, store)
-        yield AskedLake(opened, lake, asked, MachineClock().now())
+            queue = opened.queue
+            place, store = lake_folder(queue.bucket, queue.name), s3_settings(queue.s3)
+            lake = await in_thread(open_lake, opened.session, place, store)
+            yield AskedLake(opened.settings, opened, str(queue.name), lake, asked, now)
+        return
+    settings, name = from_environment(), name_of(url)
+    async with open_spark(settings, master) as session:
+        from postroad.pipeline.spark.claimed_lake import in_thread
+        from postroad.pipeline.spark.store_lake import open_store_lake
+
+        lake = await in_thread(open_store_lake, session, local)
+        yield AskedLake(settings, None, name, lake, asked, now)
 
 
 def summarize(settings: Settings, answer: JobAnswer[Any]) -> None:

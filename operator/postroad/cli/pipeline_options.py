@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import SecretStr
 
+from postroad.bootstrap.archived_store import is_in_a_directory
 from postroad.bootstrap.archiving import ArchivedQueue, open_archived
 from postroad.cli.pipeline_session import run_stores, spark_session
 from postroad.cli.queue_options import DURATION
-from postroad.errors import InvalidSettings, NotInstalled
+from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
 from postroad.pipeline import jars
 from postroad.pipeline.java import java_home
 from postroad.settings import Settings, from_environment
@@ -62,6 +63,25 @@ wait_option = click.option(
 )
 
 
+lake_option = click.option(
+    "--lake",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="The directory of the lake, of a queue in a directory.",
+)
+
+
+def lake_directory(url: str, folder: Path | None) -> Path | None:
+    """Return the directory of the lake of a queue in a directory; None of a queue with a bucket.
+    Raises: InvalidInput where it is missing or too much, InvalidQueueURL."""
+    is_local = is_in_a_directory(url)
+    if is_local and folder is None:
+        raise InvalidInput(f"{url!r} has no bucket for its lake: name its directory with --lake")
+    if not is_local and folder is not None:
+        raise InvalidInput(f"--lake is for queues in a directory; that of {url!r} is in its bucket")
+    return None if folder is None else folder.absolute()
+
+
 @dataclass(frozen=True, slots=True)
 class QueueWithSpark:
     """A queue and Spark, open for one job. `configure_view` lets Spark reach the queue's view.
@@ -83,14 +103,17 @@ class QueueWithSpark:
 
 
 @asynccontextmanager
-async def open_with_spark(url: str, master: str) -> AsyncIterator[QueueWithSpark]:
-    """Open a queue by its URL, and start Spark. Raises: NotInstalled, InvalidQueueURL,
+async def open_with_spark(
+    url: str, master: str, instead: str = "use another job"
+) -> AsyncIterator[QueueWithSpark]:
+    """Open a queue by its URL, and start Spark. `instead`: what serves a queue without tables.
+    Raises: NotInstalled, InvalidQueueURL,
     InvalidSettings, QueueNotFound, ServerError, TlsRefused."""
     settings = from_environment()
     files = installed(settings)
     with run_stores(settings) as stores:
         async with (
-            open_archived(url, settings) as queue,
+            open_archived(url, settings, instead) as queue,
             spark_session(settings, stores, files, master) as session,
         ):
 
@@ -101,6 +124,15 @@ async def open_with_spark(url: str, master: str) -> AsyncIterator[QueueWithSpark
                     session.conf.set(name, value)
 
             yield QueueWithSpark(settings, queue, session, configure_view)
+
+
+@asynccontextmanager
+async def open_spark(settings: Settings, master: str) -> AsyncIterator[Any]:
+    """Start Spark for a queue without servers. Raises: NotInstalled."""
+    files = installed(settings)
+    with run_stores(settings) as stores:
+        async with spark_session(settings, stores, files, master) as session:
+            yield session
 
 
 def installed(settings: Settings) -> list[Path]:

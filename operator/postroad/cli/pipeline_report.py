@@ -12,7 +12,7 @@ import click
 
 from postroad.cli.pipeline_audit import audited
 from postroad.cli.pipeline_lake import AskedLake, opened_lake
-from postroad.cli.pipeline_options import INSTANT, master_option
+from postroad.cli.pipeline_options import INSTANT, lake_option, master_option
 from postroad.cli.queue_options import queue_option
 from postroad.distributed.timing import Timing
 from postroad.errors import InvalidInput, NotInstalled
@@ -21,18 +21,20 @@ from postroad.pipeline.report import PAGE, QueueReport, page
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
 @queue_option
 @click.option("--from", "first", type=INSTANT, help="From then on; default: a day before --to.")
 @click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
 @click.option("--audit", "audits", is_flag=True, help="Audit the queue too, and show the findings.")
+@lake_option
 @master_option
 def report(
-    folder: Path,
+    place: Path,
     url: str,
     first: datetime | None,
     before: datetime | None,
     audits: bool,
+    folder: Path | None,
     master: str,
 ) -> None:
     """Write a page into a directory: traffic, time to delivery, destinations, waiting mail by age,
@@ -44,26 +46,29 @@ def report(
         raise NotInstalled(
             "matplotlib is missing", hint="install postroad with the extra `pipeline`"
         )
-    _make(folder)
-    found = asyncio.run(_report(url, master, (first, before), audits))
+    _make(place)
+    found = asyncio.run(_report((url, folder, master), (first, before), audits))
     from postroad.pipeline.charts import draw
 
     pictures = draw(found)
-    _write(folder, {f"{name}.png": data for name, data in pictures.items()})
-    _write(folder, {PAGE: page(found, pictures).encode()})
-    click.echo(f"wrote {folder / PAGE}")
+    _write(place, {f"{name}.png": data for name, data in pictures.items()})
+    _write(place, {PAGE: page(found, pictures).encode()})
+    click.echo(f"wrote {place / PAGE}")
 
 
 async def _report(
-    url: str, master: str, asked: tuple[datetime | None, datetime | None], audits: bool
+    of: tuple[str, Path | None, str],
+    asked: tuple[datetime | None, datetime | None],
+    audits: bool,
 ) -> QueueReport:
-    async with opened_lake(url, master, asked) as lake:
-        findings = await _findings(url, lake) if audits else None
+    async with opened_lake(*of, asked) as lake:
+        findings = await _findings(of[0], lake) if audits else None
         return await _answers(lake, findings)
 
 
 async def _findings(url: str, lake: AskedLake) -> tuple[FindingSummary, ...]:
-    found, repaired = await audited(lake.opened, url, repairs=False)
+    opened = lake.with_tables("leave --audit away, and use `postroad verify DIR`")
+    found, repaired = await audited(opened, url, repairs=False)
     return summaries(found.findings, repaired)
 
 
@@ -77,16 +82,20 @@ async def _answers(asked: AskedLake, findings: tuple[FindingSummary, ...] | None
     coverage = await asked.coverage()
     entries, stretch, opened = asked.lake.entries(), coverage.stretch, asked.opened
     total = await in_thread(traffic, entries, stretch, ())
-    last = asked.now + Timing().skew
+    ages, slices = None, None
+    if opened is not None:
+        last = asked.now + Timing().skew
+        ages = await count_ages(opened.session, opened.view_tables(), asked.now, last)
+        slices = await in_thread(slice_counts, asked.lake.slice_lines(), stretch)
     return QueueReport(
-        queue=str(opened.queue.name),
+        queue=asked.name,
         made_at=asked.now,
         coverage=coverage,
         total=next((each for each in total if each.attempts or each.accepted), None),
         hours=await in_thread(traffic, entries, stretch, ("hour",)),
         destinations=await in_thread(destinations, entries, stretch),
-        ages=await count_ages(opened.session, opened.view_tables(), asked.now, last),
-        slices=await in_thread(slice_counts, asked.lake.slice_lines(), stretch),
+        ages=ages,
+        slices=slices,
         findings=findings,
     )
 

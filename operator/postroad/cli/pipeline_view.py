@@ -34,7 +34,7 @@ def ages(url: str, master: str, as_json: bool) -> None:
 async def _ages(url: str, master: str) -> JobAnswer[AgesLine]:
     from postroad.pipeline.spark.waiting import count_ages
 
-    async with open_with_spark(url, master) as opened:
+    async with open_with_spark(url, master, "use `postroad ages`") as opened:
         now, tables = MachineClock().now(), opened.view_tables()
         lines = await count_ages(opened.session, tables, now, now + Timing().skew)
         answer = JobAnswer("ages", Coverage(Stretch(now, now)), lines)
@@ -63,8 +63,14 @@ def apply(operation: str, url: str, selector: Selector, master: str, as_json: bo
 async def _apply(url: str, change: EntryChange, selector: Selector, master: str) -> int:
     from postroad.pipeline.spark.waiting import change_selected
 
-    async with open_with_spark(url, master) as opened:
+    async with open_with_spark(url, master, _instead(change)) as opened:
         now, tables = MachineClock().now(), opened.view_tables()
         changer = partial(change_entries, url, change, selector)
         last = now + Timing().skew
         return await change_selected(opened.session, tables, selector, changer, now, last)
+
+
+def _instead(change: EntryChange) -> str:
+    if change is EntryChange.REPUBLISH:
+        return "there is no message of it to be lost"
+    return f"use `postroad {change.value}`"

@@ -97,6 +97,19 @@ class LaneLog:
         """Whether this process appends to a segment. It never appends to those of earlier ones."""
         return segment is self._current
 
+    def leave_segment(self, before_us: int) -> None:
+        """Append to a new segment from now on, if the present one was begun before this moment, has
+        records, and all of them are durable: the next one needs no sync of it then (AMB-5)."""
+        current = self._current
+        if current is None or self._batches or self._in_flight or self.durable < self.end:
+            return
+        if current.header.created_us < before_us and current.end > current.header.first:
+            self._current = None
+
+    def began_before(self, moment_us: int) -> bool:
+        """Whether this process appends to a segment that it began before a moment."""
+        return self._current is not None and self._current.header.created_us < moment_us
+
     def skip_to(self, sequence: int) -> None:
         """Give the next segment at least this sequence number."""
         self.next_sequence = max(self.next_sequence, sequence)

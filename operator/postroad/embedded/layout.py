@@ -64,6 +64,10 @@ class Layout:
         return self.root / "checkpoint"
 
     @property
+    def archive(self) -> PurePath:
+        return self.root / "archive"
+
+    @property
     def quarantine(self) -> PurePath:
         return self.root / "quarantine"
 

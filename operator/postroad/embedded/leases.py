@@ -109,7 +109,7 @@ async def deliver(engine: Engine, record: EnvelopeRecord, heard: RecipientsByOut
 def keep(engine: Engine, record: EnvelopeRecord, outcomes: AttemptOutcomes) -> None:
     """Append what is kept of the attempt that is about to end an entry: before its end, so that
     the sync of the one is that of the other. Not durable. Raises: QueueClosed, StoreFailed."""
-    document = to_json(outcomes_value(outcomes))
+    document = to_json({**(outcomes_value(outcomes) or {}), "at": engine.now_us()})
     engine.append(NEW, OutcomesRecord(record.mail_id, record.entry_number, document))
 
 

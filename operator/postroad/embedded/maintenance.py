@@ -10,12 +10,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from postroad.domain.instants import duration_us
+from postroad.embedded.archive import LONGEST_OPEN, is_archived, retire
 from postroad.embedded.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import KEYS, NEW
-from postroad.embedded.segments import LiveEntry, Segment, State, sequence_of
+from postroad.embedded.segments import LiveEntry, Segment, State
 from postroad.errors import QueueClosed
 from postroad.ports.files import File
 
@@ -91,6 +93,7 @@ class Maintenance:
     async def _checkpoint(self) -> None:
         async with self._busy:
             self._engine.check()
+            await self._leave_segments()
             if (snapshot := self._snapshot()) is None:
                 return
             checkpoint = snapshot.checkpoint
@@ -99,6 +102,24 @@ class Maintenance:
             await self._engine.log_threads.run(self._write, snapshot)
             self._last = checkpoint
             await self._remove_garbage(checkpoint)
+
+    async def _leave_segments(self) -> None:
+        """Let an archived store have what passed within an hour or so, however little that is."""
+        engine = self._engine
+        before_us = engine.now_us() - duration_us(LONGEST_OPEN)
+        old = [
+            lane
+            for lane in engine.lanes.values()
+            if lane.lane != KEYS and lane.began_before(before_us)
+        ]
+        if old and await self._is_archived():
+            for lane in old:
+                lane.leave_segment(before_us)
+
+    async def _is_archived(self) -> bool:
+        return await self._engine.log_threads.run(
+            is_archived, self._engine.files, self._engine.layout
+        )
 
     def _snapshot(self) -> Snapshot | None:
         """Return the state of this instant (FORMAT.md 7, step 1); None when it is unchanged."""
@@ -146,7 +167,7 @@ class Maintenance:
         write_checkpoint(self._file, snapshot.checkpoint)
 
     async def _remove_garbage(self, checkpoint: Checkpoint) -> None:
-        """Remove the segments before the durable checkpoint's first ones (R4)."""
+        """Take the segments before the durable checkpoint's first ones out of the log (R4)."""
         engine = self._engine
         dropped = [
             segment
@@ -154,14 +175,13 @@ class Maintenance:
             for segment in engine.lanes[number].drop_front(state.first_sequence)
         ]
         if dropped:
-            await engine.log_threads.run(self._unlink, dropped)
+            await engine.log_threads.run(self._retire, dropped, checkpoint.taken_us)
 
-    def _unlink(self, segments: list[Segment]) -> None:
-        engine = self._engine
+    def _retire(self, segments: list[Segment], now_us: int) -> None:
         for segment in segments:
             segment.opened().close()
-            engine.files.unlink(engine.layout.segment(segment.lane, segment.sequence))
-        engine.files.sync_directory(engine.layout.log)
+        places = [(each.lane, each.sequence) for each in segments]
+        retire(self._engine.files, self._engine.layout, places, now_us)
 
     async def _compact(self) -> None:
         """Rewrite the live entries of a lane's oldest segment at its end, under the same enqueue
@@ -213,7 +233,7 @@ def _first_needed(lane: LaneLog, scan_from: int | None) -> int:
     suffix on, with records that are not durable (their entries are not in the index yet), or that
     this process appends to. Without one, return the next number: none is used twice."""
     for segment in lane.segments:
-        is_scanned = scan_from is not None and segment.sequence >= sequence_of(scan_from)
+        is_scanned = scan_from is not None and segment.end_position > scan_from
         is_in_doubt = segment.end_position > lane.durable
         if segment.live or is_scanned or is_in_doubt or lane.appends_to(segment):
             return segment.sequence

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 
 from postroad.embedded import frames
+from postroad.embedded.archive import retire
 from postroad.embedded.checkpoints import Checkpoint, LaneState
 from postroad.embedded.envelope_records import EnvelopeHead, EnvelopeRecord, read_head
 from postroad.embedded.envelopes import Unreadable
@@ -57,7 +57,7 @@ def find_lanes(
     for name in files.names(layout.log):
         if (known := segment_of(name)) is not None:
             found.setdefault(known[0], []).append(known[1])
-    lanes, following, old = {}, {}, list[PurePath]()
+    lanes, following, old = {}, {}, list[tuple[Lane, int]]()
     for lane, sequences in found.items():
         state = checkpoint.lanes.get(lane, LaneState(1, 0))
         kept = sorted(each for each in sequences if each >= state.first_sequence)
@@ -68,11 +68,9 @@ def find_lanes(
         lanes[lane] = segments
         newest = segments[-1].sequence if segments else state.first_sequence - 1
         following[lane] = max(newest, sequence_of(state.end)) + 1
-        old += [layout.segment(lane, each) for each in sequences if each < state.first_sequence]
+        old += [(lane, each) for each in sequences if each < state.first_sequence]
     if old and not is_reading:
-        for path in old:
-            files.unlink(path)
-        files.sync_directory(layout.log)
+        retire(files, layout, old, checkpoint.taken_us)
     return lanes, following
 
 

@@ -7,7 +7,11 @@ Source: RFC 2104; ADR 0047.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Callable
+from functools import partial
 from hashlib import sha256
+
+from postroad.settings.pipeline import AddressKind
 
 DIGITS = 32
 """Hexadecimal digits that are kept of a hash: as many as two addresses of one queue never share."""
@@ -30,3 +34,22 @@ def hashed_address(address: str, key: bytes) -> str:
     local, at, domain = address.rpartition("@")
     spelt = f"{local}@{domain.lower()}" if at else address
     return hmac.digest(key, spelt.encode(), "sha256").hex()[:DIGITS]
+
+
+KeptAddress = Callable[[str], str | None]
+"""Makes an address what the lake has of it."""
+
+
+def kept_address(kind: AddressKind, key: bytes) -> KeptAddress:
+    """Return what makes an address what the lake has of it, by the setting."""
+    if kind is AddressKind.HASHED:
+        return partial(hashed_address, key=key)
+    return _plain if kind is AddressKind.PLAIN else _nothing
+
+
+def _plain(address: str) -> str:
+    return address
+
+
+def _nothing(_: str) -> None:
+    return None

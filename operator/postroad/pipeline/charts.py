@@ -117,7 +117,7 @@ def _destinations(report: QueueReport, axes: Any) -> float:
 
 
 def _ages(report: QueueReport, axes: Any) -> float:
-    lines = report.ages[:MOST_BARS]
+    lines = (report.ages or ())[:MOST_BARS]
     counts = [list(each.ages.values()) for each in lines]
     shades = [[(each + 0.0) ** 0.5 for each in row] for row in counts]
     axes.imshow(shades, cmap="Oranges", aspect="auto", vmin=0)
@@ -136,9 +136,9 @@ def _ages(report: QueueReport, axes: Any) -> float:
 
 
 def _slices(report: QueueReport, axes: Any) -> float:
-    starts = [each.start for each in report.slices]
-    widths = [each.window for each in report.slices]
-    rows = [each.rows for each in report.slices]
+    slices = report.slices or ()
+    starts, rows = [each.start for each in slices], [each.rows for each in slices]
+    widths = [each.window for each in slices]
     axes.bar(starts, rows, widths, align="edge", color="#2f6fb0", edgecolor="white", linewidth=0.4)
     axes.axhline(
         ROWS_IN_SLICE, color=COLORS["rejected"], linestyle="--", linewidth=1.2,

@@ -30,7 +30,8 @@ PAGE = "index.html"
 @dataclass(frozen=True, slots=True)
 class QueueReport:
     """What a report shows. `total`: of the whole stretch; None where nothing happened in it.
-    `ages`: of the mail that waited at `made_at`. `findings`: None where no audit was asked for."""
+    `ages`: of the mail that waited at `made_at`; `ages` and `slices` are None of a queue in a
+    directory. `findings`: None where no audit was asked for."""
 
     queue: str
     made_at: datetime
@@ -38,8 +39,8 @@ class QueueReport:
     total: TrafficLine | None
     hours: Sequence[TrafficLine]
     destinations: Sequence[DestinationLine]
-    ages: Sequence[AgesLine]
-    slices: Sequence[SliceCount]
+    ages: Sequence[AgesLine] | None
+    slices: Sequence[SliceCount] | None
     findings: Sequence[FindingSummary] | None
 
 
@@ -118,8 +119,12 @@ def _sections(report: QueueReport) -> Iterable[_Section]:
     )  # fmt: skip
     yield _Section(
         "Waiting mail by domain and age", "ages", bool(report.ages),
-        _aside(f"Mails that waited at {_minute(report.made_at)} UTC."), "No mail waits.",
+        _aside(f"Mails that waited at {_minute(report.made_at)} UTC."),
+        "No mail waits." if report.ages is not None
+        else "<code>postroad ages</code> counts the mail that waits in a directory.",
     )  # fmt: skip
+    if report.slices is None:
+        return
     yield _Section(
         "Mails a slice", "slices", bool(report.slices),
         _aside(

@@ -70,6 +70,10 @@ UNARCHIVED = Counter(
     "Slices that were cleaned before they were archived, because the archive did not come in time.",
     ["queue"],
 )
+UNARCHIVED_SEGMENTS = Counter(
+    "postroad_unarchived_segments_total",
+    "Segments of archived stores in directories that went before the pipeline had read them.",
+)
 UNDELETED = Counter(
     "postroad_undeleted_purges_total",
     "Purged partitions of which the object store kept bytes until maintenance gave up on them.",

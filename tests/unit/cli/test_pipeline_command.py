@@ -68,8 +68,14 @@ def test_hashed_addresses_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "too short" not in result.output
 
 
-def test_a_queue_without_tables_is_not_archived(tmp_path: Path) -> None:
-    assert_refused(archive(url=f"embedded://{tmp_path}/store"), "has no tables", code=2)
+def test_the_lake_of_a_queue_in_a_directory_is_named(tmp_path: Path) -> None:
+    url = f"embedded://{tmp_path}/store"
+
+    assert_refused(archive(url=url), "name its directory with --lake")
+    assert_refused(archive("--lake", str(tmp_path)), "--lake is for queues in a directory")
+    since = ("--from", "2026-01-01T00:00:00Z")
+    assert_refused(archive("--lake", str(tmp_path), *since, url=url), "choose slices")
+    assert_refused(archive("--lake", str(tmp_path), url=url), "there is no store in")
 
 
 def test_a_moment_needs_a_zone() -> None:
@@ -88,20 +94,36 @@ def test_while_cassandra_is_away_the_command_is_to_be_repeated(
     assert_refused(archive(), "Cassandra", code=75)
 
 
-JOBS = (
-    *(("traffic",), ("destinations",), ("trace", "a@b.example"), ("advise",), ("ages",)),
-    *(("audit",), ("apply", "hold", "--all"), ("export", "somewhere"), ("forget", "a@b.example")),
-)
+WITH_TABLES = [
+    (("ages",), "use `postroad ages`"),
+    (("audit",), "use `postroad verify DIR`"),
+    (("apply", "hold", "--all"), "use `postroad hold`"),
+    (("apply", "republish", "--all"), "there is no message of it"),
+]
+OVER_A_LAKE = [
+    *(("traffic",), ("destinations",), ("trace", "a@b.example"), ("advise",)),
+    *(("export", "somewhere"), ("forget", "a@b.example")),
+]
 
 
-@pytest.mark.parametrize("job", JOBS, ids=[each[0] for each in JOBS])
-def test_each_job_names_what_serves_a_queue_without_tables(
+@pytest.mark.parametrize(("job", "text"), WITH_TABLES)
+def test_a_job_over_tables_names_what_serves_a_queue_in_a_directory(
+    job: tuple[str, ...], text: str, tmp_path: Path
+) -> None:
+    url = f"embedded://{tmp_path}/store"
+    result = CliRunner().invoke(main, ["pipeline", *job, "--queue", url])
+
+    assert_refused(result, text, code=2)
+
+
+@pytest.mark.parametrize("job", OVER_A_LAKE, ids=[each[0] for each in OVER_A_LAKE])
+def test_a_job_over_a_lake_asks_for_the_directory_of_it(
     job: tuple[str, ...], tmp_path: Path
 ) -> None:
     url = f"embedded://{tmp_path}/store"
     result = CliRunner().invoke(main, ["pipeline", *job, "--queue", url])
 
-    assert_refused(result, "postroad verify DIR", code=2)
+    assert_refused(result, "name its directory with --lake")
 
 
 @pytest.mark.parametrize(
@@ -132,12 +154,6 @@ def test_an_export_into_a_directory_that_exists_is_refused(tmp_path: Path) -> No
 
 def a_report(folder: Path, url: str = URL) -> Result:
     return CliRunner().invoke(main, ["pipeline", "report", str(folder), "--queue", url])
-
-
-def test_a_report_of_a_queue_without_tables_is_refused(tmp_path: Path) -> None:
-    assert_refused(
-        a_report(tmp_path, f"embedded://{tmp_path}/store"), "postroad verify DIR", code=2
-    )
 
 
 def test_a_report_needs_a_directory(tmp_path: Path) -> None:

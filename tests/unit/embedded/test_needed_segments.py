@@ -48,10 +48,12 @@ class FakeLane:
         (FakeLane(durable=position(2, 99)), None, 2),
         (FakeLane(durable=position(2, 100)), None, 3),
         (FakeLane(appends=3), None, 3),
-        (FakeLane(live=3), position(2, 100), 2),
+        (FakeLane(live=3), position(2, 99), 2),
+        (FakeLane(live=3), position(2, 100), 3),
     ],
     ids=["none", "a live entry", "read from there", "read behind it", "read whole",
-         "not durable", "durable to its end", "appended to", "the first of several"],
+         "not durable", "durable to its end", "appended to", "the first of several",
+         "nothing left to read"],
 )  # fmt: skip
 def test_the_first_segment_that_is_needed(
     lane: FakeLane, scan_from: int | None, first: int

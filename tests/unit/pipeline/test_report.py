@@ -98,6 +98,14 @@ def test_an_empty_lake_gives_a_sentence_for_each_part() -> None:
         assert each in found.text
 
 
+def test_of_a_queue_in_a_directory_it_names_what_counts_the_mail_that_waits() -> None:
+    found = read(replace(EMPTY, ages=None, slices=None)).text
+
+    assert "postroad ages" in found
+    assert "No mail waits" not in found
+    assert "slice" not in found
+
+
 def test_an_audit_without_findings_is_not_one_that_was_not_asked_for() -> None:
     found = read(replace(EMPTY, findings=summaries((), {}))).text
 

@@ -38,7 +38,8 @@ def extent_of(lake: LakeTables) -> Extent:
     """Return what the lake has. A partition whose last reading was discarded is a gap until it is
     read again."""
     slices = lake.slice_lines()
-    begun, through = slices.agg(F.min(_start()), F.max(_end())).collect()[0]
+    begun = lake.placed_lines().agg(F.min(_start())).collect()[0][0]
+    through = slices.agg(F.max(_end())).collect()[0][0]
     discarded = slices.where(~F.col("is_final") & (F.col("row_count") == 0))
     missing = discarded.select(_start(), _end()).distinct().collect()
     runs = lake.run_lines().where(F.col("job") == JOB)

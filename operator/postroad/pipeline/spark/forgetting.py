@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from uuid import uuid4
+from typing import Any, Protocol, Self
+from uuid import UUID, uuid4
 
-from pyspark.sql import Column
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.instants import instant
 from postroad.domain.slices import slice_of
 from postroad.pipeline.addresses import hashed_address
-from postroad.pipeline.archive_claim import ArchiveClaim
 from postroad.pipeline.runs import Run
 from postroad.pipeline.spark.claimed_lake import in_thread
 from postroad.pipeline.spark.lake import LakeTables
+from postroad.pipeline.spark.store_lake import StoreLake
 from postroad.ports.clock import Clock
-from postroad.ports.view import View
 
 JOB = "forget"
 
@@ -26,19 +26,24 @@ Forgetting = Callable[[LakeTables], int]
 """Rewrites tables of the lake; returns how many entries it changed or deleted."""
 
 
+class LakeClaim(Protocol):
+    """Keeps all others from writing a lake. Raises on entry, and on renewal: ArchiveUnderWay."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(self, *_: Any) -> None: ...
+
+    async def renew(self) -> None: ...
+
+
 async def forget(
-    lake: LakeTables,
-    view: View,
-    clock: Clock,
-    forgetting: Forgetting,
-    patience: timedelta = timedelta(0),
+    lake: LakeTables, claimed: Callable[[UUID], LakeClaim], clock: Clock, forgetting: Forgetting
 ) -> Run:
     """Rewrite the lake, and delete its former states with every file that only they have. Holds the
-    archive's claim, so that nothing else writes; `patience`: how long to wait for it. May be
-    stopped and repeated. Raises: ArchiveUnderWay, JobFailed, CredentialsRefused, LakeTooNew,
-    ViewError."""
+    archive's claim for the id of its run, so that nothing else writes. May be stopped and
+    repeated. Raises: ArchiveUnderWay, JobFailed, CredentialsRefused, LakeTooNew, ViewError."""
     run_id, began = uuid4(), clock.now()
-    async with ArchiveClaim(view, clock, run_id, patience) as claim:
+    async with claimed(run_id) as claim:
         await in_thread(lake.create)
         count = await in_thread(forgetting, lake)
         run = Run(run_id, JOB, began, clock.now(), {"entries": count})
@@ -71,11 +76,15 @@ def _forget_address(lake: LakeTables, address: str, key: bytes | None) -> int:
     found = entries.where(is_meant).groupBy(F.unix_micros("slice_start").alias("start")).count()
     counts = {instant(row["start"]): row["count"] for row in found.collect()}
     if counts:
-        lines = entries.withColumn("sender", forgotten(F.col("sender"))).withColumn(
-            "recipients", F.transform("recipients", forgotten)
-        )
-        lake.rewrite_entries(lines, counts)
+        lake.rewrite_entries(_without(entries, forgotten), counts)
+    if isinstance(lake, StoreLake):
+        lake.put_parts(_without(lake.parts(), forgotten))
     return sum(counts.values())
+
+
+def _without(lines: DataFrame, forgotten: Callable[[Column], Column]) -> DataFrame:
+    sender, recipients = forgotten(F.col("sender")), F.transform("recipients", forgotten)
+    return lines.withColumn("sender", sender).withColumn("recipients", recipients)
 
 
 def _is(kept: Column, address: str, key: bytes | None) -> Column:

@@ -52,6 +52,8 @@ _PROPERTIES = {
 class LakeTables:
     """The tables of one lake. What jobs read are the methods that return a DataFrame."""
 
+    _tables: Mapping[str, LakeTable] = LAKE_TABLES
+
     def __init__(self, session: SparkSession, catalog: str) -> None:
         self._session = session
         self._catalog = catalog
@@ -66,6 +68,10 @@ class LakeTables:
     def slice_lines(self) -> DataFrame:
         """Return the partitions as they were last read: `lake_schema.SLICES`."""
         return self._table("slices")
+
+    def placed_lines(self) -> DataFrame:
+        """Return lines whose slice starts say when the lake begins."""
+        return self.slice_lines()
 
     def gap_lines(self) -> DataFrame:
         """Return what the lake lacks: `lake_schema.GAPS`."""
@@ -128,7 +134,7 @@ class LakeTables:
         """Forget the states of the tables that are older than this, but the present one, and delete
         the files that only they have: once there are some that are a day older still, because it
         reads all metadata."""
-        for name in LAKE_TABLES:
+        for name in self._tables:
             states = self._session.table(f"{self._name(name)}.snapshots")
             oldest = F.col("committed_at") < F.lit(before - _DAY)
             if states.where(oldest).count() > 1:
@@ -156,7 +162,7 @@ class LakeTables:
         actions = self._session._jvm.org.apache.iceberg.spark
         java = self._session._jsparkSession
         now = int(datetime.now(UTC).timestamp() * 1000) + _DAY // timedelta(milliseconds=1)
-        for name in LAKE_TABLES:
+        for name in self._tables:
             table = actions.Spark3Util.loadIcebergTable(java, self._name(name))
             action = actions.actions.SparkActions.get(java)
             # The last commit's list of files has those that it replaced, too.
@@ -170,10 +176,10 @@ class LakeTables:
     def create(self) -> None:
         """Create what is missing, columns too. Idempotent. From now on, a commit fails that would
         replace what another writer has written since. Raises: LakeTooNew."""
-        for name, table in LAKE_TABLES.items():
+        for name, table in self._tables.items():
             self._session.sql(_creation(self._name(name), table))
         self.check()
-        for name, table in LAKE_TABLES.items():
+        for name, table in self._tables.items():
             has = set(self._table(name).columns)
             missing = {each: what for each, what in table.columns.items() if each not in has}
             if missing:
@@ -184,7 +190,7 @@ class LakeTables:
 
     def check(self) -> None:
         """Raises: LakeNotFound where nothing was ever archived; LakeTooNew."""
-        for name in LAKE_TABLES:
+        for name in self._tables:
             if not self._session.catalog.tableExists(self._name(name)):
                 raise LakeNotFound(f"the lake has no table {name}: nothing was archived yet")
             found = self._version(name)
@@ -211,7 +217,7 @@ class LakeTables:
 
     def _overwrite(self, name: str, lines: DataFrame, where: Column) -> None:
         """Replace the lines of whole files: `where` is in step with how the table is cut."""
-        writer = lines.select(*LAKE_TABLES[name].columns).writeTo(self._name(name))
+        writer = lines.select(*self._tables[name].columns).writeTo(self._name(name))
         writer = writer.option("isolation-level", "serializable")
         if (state := self._states.get(name)) is not None:
             writer = writer.option("validate-from-snapshot-id", str(state))
@@ -229,18 +235,25 @@ def open_lake(
 ) -> LakeTables:
     """Open the lake below a folder, the URI of any file system that Hadoop knows. `settings`:
     Hadoop's for it. Raises: LakeNotFound unless `create`; LakeTooNew."""
+    name_lake(session, folder, settings or {}, catalog)
+    lake = LakeTables(session, catalog)
+    lake.create() if create else lake.check()
+    return lake
+
+
+def name_lake(
+    session: SparkSession, folder: str, settings: Mapping[str, str], catalog: str = CATALOG
+) -> None:
+    """Let a catalog of Spark's be the lake below a folder."""
     own = {
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": "hadoop",
         ".warehouse": folder,
         ".cache-enabled": "false",  # a table is read as it is now
-        **{f".hadoop.{name}": value for name, value in (settings or {}).items()},
+        **{f".hadoop.{name}": value for name, value in settings.items()},
     }
     for name, value in own.items():
         session.conf.set(f"spark.sql.catalog.{catalog}{name}", value)
-    lake = LakeTables(session, catalog)
-    lake.create() if create else lake.check()
-    return lake
 
 
 def _creation(name: str, table: LakeTable) -> str:

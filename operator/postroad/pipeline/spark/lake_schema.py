@@ -112,3 +112,20 @@ LAKE_TABLES: Mapping[str, LakeTable] = {
     "gaps": GAPS,
     "runs": RUNS,
 }
+
+PARTS = LakeTable(
+    {
+        "mail_id": ("string", "id of the mail; empty: about a segment"),
+        "entry_number": ("int", "which envelope of the mail it is about"),
+        "kind": ("string", "what it is: envelope, outcomes, finish, segment"),
+        "salt": ("string", "names the segment that has it"),
+        "since_us": ("bigint", "when this segment was begun, in microseconds since 1970"),
+        "sender": ("string", "reverse-path of an envelope, as in `entries`"),
+        "recipients": ("array<string>", "recipients of an envelope, as in `entries`"),
+        "rest": ("string", "JSON: all else of it"),
+    },
+    unbounded=("sender", "recipients.element"),
+)
+
+STORE_TABLES: Mapping[str, LakeTable] = {**LAKE_TABLES, "parts": PARTS}
+"""Those of the lake of an embedded queue."""

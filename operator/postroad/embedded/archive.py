@@ -1,0 +1,201 @@
+"""Keeps segments that a store needs no longer, until the pipeline has read them. FORMAT.md 11.
+
+A store is archived while it has the directory `archive/`, which the pipeline makes. Nothing that
+waits depends on it: a segment that cannot be moved there is removed, as it is without the
+directory. All calls block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import PurePath
+from typing import NamedTuple
+
+from postroad.domain.instants import duration_us
+from postroad.embedded.frames import Frame, checksum, stray_frames
+from postroad.embedded.layout import KEYS, Lane, Layout, lane_name, lane_of
+from postroad.embedded.options import MIB
+from postroad.embedded.segments import HEADER_BLOCK, Header, read_header
+from postroad.errors import StoreDamaged, StoreFailed, StoreFull
+from postroad.ports.files import Files
+from postroad.telemetry import metrics
+from postroad.telemetry.logs import logger
+
+log = logger("embedded")
+
+MOST_BYTES = 1024 * MIB
+LONGEST = timedelta(days=7)
+"""What is kept for the pipeline at most; the oldest go first."""
+
+LONGEST_OPEN = timedelta(hours=1)
+"""How long a process appends to one segment of an archived store."""
+
+_DROPPED = "dropped"
+
+
+class ArchivedName(NamedTuple):
+    """The name of a segment in the archive, whose order is that of `retired_us`: when the
+    checkpoint was taken behind which the store needed it no longer. No two segments of a store have
+    the same salt, after a rebuild either."""
+
+    retired_us: int
+    created_us: int
+    lane: Lane
+    sequence: int
+    salt: bytes
+
+    def __str__(self) -> str:
+        place = f"{lane_name(self.lane)}.{self.sequence:010}"
+        return f"{self.retired_us:016}.{self.created_us:016}.{place}.{self.salt.hex()}"
+
+
+class DroppedName(NamedTuple):
+    """The name of a file without content: segments of this time were dropped unread."""
+
+    first_us: int
+    before_us: int
+
+    def __str__(self) -> str:
+        return f"{_DROPPED}.{self.first_us:016}.{self.before_us:016}"
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What an archive holds: segments, oldest first, and what of them was dropped."""
+
+    segments: Sequence[ArchivedName]
+    dropped: Sequence[DroppedName]
+
+
+def read_archive(files: Files, layout: Layout) -> Archived | None:
+    """Return what lies in the archive; None: the store is not archived."""
+    try:
+        names = files.names(layout.archive)
+    except FileNotFoundError:
+        return None
+    found = [read_name(each) for each in sorted(names)]
+    return Archived(
+        [each for each in found if isinstance(each, ArchivedName)],
+        [each for each in found if isinstance(each, DroppedName)],
+    )
+
+
+def is_archived(files: Files, layout: Layout) -> bool:
+    """Whether the store has an archive that can be listed."""
+    try:
+        files.names(layout.archive)
+    except (FileNotFoundError, StoreFailed):
+        return False
+    return True
+
+
+def read_name(name: str) -> ArchivedName | DroppedName | None:
+    """Read a name in the archive; None for any other file."""
+    parts = name.split(".")
+    try:
+        match parts:
+            case [kind, first, before] if kind == _DROPPED:
+                return DroppedName(int(first), int(before))
+            case [retired, created, lane, sequence, salt]:
+                known = lane_of(lane)
+                if known is not None:
+                    return ArchivedName(
+                        int(retired), int(created), known, int(sequence), bytes.fromhex(salt)
+                    )
+    except ValueError:
+        pass
+    return None
+
+
+def retire(files: Files, layout: Layout, segments: Sequence[tuple[Lane, int]], now_us: int) -> None:
+    """Take segments out of the log, behind the checkpoint of this moment (R4): into the archive of
+    a store that is archived. The same again, after a crash, does what is left of it. Raises:
+    StoreFailed where a segment cannot be removed."""
+    paths = [layout.segment(*each) for each in segments]
+    left = [layout.segment(lane, sequence) for lane, sequence in segments if lane != KEYS]
+    try:
+        _archive(files, layout, left, now_us)
+    except (FileNotFoundError, StoreFailed, StoreFull) as error:
+        log.error("segments could not be archived: their history is lost", error=str(error))
+        metrics.UNARCHIVED_SEGMENTS.inc(len(left))
+    for path in paths:
+        files.unlink(path)  # idempotent: of those that were moved nothing is left
+    files.sync_directory(layout.log)
+
+
+def _archive(files: Files, layout: Layout, left: list[PurePath], now_us: int) -> None:
+    """Move segments into the archive, if there is one; `left` loses each that was moved."""
+    if read_archive(files, layout) is None:
+        return
+    while left:
+        header = _header_of(files, left[-1])
+        if header is not None:
+            place = (header.lane, header.sequence, header.salt)
+            name = ArchivedName(now_us, header.created_us, *place)
+            files.rename(left[-1], layout.archive / str(name))
+        left.pop()
+    files.sync_directory(layout.archive)
+    _bound(files, layout, now_us)
+
+
+def _header_of(files: Files, path: PurePath) -> Header | None:
+    file = files.open(path)
+    try:
+        return read_header(file.pread(0, HEADER_BLOCK))
+    finally:
+        file.close()
+
+
+def _bound(files: Files, layout: Layout, now_us: int) -> None:
+    """Drop the oldest segments beyond the bounds. What was dropped is durable before it is."""
+    archived = read_archive(files, layout)
+    assert archived is not None
+    too_many = _beyond(files, layout, archived.segments, now_us)
+    if not too_many:
+        return
+    log.warning("the pipeline did not read archived segments in time", count=len(too_many))
+    metrics.UNARCHIVED_SEGMENTS.inc(len(too_many))
+    before = archived.dropped
+    now = DroppedName(
+        min(each[0] for each in (*before, *((one.created_us, 0) for one in too_many))),
+        max(each[1] for each in (*before, *((0, one.retired_us) for one in too_many))),
+    )
+    if now not in before:
+        files.open(layout.archive / str(now), create=True).close()
+        files.sync_directory(layout.archive)
+    for each in (*too_many, *(each for each in before if each != now)):
+        files.unlink(layout.archive / str(each))
+
+
+def _beyond(
+    files: Files, layout: Layout, segments: Sequence[ArchivedName], now_us: int
+) -> list[ArchivedName]:
+    """Return those segments, of all by age, that are too old, or for which there is no room."""
+    found, room = list[ArchivedName](), MOST_BYTES
+    for each in reversed(segments):
+        room -= _size_of(files, layout.archive / str(each))
+        if room < 0 or now_us - each.retired_us > duration_us(LONGEST):
+            found.append(each)
+    return found
+
+
+def _size_of(files: Files, path: PurePath) -> int:
+    try:
+        file = files.open(path)
+    except FileNotFoundError:
+        return 0  # the pipeline has read it
+    try:
+        return file.size()
+    finally:
+        file.close()
+
+
+def records_of(data: bytes) -> tuple[Header, Iterator[Frame]]:
+    """Return the header of an archived segment, and every valid frame. Raises: StoreDamaged for
+    what is no segment."""
+    header = read_header(data[:HEADER_BLOCK])
+    if header is None:
+        raise StoreDamaged("an archived segment has no valid header")
+    return header, stray_frames(data, checksum(header.encode()), header.first)

@@ -1,0 +1,259 @@
+"""The archive of a queue in a directory: what its store let go becomes lines of the lake, once,
+wherever a run is killed; and the jobs over the lake answer from them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from pyspark.sql import SparkSession
+
+from crash.world import Inline
+from pipeline.conftest import RunJob
+from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness
+from postroad.domain.attempts import AttemptOutcomes
+from postroad.domain.instants import instant
+from postroad.domain.mail import Mail, Outcome, OutcomeKind
+from postroad.domain.selection import Selector
+from postroad.domain.slices import slice_of
+from postroad.embedded.archive import Archived, read_archive
+from postroad.embedded.engine import Engine
+from postroad.embedded.layout import Layout
+from postroad.embedded.opening import describe, open_store
+from postroad.embedded.options import StoreOptions
+from postroad.embedded.owner import OwnedQueue
+from postroad.pipeline.addresses import kept_address
+from postroad.pipeline.planning import Gap
+from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.store_archiving import archive_segments
+from postroad.pipeline.spark.store_lake import StoreLake, open_store_lake
+from postroad.settings.pipeline import AddressKind
+
+pytestmark = [
+    pytest.mark.needs("java", "mvn"),
+    pytest.mark.timeout(600),
+    # PySpark leaves the socket of a result to the garbage collection.
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+OPTIONS = StoreOptions(steps=(MINUTE,))
+FOUND: dict[OutcomeKind, Outcome] = {
+    OutcomeKind.DELIVERED: Outcome(OutcomeKind.DELIVERED, "250 ok", "mx.example.net"),
+    OutcomeKind.DEFERRED: Outcome(OutcomeKind.DEFERRED, "450 later", "mx.example.net"),
+}
+
+
+class Store:
+    """A store on the disk, with a clock that the test moves."""
+
+    def __init__(self, root: Path, clock: ManualClock) -> None:
+        self.root, self.clock, self.files = root, clock, DiskFiles()
+
+    async def open(self) -> None:
+        self.root.mkdir(exist_ok=True)
+        self.layout, options = describe(self.files, self.root, OPTIONS, create=True)
+        (self.root / "archive").mkdir(exist_ok=True)
+        randomness = SeededRandomness(7)
+        engine = Engine(
+            *(self.files, self.layout, options, self.clock, randomness, Inline(), Inline())
+        )
+        self.queue = OwnedQueue("store", engine, await open_store(engine))
+        await self.queue.maintenance.recovering
+        self.consumer = self.queue.consumer(10)
+
+    async def enqueue(self, name: str) -> None:
+        mail = Mail("a@example.org", (f"{name}@example.net",), b"x" * 10, name=name)
+        await self.queue.enqueue(mail)
+
+    async def attempt(self, kind: OutcomeKind) -> None:
+        item = await self.consumer.next()
+        outcomes = AttemptOutcomes.of(dict.fromkeys(item.mail.recipients, FOUND[kind]), 0.5)
+        if kind is OutcomeKind.DELIVERED:
+            await item.done(outcomes)
+        else:
+            await item.retry(MINUTE, outcomes=outcomes)
+
+    async def let_go(self) -> Archived:
+        await self.clock.advance(2 * HOUR)
+        for _ in range(2):
+            await self.queue.maintenance.checkpoint()
+        return self.archived()
+
+    def archived(self) -> Archived:
+        found = read_archive(self.files, Layout(self.root, self.root / "mail"))
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> Any:
+    found = Store(tmp_path / "store", ManualClock())
+    await found.open()
+    yield found
+    await found.queue.close()
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> StoreLake:
+    return open_store_lake(spark.newSession(), tmp_path / "lake", create=True)
+
+
+def run(lake: StoreLake, store: Store, found: Archived | None = None) -> Run:
+    kept = kept_address(AddressKind.HASHED, b"k" * 16)
+    folder, now = store.root / "archive", found or store.archived()
+    return archive_segments(lake, folder, now, kept, store.clock, uuid4())
+
+
+def states(lake: StoreLake) -> Counter[str]:
+    return Counter(row["state"] for row in lake.entries().select("state").collect())
+
+
+async def first_mails(store: Store) -> None:
+    for number in range(3):
+        await store.enqueue(f"passes{number}")
+        await store.attempt(OutcomeKind.DELIVERED)
+    await store.enqueue("retried")
+    await store.clock.advance(SECOND)
+    await store.attempt(OutcomeKind.DEFERRED)
+    await store.enqueue("held")
+    await store.clock.advance(SECOND)
+    await store.queue.hold(Selector(name="held"))
+
+
+async def last_mails(store: Store) -> None:
+    await store.attempt(OutcomeKind.DELIVERED)
+    await store.queue.remove(Selector(name="held"))
+
+
+async def test_mails_become_lines_as_the_store_lets_them_go(lake: StoreLake, store: Store) -> None:
+    begun = store.clock.now()
+    await first_mails(store)
+    await store.let_go()
+
+    first = run(lake, store)
+
+    # The lanes of the retried and of the held mail keep what waits.
+    assert states(lake) == {"delivered": 3, "waiting": 2}
+    assert store.archived().segments == []
+    assert first.counts["unreadable"] == 0
+    addresses = {row[0] for row in lake.entries().select("sender").collect()}
+    assert all(len(each) == 32 for each in addresses)
+    await last_mails(store)
+    await store.let_go()
+
+    run(lake, store)
+
+    assert states(lake) == {"delivered": 4, "replaced": 2, "removed": 1}
+    assert lake.parts().where("kind != 'segment'").count() == 0
+    assert lake.gaps() == ()
+    assert list(lake.slices(begun - HOUR)) != []
+    again = run(lake, store)
+    assert again.counts == {"entries": 0, "unreadable": 0, "segments": 0, "gaps": 0}
+    assert lake.parts().count() == 0
+
+
+STEPS = ("put_lines", "put_slices", "put_parts", "put_run")
+
+
+@pytest.mark.parametrize("step", STEPS)
+async def test_a_run_that_is_killed_behind_a_commit_is_repeated_to_the_same_table(
+    lake: StoreLake,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    step: str,
+) -> None:
+    await first_mails(store)
+    found = await store.let_go()
+    run(lake, store, found)
+    await last_mails(store)
+    found = await store.let_go()
+
+    class Killed(Exception):
+        pass
+
+    honest: Callable[..., None] = getattr(StoreLake, step)
+
+    def killed(self: StoreLake, *arguments: Any) -> None:
+        honest(self, *arguments)
+        raise Killed
+
+    monkeypatch.setattr(StoreLake, step, killed)
+    with pytest.raises(Killed):
+        run(lake, store, found)
+    monkeypatch.undo()
+    assert store.archived() == found, "nothing is deleted that the lake may not have"
+
+    run(lake, store)
+
+    assert states(lake) == {"delivered": 4, "replaced": 2, "removed": 1}
+    assert lake.parts().where("kind != 'segment'").count() == 0
+    assert store.archived().segments == []
+
+
+async def test_what_was_dropped_is_a_gap(lake: StoreLake, store: Store) -> None:
+    await first_mails(store)
+    found = await store.let_go()
+    (oldest, *_) = found.segments
+    (store.root / "archive" / str(oldest)).unlink()
+    dropped = f"dropped.{oldest.created_us:016}.{oldest.retired_us:016}"
+    (store.root / "archive" / dropped).touch()
+    (store.root / "archive" / "notes.txt").touch()
+
+    run(lake, store)
+
+    first = slice_of(instant(oldest.created_us), HOUR)
+    assert lake.gaps() == (Gap(first, instant(oldest.retired_us)),)
+    assert [each.name for each in (store.root / "archive").iterdir()] == ["notes.txt"]
+
+
+async def test_a_file_that_is_no_segment_is_counted_and_goes(lake: StoreLake, store: Store) -> None:
+    await first_mails(store)
+    found = await store.let_go()
+    (store.root / "archive" / str(found.segments[0])).write_bytes(b"no segment")
+
+    counted = run(lake, store)
+
+    assert counted.counts["unreadable"] == 1
+    assert store.archived().segments == []
+
+
+async def test_jobs_over_the_lake_of_a_directory(
+    run_job: RunJob, store: Store, tmp_path: Path
+) -> None:
+    await first_mails(store)
+    await store.clock.advance(2 * MINUTE)
+    await last_mails(store)
+    await store.let_go()
+    options = ("--queue", f"embedded://{store.root}", "--lake", str(tmp_path / "lake"), "--json")
+    stretch = ("--from", "2026-01-01T00:00:00Z")
+
+    async def answered(*arguments: str) -> list[dict[str, Any]]:
+        result = await run_job(*arguments, *options)
+        assert result.exit_code == 0, result.output
+        return [json.loads(line) for line in result.stdout.splitlines()]
+
+    (archived,) = await answered("archive")
+    assert archived["entries"] == 7
+    _, line = await answered("traffic", "--by", "nothing", *stretch)
+    assert (line["accepted"], line["delivered"], line["removed"]) == (5, 4, 1)
+    _, line = await answered("destinations", *stretch)
+    assert (line["site"], line["recovered"], line["deferred_mails"]) == ("mx.example.net", 1, 1)
+    _, *lines = await answered("trace", "retried@example.net")
+    assert [each["state"] for each in lines] == ["replaced", "delivered"]
+    (forgotten,) = await answered("forget", "retried@example.net")
+    assert forgotten["entries"] == 2
+    _, *lines = await answered("trace", "retried@example.net")
+    assert lines == []
+    advised = await run_job("advise", *options)
+    assert (advised.exit_code, "nothing to set" in advised.stderr) == (2, True)
+    reported = await run_job("report", str(tmp_path / "report"), *options[:4], *stretch)
+    assert reported.exit_code == 0, reported.output
+    assert "postroad ages" in (tmp_path / "report/index.html").read_text()
