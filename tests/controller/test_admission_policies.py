@@ -167,6 +167,12 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
     assert await api.create(
         MAIL_QUEUE, mail_queue(namespace, workers={"handler": {"webhook": webhook}})
     )
+    rule = {"name": "r", "primary": [{"host": "sink"}]}
+    delivery = {"routing": {"rules": [rule, {"name": "s", "mx": {}, "domains": ["a.example"]}]}}
+    assert await api.create(MAIL_QUEUE, mail_queue(namespace, "routed", delivery=delivery))
+    rule["secondary"] = [{"host": "elsewhere"}]
+    with pytest.raises(KubernetesRefused, match="a smart host of spec"):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, "other", delivery=delivery))
     management = queue_cluster(namespace)
     management["spec"]["rabbitmq"]["managementURL"] = "http://elsewhere:15672"
     with pytest.raises(KubernetesRefused, match="none of the allowed hosts"):

@@ -30,6 +30,7 @@ class Case:
 
 WEBHOOK = {"url": "https://app.example.org/mail", "secretRef": {"name": "webhook"}}
 LOGIN = {"secretRef": {"name": "relay-login"}}
+DKIM = {"name": "dkim", "key": "s.pem"}
 
 
 def _relay(**relay: Any) -> Spec:
@@ -38,6 +39,24 @@ def _relay(**relay: Any) -> Spec:
 
 def _handler(**handler: Any) -> Spec:
     return {"workers": {"handler": handler}}
+
+
+def _delivery(**delivery: Any) -> Spec:
+    return {"workers": {"handler": {"mx": {}}}, "delivery": delivery}
+
+
+def _rule(**rule: Any) -> Spec:
+    return _delivery(routing={"rules": [{"name": "r"} | rule]})
+
+
+def _hop(**hop: Any) -> Spec:
+    return _rule(primary=[{"host": "relay.example"} | hop])
+
+
+def _key(**key: Any) -> Spec:
+    return _delivery(
+        signing=[{"domain": "a.example", "keys": [{"selector": "s", "secretRef": DKIM} | key]}]
+    )
 
 
 def _intake(**intake: Any) -> Spec:
@@ -166,6 +185,50 @@ MAIL_QUEUES = (
     Case({"hostname": "mx.example.org."}, "hostname"),
     Case({"hostname": "mx.example.org\n"}, "hostname"),
     Case({"hostname": "[2001:db8::1]"}, "hostname"),
+    Case(_delivery(routing={})),
+    Case({"delivery": {"routing": {}}}),
+    Case(_delivery(routing={}) | _relay(), "delivery.routing goes with the handler mx"),
+    Case({"delivery": {"signing": []}} | _relay()),
+    Case(
+        _delivery(routing={"mx": {"tls": "none", "honours": ["sts"]}}), "tls: none never encrypts"
+    ),
+    Case(_delivery(routing={"mx": {"honours": ["dnssec"]}}), "honours"),
+    Case(_delivery(routing={"families": []}), "families"),
+    Case(_delivery(routing={"sts": {"folder": "policies"}}), "folder"),
+    Case(_rule(), "give either mx"),
+    Case(_rule(mx={}, primary=[{"host": "h.example"}]), "give either mx"),
+    Case(_rule(mx={}, domains=[]), "domains"),
+    Case(_rule(mx={}, name="a b"), "name"),
+    Case(_rule(mx={}, secondary=[{"host": "h.example"}]), "secondary and tertiary stand beside"),
+    Case(
+        _rule(primary=[{"host": "h.example"}], tertiary=[{"host": "g.example"}]),
+        "tertiary stands beside secondary",
+    ),
+    Case(_rule(mx={"source": {"addresses": ["192.0.2.1", "2001:db8::1"]}})),
+    Case(
+        _rule(mx={"source": {"addresses": ["192.0.2.1", "192.0.2.2"]}}),
+        "name one address of IPv4 and one of IPv6 at most",
+    ),
+    Case(_rule(mx={"source": {"addresses": ["192.0.2.1"], "ehloName": "mx"}}), "ehloName"),
+    Case(_hop(tls="required", login=LOGIN)),
+    Case(_hop(login=LOGIN | {"unverified": True})),
+    Case(_hop(login=LOGIN), "a login goes with tls required or implicit"),
+    Case(_hop(tls="required", login={}), "give either secretRef"),
+    Case(_hop(tls="required", login=LOGIN | {"folder": "/run/s"}), "give either secretRef"),
+    Case(_hop(tls="required", login={"folder": "/run/s"})),
+    Case(_hop(tls="required", login={"secretRef": {}}), "secretRef"),
+    Case(_hop(socket="/run/lmtp/socket"), "give either host or socket"),
+    Case(_rule(primary=[{"socket": "/run/lmtp/socket"}])),
+    Case(_rule(primary=[{"host": "h.example", "lookUp": "mx"}])),
+    Case(
+        _rule(primary=[{"host": "h.example", "lookUp": "mx"}, {"host": "g.example"}]),
+        "a smart host with lookUp: mx stands alone",
+    ),
+    Case(_key()),
+    Case(_key(file="s.pem"), "give either secretRef"),
+    Case(_key(secretRef={"name": "dkim"}), "key"),
+    Case(_key(secretRef=DKIM | {"key": "a/b"}), "key"),
+    Case(_key(selector="a b"), "selector"),
     Case({"deletionPolicy": "Forget"}, "deletionPolicy"),
     Case({"clusterRef": {}}, "clusterRef.name"),
     Case({"pipeline": {"traffic": {}}}, "schedule"),

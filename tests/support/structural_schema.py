@@ -56,7 +56,7 @@ def _convert(
 def _property(schema: Mapping[str, Any], definitions: Mapping[str, Any], field: Any) -> Any:
     nested = next(iter(_models(field.annotation)), None)
     result = _with(_convert(schema, definitions, nested), field.description)
-    if not field.is_required() and field.default not in (None, [], {}):
+    if not field.is_required() and field.default not in (None, [], {}, ()):
         adapter = TypeAdapter(field.rebuild_annotation())
         result["default"] = (
             {}

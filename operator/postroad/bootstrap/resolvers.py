@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from postroad.adapters.dns.caching import CachingResolver
 from postroad.adapters.dns.resolver import DnsResolver, name_servers
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.delivery_settings.routing import NameServers, RoutingSettings
+from postroad.delivery_settings.routing import NameServers, StsSettings
 from postroad.ports.resolver import Resolver
 from postroad.ports.sts import StsPolicies
-from postroad.routing.securing import PublishedSecurity
 
 
 def open_resolver(settings: NameServers) -> Resolver:
@@ -23,23 +23,20 @@ def open_resolver(settings: NameServers) -> Resolver:
 
 
 def open_sts(
-    routing: RoutingSettings, resolver: Resolver, ca_file: Path | None
-) -> StsPolicies | None:
-    """Return what finds policies of MTA-STS; None where no rule honours them. `ca_file` verifies
-    the web servers (None: the system's authorities). Needs a running event loop; connects on first
-    use.
+    sts: StsSettings, resolver: Resolver, allow: Callable[[str], bool], ca_file: Path | None
+) -> StsPolicies:
+    """Return what finds policies of MTA-STS. `allow`: whether their web servers may have an
+    address; `ca_file` verifies these (None: the system's authorities). Needs a running event loop;
+    connects on first use.
 
     Raises: InvalidSettings.
     """
-    if not any(PublishedSecurity.STS in each.honours for each in routing.ways_by_mx()):
-        return None
     from postroad.adapters.mta_sts.fetching import (
         PolicyFetcher,
     )  # aiohttp is not loaded for nothing
     from postroad.adapters.mta_sts.keeping import PolicyFolder
     from postroad.adapters.mta_sts.policies import FetchedPolicies
 
-    plan = routing.plan()
-    fetcher = PolicyFetcher(resolver, plan.may_reach, ca_file)
-    folder = None if routing.sts.folder is None else PolicyFolder(routing.sts.folder)
+    fetcher = PolicyFetcher(resolver, allow, ca_file)
+    folder = None if sts.folder is None else PolicyFolder(sts.folder)
     return FetchedPolicies(resolver, fetcher.fetch, MachineClock(), folder)

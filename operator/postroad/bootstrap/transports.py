@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from typing import TYPE_CHECKING
 
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.adapters.machine.clocks import MachineClock
@@ -14,6 +15,9 @@ from postroad.domain.webhooks import WebhookAddress
 from postroad.ports.connections import Connector
 from postroad.ports.signing import Signer
 from postroad.settings import Settings
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.delivery_file import DeliveryFile
 
 
 def open_connector(settings: Settings, way: Way, signer: Signer | None = None) -> Connector:
@@ -30,13 +34,22 @@ def open_connector(settings: Settings, way: Way, signer: Signer | None = None) -
     )
 
 
-def open_signer(settings: Settings) -> Signer | None:
-    """Return what signs mail; None where there is no file of delivery. Raises: InvalidSettings."""
+def open_delivery(settings: Settings) -> DeliveryFile | None:
+    """Return the file of delivery; None where there is none. Raises: InvalidSettings."""
     if settings.worker.delivery_file is None:
         return None
-    from postroad.bootstrap.signing import FileSigner  # cryptography is not loaded for nothing
+    from postroad.bootstrap.delivery_file import DeliveryFile  # nor cryptography for nothing
 
-    return FileSigner(settings.worker.delivery_file, MachineClock())
+    return DeliveryFile(settings.worker.delivery_file)
+
+
+def open_signer(delivery: DeliveryFile | None) -> Signer | None:
+    """Return what signs mail by a file of delivery; None where there is none."""
+    if delivery is None:
+        return None
+    from postroad.bootstrap.signing import FileSigner
+
+    return FileSigner(lambda: delivery.current.signing, MachineClock())
 
 
 def open_attempt_log(settings: Settings) -> FileAttemptLog | None:

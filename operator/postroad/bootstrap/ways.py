@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.programs import function_of, webhook_url_of
-from postroad.delivery_settings.files import read_delivery
+from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.domain.limited_mail import LimitRule
 from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.domain.webhooks import WebhookAddress
 from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings
@@ -22,11 +21,11 @@ Way = NextHop | WebhookAddress | HandlerFunction | RoutingSettings
 """Where a worker's mail goes: to one next hop or program, or by routes."""
 
 
-def way_of(settings: Settings) -> Way:
-    """Return where mail goes. Raises: InvalidSettings."""
+def way_of(settings: Settings, delivery: DeliverySettings | None = None) -> Way:
+    """Return where mail goes. `delivery`: what the file of delivery has. Raises:
+    InvalidSettings."""
     section = settings.worker
-    file = section.delivery_file
-    routing = None if file is None else read_delivery(file).routing
+    routing = None if delivery is None else delivery.routing
     ways: dict[str, Callable[[], Way]] = {}
     if section.relay_host is not None:
         ways[f"to the relay {section.relay_host}"] = lambda: _relay(section)
@@ -37,7 +36,7 @@ def way_of(settings: Settings) -> Way:
     if (function := settings.worker_function.name) is not None:
         ways[f"to the function {function}"] = lambda: function_of(settings)
     if routing is not None:
-        ways[f"by the routing of {file}"] = lambda: routing
+        ways[f"by the routing of {section.delivery_file}"] = lambda: routing
     if not ways:
         raise InvalidSettings(
             "the worker has no next hop",
@@ -138,9 +137,3 @@ def window_of(settings: Settings, way: Way) -> int:
     """Return how many mails may be in hand: with a relay or a program, one for each connection."""
     is_routed = isinstance(way, RoutingSettings)
     return settings.worker.window if is_routed else settings.worker.concurrency
-
-
-def limits_of_settings(settings: Settings) -> tuple[LimitRule, ...]:
-    """Return the limits by rate of the file of delivery. Raises: InvalidSettings."""
-    file = settings.worker.delivery_file
-    return () if file is None else tuple(each.rule() for each in read_delivery(file).limits)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from postroad.adapters.network.certificates import ServerCertificate
-from postroad.bootstrap.transports import open_signer
-from postroad.bootstrap.ways import Way, way_of
+from postroad.bootstrap.ways import Way
 from postroad.cli.intake import (
     certificate_of,
     listen_option,
@@ -29,12 +28,15 @@ from postroad.cli.worker import (
     program_options,
     relay_option,
     tls_option,
+    way_and_file,
     with_relay,
 )
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
-from postroad.ports.signing import Signer
 from postroad.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.delivery_file import DeliveryFile
 
 
 @click.command()
@@ -81,15 +83,15 @@ def mta(
     settings = with_relay(from_environment(), relay, tls, concurrency, delivery, more)
     settings = with_clients(settings, listen, relay_from)
     certificate = certificate_of(settings.intake)
-    way, signer = way_of(settings), open_signer(settings)
-    run(settings, _serve(settings, url, way, signer, certificate, receivers))
+    way, decided = way_and_file(settings)
+    run(settings, _serve(settings, url, way, decided, certificate, receivers))
 
 
 async def _serve(
     settings: Settings,
     url: str,
     way: Way,
-    signer: Signer | None,
+    delivery: DeliveryFile | None,
     certificate: ServerCertificate | None,
     receivers: int,
 ) -> None:
@@ -103,7 +105,7 @@ async def _serve(
                     halves.create_task(receive_in_children(this, settings, url, receivers))
                 else:
                     halves.create_task(receive(this, settings, certificate))
-                halves.create_task(deliver(this, settings, way, signer))
+                halves.create_task(deliver(this, settings, way, delivery))
         except ExceptionGroup as group:
             ours = group.subgroup(PostroadError) or group
             raise ours.exceptions[0] from group

@@ -96,9 +96,10 @@ def _routing_in(file: Path | None, delivery: Path | None) -> RoutingSettings:
 async def _routes(
     routing: RoutingSettings, requests: Sequence[RouteRequest]
 ) -> list[Route | NoRoute]:
-    resolver = open_resolver(routing.resolver)
-    sts = open_sts(routing, resolver, from_environment().ca_file)
-    router = RouteFinder(routing.plan(), resolver, SystemRandomness(), sts)
+    resolver, plan, sts = open_resolver(routing.resolver), routing.plan(), None
+    if routing.honours_sts:
+        sts = open_sts(routing.sts, resolver, plan.may_reach, from_environment().ca_file)
+    router = RouteFinder(plan, resolver, SystemRandomness(), sts)
     return [await router.route(each) for each in requests]
 
 

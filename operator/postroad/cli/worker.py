@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import click
@@ -21,32 +22,31 @@ from postroad.bootstrap.transports import (
     ehlo_name_of,
     open_attempt_log,
     open_connector,
+    open_delivery,
     open_signer,
 )
-from postroad.bootstrap.ways import (
-    Way,
-    limits_of_settings,
-    rules_of,
-    way_of,
-    window_of,
-)
+from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
 from postroad.cli.long_running import Process, background_maintenance, process, run
 from postroad.cli.queue_options import RELAY, queue_option
 from postroad.cli.reporting import reporting_of
+from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import SOCKET_SCHEME, NextHop, TlsMode, parse_host_port
 from postroad.domain.retries import RetryPlan
 from postroad.domain.sasl import Mechanism
 from postroad.domain.webhooks import WebhookAddress
-from postroad.ports.signing import Signer
 from postroad.settings import Settings, from_environment
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
 from postroad.worker.pacing import Pacer
-from postroad.worker.routing import FoundRoutes, RelayRoutes, RouteFinder, Routes
+from postroad.worker.routing import RelayRoutes
 from postroad.worker.site_control import SiteControl
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.delivery_file import DeliveryFile, Use
+    from postroad.cli.routes import RoutesBySettings
 
 _log = logger("worker")
 
@@ -202,14 +202,22 @@ def with_relay(
     return settings.model_copy(update=changed)
 
 
+def way_and_file(settings: Settings) -> tuple[Way, DeliveryFile | None]:
+    """Return where mail goes, and the file of delivery. Raises: InvalidSettings."""
+    delivery = open_delivery(settings)
+    return way_of(settings, None if delivery is None else delivery.current.settings), delivery
+
+
 async def _deliver(settings: Settings, url: str, create: bool) -> None:
-    way, signer = way_of(settings), open_signer(settings)
+    way, delivery = way_and_file(settings)
     async with process(settings, url, create=create) as this:
         if this is not None:
-            await deliver(this, settings, way, signer)
+            await deliver(this, settings, way, delivery)
 
 
-async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | None) -> None:
+async def deliver(
+    this: Process, settings: Settings, way: Way, delivery: DeliveryFile | None
+) -> None:
     """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
     InvalidSettings."""
     section = settings.retry
@@ -218,7 +226,7 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
     is_routed = isinstance(way, RoutingSettings)
     if is_routed and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
-    attempt_log = open_attempt_log(settings)
+    attempt_log, routes = open_attempt_log(settings), open_routes(settings, way)
     board, name = board_of(this.queue), worker_name()
     control = SiteControl(
         board,
@@ -226,8 +234,10 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
         name,
         watches_answers=is_routed and settings.worker.suspend_by_answers,
     )
-    limits, held = limits_of_settings(settings), max(10, window // 4)
-    pacer = Pacer(limits, board, MachineClock(), name, held) if limits else None
+    pacer = None
+    if delivery is not None:
+        limits, held = delivery.current.settings.limit_rules(), max(10, window // 4)
+        pacer = Pacer(limits, board, MachineClock(), name, held)
     driving = Driving(
         Deliverer(
             this.queue.name,
@@ -237,8 +247,8 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
             attempt_log,
             reporting_of(settings, this.queue, plan),
         ),
-        open_connector(settings, way, signer),
-        open_routes(settings, way),
+        open_connector(settings, way, open_signer(delivery)),
+        routes,
         rules_of(settings, way),
         randomness,
         window=window if is_routed else None,
@@ -246,9 +256,24 @@ async def deliver(this: Process, settings: Settings, way: Way, signer: Signer | 
         pacer=pacer,
     )
     consumer = Consumer(this.queue, driving, window=window)
+
+    def use(changed: DeliverySettings) -> None:
+        found = way_of(settings, changed)  # the file may not lead to another kind of way
+        is_other = False
+        if isinstance(found, RoutingSettings) and not isinstance(routes, RelayRoutes):
+            is_other = routes.replace(found)  # first, as it may raise
+        if pacer is not None:
+            is_other |= pacer.replace(changed.limit_rules())
+        if is_other:
+            driving.route_again()
+
     try:
         await control.read()  # before the first mail
-        async with background_maintenance(this), _controlled(control, pacer, driving):
+        async with (
+            background_maintenance(this),
+            _controlled(control, pacer, driving),
+            following(delivery, use),
+        ):
             await consumer.run(this.stop, this.drain_within)
     finally:
         if attempt_log is not None:
@@ -281,7 +306,7 @@ async def _controlled(
                     await pacer.close()
 
 
-def open_routes(settings: Settings, way: Way) -> Routes:
+def open_routes(settings: Settings, way: Way) -> RelayRoutes | RoutesBySettings:
     """Return what finds routes. Needs a running event loop; asks on first use.
 
     Raises: InvalidSettings, as where there is no name server.
@@ -290,8 +315,22 @@ def open_routes(settings: Settings, way: Way) -> Routes:
         return RelayRoutes(way)
     if isinstance(way, WebhookAddress | HandlerFunction):
         return RelayRoutes(NextHop(way.name, 0, TlsMode.NONE), way.name)
-    from postroad.bootstrap.resolvers import open_resolver, open_sts  # dnspython, not for nothing
+    from postroad.cli.routes import RoutesBySettings  # dnspython is not loaded for nothing
 
-    resolver = open_resolver(way.resolver)
-    sts = open_sts(way, resolver, settings.ca_file)
-    return FoundRoutes(RouteFinder(way.plan(), resolver, SystemRandomness(), sts), MachineClock())
+    return RoutesBySettings(way, settings.ca_file)
+
+
+@asynccontextmanager
+async def following(delivery: DeliveryFile | None, use: Use) -> AsyncIterator[None]:
+    """Follow the changes of a file of delivery meanwhile; SIGHUP asks for a look at once."""
+    if delivery is None:
+        yield
+        return
+    asked, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    task = asyncio.create_task(delivery.follow(use, asked), name="follow delivery")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -235,9 +235,14 @@ def _deployment(
 
 def declared_hash(queue: Queue, context: PodContext) -> str:
     """Return a hash of what users declare of the pods of a queue. Defaults are left out, so that
-    fields which a newer operator brings change nothing."""
+    fields which a newer operator brings change nothing; of `delivery` all that pods read again."""
+    spec = queue.spec.model_dump(
+        mode="json", exclude_defaults=True, exclude={"pipeline", "delivery"}
+    )
+    if queue.spec.delivery is not None and (delivery := DeliveryFiles.of(queue)) is not None:
+        spec["delivery"] = delivery.secrets
     specs = (
-        queue.spec.model_dump(mode="json", exclude_defaults=True, exclude={"pipeline"}),
+        spec,
         context.cluster.model_dump(
             mode="json", exclude_defaults=True, include={"rabbitmq", "cassandra", "s3"}
         ),

@@ -164,7 +164,7 @@ async def check_address_key(api: Reads, namespace: str, reference: LocalReferenc
 
 async def _read_certificate(api: Reads, namespace: str, name: str) -> str:
     """Return a certificate with its key, in PEM form."""
-    found = await _read(api, namespace, LocalReference(name=name), CERTIFICATE_KEYS)
+    found = await read_values(api, namespace, name, CERTIFICATE_KEYS)
     pem = "".join(f"{found[each]}\n" for each in CERTIFICATE_KEYS)
     # OpenSSL reads the key from a file only; a memfd keeps it off the disk.
     with os.fdopen(os.memfd_create("tls"), "w") as file:
@@ -179,6 +179,11 @@ async def _read_certificate(api: Reads, namespace: str, name: str) -> str:
                 "running pods keep the certificate they have",
             ) from error
     return pem
+
+
+async def read_values(api: Reads, namespace: str, name: str, keys: Sequence[str]) -> dict[str, str]:
+    """Return what a Secret has under these keys. Raises: CredentialsMissing."""
+    return await _read(api, namespace, LocalReference(name=name), keys)
 
 
 async def _read(

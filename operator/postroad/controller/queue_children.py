@@ -40,6 +40,8 @@ from postroad.controller.credentials import (
     read_authorities,
     read_credentials,
 )
+from postroad.controller.delivery_files import DeliveryFiles
+from postroad.controller.delivery_secrets import check_delivery_secrets
 from postroad.controller.drift import hash_of, is_current, repair_of
 from postroad.controller.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pipeline_runs import refused, report_pipeline
@@ -164,6 +166,8 @@ class QueueChildren:
         present = found.get(place)
         if component == WORKER and workers:
             context = await self._with_next_hop(context, queue, workers)
+            if (delivery := DeliveryFiles.of(queue)) is not None:
+                await check_delivery_secrets(self._reads, queue.name.namespace, delivery.settings)
             queue = queue.with_workers(
                 granted_workers(
                     workers.replicas,

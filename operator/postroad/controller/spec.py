@@ -17,7 +17,6 @@ from postroad.controller.pipeline_spec import Pipeline
 from postroad.controller.program_handlers import FunctionSpec, WebhookSpec
 from postroad.controller.server_tls import AuthoritiesReference
 from postroad.controller.spec_parts import (
-    NAME_PATTERN,
     Anything,
     Duration,
     Host,
@@ -32,6 +31,8 @@ from postroad.controller.spec_parts import (
     SocketPath,
     at_least,
 )
+from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.networks import Networks
@@ -52,9 +53,9 @@ class ClusterReference(Model):
     name: Name
     """Name of the QueueCluster."""
 
-    namespace: Annotated[str, Field(min_length=1, max_length=63, pattern=NAME_PATTERN)] | None = (
-        None
-    )
+    namespace: (
+        Annotated[str, Field(min_length=1, max_length=63, pattern=OBJECT_NAME_PATTERN)] | None
+    ) = None
     """Namespace of the QueueCluster, when it is another one than the MailQueue's. The QueueCluster
     must allow it (spec.allowedNamespaces), and the Secrets it names must exist under the same names
     in the MailQueue's namespace."""
@@ -255,8 +256,9 @@ class Handler(Model):
     """Hand every mail to one SMTP or LMTP server."""
 
     mx: ByRoutes | None = None
-    """Deliver to the servers that the MX records of each recipient's domain name. Set `hostname`,
-    since many servers refuse a client without a name. Port 25 must be open towards the Internet."""
+    """Deliver to the servers that the MX records of each recipient's domain name, or as the rules
+    of spec.delivery.routing have it. Set `hostname`, since many servers refuse a client without a
+    name. Port 25 must be open towards the Internet."""
 
     webhook: WebhookSpec | None = None
     """Post every mail to a webhook."""
@@ -388,6 +390,11 @@ class MailQueueSpec(Model):
     intake: Intake | None = None
     """The intake, which accepts mail by SMTP. Absent: none."""
 
+    delivery: DeliverySettings | None = None
+    """What is decided about the delivery by workers: where mail goes, how connections are secured,
+    which keys sign. Workers follow a change within about two minutes, and no pod restarts, unless
+    another Secret is named. Absent: mail goes as the handler has it, and is not signed."""
+
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")] | None = None
     """The image of workers and intake, which stays when the operator is upgraded. Absent: the one
     that the operator names, at the pace of the QueueCluster's `upgrades`."""
@@ -406,3 +413,17 @@ class MailQueueSpec(Model):
     paused: bool = False
     """true: the operator changes nothing of this queue until it is false again. Running workers go
     on; the operator still updates the sizes in the status."""
+
+    @model_validator(mode="after")
+    def _routes_are_followed(self) -> MailQueueSpec:
+        if (
+            self.delivery is not None
+            and self.delivery.routing is not None
+            and self.workers is not None
+            and self.workers.handler.mx is None
+        ):
+            raise ValueError(
+                "delivery.routing goes with the handler mx: write workers.handler: {mx: {}}; a rule"
+                " can name a relay as primary"
+            )
+        return self

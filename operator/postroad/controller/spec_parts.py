@@ -17,13 +17,12 @@ from pydantic import (
 )
 from pydantic.alias_generators import to_camel
 
-from postroad.domain.durations import format_duration, parse_duration
+from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
+from postroad.domain.durations import DURATION_PATTERN, format_duration, parse_duration
 from postroad.domain.mail import MAILBOX_PATTERN
 from postroad.domain.next_hops import HOSTNAME_PATTERN, LONGEST_SOCKET
 from postroad.settings.values import parsed
 
-DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"
-NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
 """A host name (A-labels), an IPv4 or an IPv6 address."""
 
@@ -74,7 +73,7 @@ Duration = Annotated[
         {"type": "string", "minLength": 2, "maxLength": 16, "pattern": DURATION_PATTERN}
     ),
 ]
-Name = Annotated[str, Field(min_length=1, max_length=253, pattern=NAME_PATTERN)]
+Name = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
 NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_PATTERN)]
 Hostname = Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)]

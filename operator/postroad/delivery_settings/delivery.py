@@ -11,21 +11,27 @@ from postroad.delivery_settings.limits import LimitSettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
+from postroad.domain.limited_mail import LimitRule
 
 
 class DeliverySettings(DeliverySection):
-    """All that a file of delivery holds."""
+    """What is decided about delivery: `spec.delivery` of a MailQueue, or a file of delivery."""
 
     routing: RoutingSettings | None = None
-    """Where mail goes, in place of a relay; `routing: {}`: to the servers that the MX records of
-    each domain name. None: this file decides nothing about it."""
+    """Where mail goes, in place of a relay; `{}`: to the servers that the MX records of each domain
+    name. In a MailQueue it goes with the handler mx. Absent: nothing is decided about it."""
 
-    signing: tuple[DomainSigning, ...] = ()
-    """Mail of other domains is not signed."""
+    signing: Annotated[tuple[DomainSigning, ...], Field(max_length=1000)] = ()
+    """DKIM signatures (RFC 6376), by the domain of the field `From`. Mail of other domains is not
+    signed."""
 
     limits: Annotated[tuple[LimitSettings, ...], Field(max_length=100)] = ()
     """How much mail goes in a minute, by all workers of the queue together. A mail is under each
     limit that matches it."""
+
+    def limit_rules(self) -> tuple[LimitRule, ...]:
+        """Return the limits as workers use them."""
+        return tuple(each.rule() for each in self.limits)
 
     @model_validator(mode="after")
     def _has_each_limit_once(self) -> DeliverySettings:

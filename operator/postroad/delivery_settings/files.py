@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
+from postroad.delivery_settings.secret_references import secrets_of, with_files
 from postroad.errors import InvalidSettings
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -49,10 +50,12 @@ def read_delivery(file: Path) -> DeliverySettings:
     return _read_as(DeliverySettings, file)
 
 
-def written(settings: DeliverySettings) -> str:
-    """Return the text of a file of delivery. Defaults are left out, so that a release which lacks a
-    newer field reads the file of a newer one that does not use it."""
+def written(settings: DeliverySettings, folder_of: Callable[[str], str]) -> str:
+    """Return the text of a file of delivery, with files in place of Secrets; `folder_of` a Secret
+    by its name. Defaults are left out, so that a release which lacks a newer field reads the file
+    of a newer one that does not use it."""
     document = settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    document = with_files(document, folder_of)
     text: str = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
     return text
 
@@ -60,15 +63,21 @@ def written(settings: DeliverySettings) -> str:
 def _read_as(model: type[_Model], file: Path) -> _Model:
     document = _read(file)
     try:
-        return model.model_validate({} if document is None else document)
+        found = model.model_validate({} if document is None else document, extra="forbid")
     except ValidationError as error:
-        found = error.errors(include_url=False)
+        errors = error.errors(include_url=False)
         problems = [
             f"{_path(each['loc'])}{_advice(model, each)}"
-            for each in found
-            if not _follows(each, found)
+            for each in errors
+            if not _follows(each, errors)
         ]
         raise InvalidSettings(f"{file}: {'; '.join(problems)}") from None
+    if places := [path for path, _ in secrets_of(found)]:
+        raise InvalidSettings(
+            f"{file}: {', '.join(places)}: a Secret is named in a MailQueue alone: write the folder"
+            " of a login, or the file of a key"
+        )
+    return found
 
 
 def _read(file: Path) -> object:

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pydantic.alias_generators import to_camel
 
 from postroad.delivery_settings.patterns import AbsolutePath, AddressText, Port, ServerName
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.domain.next_hops import (
     HOSTNAME_PATTERN,
@@ -36,17 +37,30 @@ class HostLookUp(StrEnum):
 class HostLogin(DeliverySection):
     """The login at a smart host."""
 
-    folder: AbsolutePath
-    """Has the files `username` and `password`, which are read again for each connection."""
+    secret_ref: SecretReference | None = None
+    """Secret with `username` and `password`. Connections that open later use a renewed one once the
+    kubelet has written it into the pod, within about a minute."""
+
+    folder: AbsolutePath | None = None
+    """Folder with the files `username` and `password`, which are read again for each connection: in
+    place of secretRef, in a volume that workers.template mounts."""
 
     mechanism: Mechanism | None = None
-    """None: SCRAM-SHA-256, PLAIN or LOGIN, the first that the smart host offers."""
+    """How to log in. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the smart host offers.
+    XOAUTH2: the password is an access token."""
 
     unverified: bool = False
     """Log in also in clear, and where the certificate of the smart host is not verified."""
 
+    @model_validator(mode="after")
+    def _has_one_place(self) -> HostLogin:
+        if (self.secret_ref is None) == (self.folder is None):
+            raise ValueError("give either secretRef (in a MailQueue) or folder")
+        return self
+
     def value(self) -> HopLogin:
-        """Return the value that connections use."""
+        """Return the value that connections use; of a login in files alone."""
+        assert self.folder is not None
         return HopLogin(self.folder, self.mechanism, self.unverified)
 
 
@@ -54,10 +68,12 @@ class SourceSettings(DeliverySection):
     """From where connections come."""
 
     addresses: Annotated[tuple[AddressText, ...], Field(min_length=1, max_length=2)]
-    """Addresses of this machine, one of a family at most."""
+    """Addresses of the machine or pod, one of a family at most. Servers with addresses of another
+    family alone are not reached."""
 
     ehlo_name: Annotated[str, Field(max_length=253, pattern=HOSTNAME_PATTERN)] | None = None
-    """None: POSTROAD_HOSTNAME."""
+    """The name in EHLO, which leads to these addresses. Absent: that of the queue or the process
+    (`hostname`, POSTROAD_HOSTNAME)."""
 
     @model_validator(mode="after")
     def _has_one_of_a_family(self) -> SourceSettings:
@@ -74,26 +90,33 @@ class Hop(DeliverySection):
     """A smart host."""
 
     host: ServerName | None = None
-    """Its full name, or its address."""
+    """Its full name, or its address. No search domain is appended: relay.mail.svc.cluster.local."""
 
     socket: AbsolutePath | None = None
-    """The Unix socket of an LMTP server on this machine, in place of a host."""
+    """Path of the Unix socket of an LMTP server on the same machine, in place of a host."""
 
     port: Port | None = None
-    """None: 25, or 465 where TLS is implicit."""
+    """Port of the host. Absent: 25, or 465 where TLS is implicit."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
+    """none: never encrypt. opportunistic: encrypt where it can be, verify nothing. encrypted:
+    transmit only over TLS, verify nothing. required: transmit only over TLS with a certificate that
+    verifies. implicit: the same, with TLS from the first octet on (RFC 8314)."""
 
     oldest_tls: OldestTls = OldestTls.TLS_1_2
+    """The oldest version of TLS."""
 
     protocol: Protocol = Protocol.SMTP
+    """What the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""
 
     login: HostLogin | None = None
+    """The login (AUTH). It goes with tls required or implicit. Absent: none."""
 
     source: SourceSettings | None = None
+    """From where connections come. Absent: as the system chooses."""
 
     look_up: HostLookUp = HostLookUp.ADDRESSES
-    """`mx`: the host is a domain, whose MX records name the servers."""
+    """addresses: the host is a server. mx: it is a domain, whose MX records name the servers."""
 
     @model_validator(mode="after")
     def _is_one_server(self) -> Hop:
@@ -101,7 +124,9 @@ class Hop(DeliverySection):
             raise ValueError("give either host or socket, the path of a Unix socket")
         if self.socket is None:
             return self
-        if more := self.model_fields_set - {"socket"}:
+        # Compared with defaults, because an API server fills these in.
+        others = {name: each for name, each in type(self).model_fields.items() if name != "socket"}
+        if more := [n for n, each in others.items() if getattr(self, n) != each.default]:
             names = ", ".join(sorted(map(to_camel, more)))
             raise ValueError(
                 f"socket stands alone, for a server that takes LMTP: leave out {names}"
@@ -120,7 +145,7 @@ class Hop(DeliverySection):
 
     @model_validator(mode="after")
     def _login_is_safe(self) -> Hop:
-        if self.login is not None and not self.login.value().fits(self.tls):
+        if self.login and not (self.login.unverified or self.tls.is_verified):
             raise ValueError(
                 "a login goes with tls required or implicit: else it could be read on its way"
                 " (unverified: true permits it)"
@@ -143,15 +168,19 @@ class ByMx(DeliverySection):
     """Delivery to the servers that the MX records of the recipient's domain name."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
-    """What is required in any case."""
+    """What is required in any case. none: never encrypt. opportunistic: encrypt where it can be,
+    verify nothing. encrypted: transmit only over TLS, verify nothing. required: transmit only over
+    TLS with a certificate that verifies. implicit: the same, with TLS from the first octet on."""
 
-    honours: tuple[PublishedSecurity, ...] = ()
-    """What of the domain raises it: its MTA-STS policy (`sts`), the TLSA records of its servers
-    (`dane`)."""
+    honours: Annotated[tuple[PublishedSecurity, ...], Field(max_length=2)] = ()
+    """What of the domain raises it. sts: its MTA-STS policy. dane: the TLSA records of its servers,
+    which need a name server that validates in the same pod or machine."""
 
     oldest_tls: OldestTls = OldestTls.TLS_1_2
+    """The oldest version of TLS."""
 
     source: SourceSettings | None = None
+    """From where connections come. Absent: as the system chooses."""
 
     @model_validator(mode="after")
     def _is_encrypted_at_all(self) -> ByMx:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from postroad.delivery_settings.patterns import TenantName
 from postroad.delivery_settings.sections import DeliverySection, DomainName
 from postroad.domain.limited_mail import LimitedBy, LimitRule
 
@@ -32,7 +33,7 @@ class LimitSettings(DeliverySection):
     domains: Annotated[tuple[DomainName, ...], Field(min_length=1, max_length=1000)] | None = None
     """Mail to a recipient in one of these domains. Absent: to all."""
 
-    tenants: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)] | None = None
+    tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
     """Mail of these tenants. Absent: of all."""
 
     def rule(self) -> LimitRule:

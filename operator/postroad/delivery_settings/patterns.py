@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema
 
 from postroad.delivery_settings.sections import domain_name
+from postroad.domain.durations import DURATION_PATTERN, format_duration
 from postroad.domain.internationalized import ascii_address
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import parse_host_port
@@ -15,6 +16,10 @@ from postroad.errors import InvalidInput
 from postroad.routing.answers import DNS_PORT
 from postroad.routing.exchangers import is_address
 from postroad.routing.tables import NULL_SENDER
+from postroad.settings.values import Duration
+
+OBJECT_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+"""Names of objects in Kubernetes. Source: RFC 1123 2.1."""
 
 
 def _domain_pattern(text: str) -> str:
@@ -83,11 +88,23 @@ def _address(text: str) -> str:
     return text
 
 
-AddressText = Annotated[str, AfterValidator(_address)]
-AbsolutePath = Annotated[Path, AfterValidator(_absolute)]
-DomainPattern = Annotated[str, AfterValidator(_domain_pattern)]
-SenderPattern = Annotated[str, AfterValidator(_sender_pattern)]
-ServerName = Annotated[str, AfterValidator(_server_name)]
-NetworkText = Annotated[str, AfterValidator(_network)]
-NameServerAddress = Annotated[str, AfterValidator(_server_address)]
+AddressText = Annotated[str, Field(max_length=45), AfterValidator(_address)]
+AbsolutePath = Annotated[
+    Path,
+    AfterValidator(_absolute),
+    WithJsonSchema({"type": "string", "maxLength": 1024, "pattern": "^/"}),
+]
+DomainPattern = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_domain_pattern)]
+SenderPattern = Annotated[str, Field(max_length=320), AfterValidator(_sender_pattern)]
+ServerName = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_server_name)]
+NetworkText = Annotated[str, Field(max_length=49), AfterValidator(_network)]
+NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
+TenantName = Annotated[str, Field(min_length=1, max_length=255)]
 Port = Annotated[int, Field(ge=1, le=65535)]
+DurationText = Annotated[
+    Duration,
+    PlainSerializer(format_duration),
+    WithJsonSchema(
+        {"type": "string", "minLength": 2, "maxLength": 16, "pattern": DURATION_PATTERN}
+    ),
+]

@@ -6,41 +6,45 @@ Names of fields are written as in resources (`postmasterDomain`).
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypeVar
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from postroad.delivery_settings.hops import ByMx, Hop, HostLookUp
 from postroad.delivery_settings.patterns import (
     AbsolutePath,
     DomainPattern,
+    DurationText,
     NameServerAddress,
     NetworkText,
     SenderPattern,
     ServerName,
+    TenantName,
 )
 from postroad.delivery_settings.sections import DeliverySection, DomainName
 from postroad.domain.networks import Networks
-from postroad.domain.next_hops import (
-    parse_host_port,
-)
+from postroad.domain.next_hops import parse_host_port
 from postroad.routing.answers import DNS_PORT
 from postroad.routing.exchangers import is_address
 from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
-from postroad.routing.securing import MxSecurity
+from postroad.routing.securing import MxSecurity, PublishedSecurity
 from postroad.routing.tables import (
     DomainPatterns,
     RoutingTable,
     Rule,
     SenderPatterns,
 )
-from postroad.settings.values import Duration
 
-Hops = Annotated[tuple[Hop, ...], Field(min_length=1)]
+MOST_RULES = 1000
+MOST_VALUES = 10_000
+"""Of one condition: so that a MailQueue stays small enough to be stored."""
+
+_T = TypeVar("_T")
+_Values = Annotated[tuple[_T, ...], Field(min_length=1, max_length=MOST_VALUES)]
+Hops = Annotated[tuple[Hop, ...], Field(min_length=1, max_length=20)]
 
 
 class RouteRule(DeliverySection):
@@ -50,27 +54,30 @@ class RouteRule(DeliverySection):
     name: Annotated[
         str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$")
     ]
-    """Stands in explanations and logs."""
+    """Stands in explanations and logs. No two rules have the same."""
 
-    domains: Annotated[tuple[DomainPattern, ...], Field(min_length=1)] | None = None
+    domains: _Values[DomainPattern] | None = None
     """Domains of recipients: `example.org`, `*.example.org` for all below it, `*`, or an address
-    literal."""
+    literal. Absent: all."""
 
-    senders: Annotated[tuple[SenderPattern, ...], Field(min_length=1)] | None = None
-    """Reverse-paths: `a@example.org`, `@example.org`, `@*.example.org`, or `<>`."""
+    senders: _Values[SenderPattern] | None = None
+    """Reverse-paths: `a@example.org`, `@example.org`, `@*.example.org`, or `<>`. Absent: all."""
 
-    tenants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    tenants: _Values[TenantName] | None = None
+    """Tenants, by the attribute `postroad.tenant`. Absent: all."""
 
     mx: ByMx | None = None
+    """The servers that the MX records of the domain name, secured in this way; in place of smart
+    hosts."""
 
     primary: Hops | None = None
-    """Tried first, in random order."""
+    """Smart hosts that are tried first, in random order."""
 
     secondary: Hops | None = None
-    """Tried where no primary one can be."""
+    """Smart hosts that are tried where no primary one can be."""
 
     tertiary: Hops | None = None
-    """Tried where no secondary one can be."""
+    """Smart hosts that are tried where no secondary one can be."""
 
     @model_validator(mode="after")
     def _names_one_way(self) -> RouteRule:
@@ -82,23 +89,28 @@ class RouteRule(DeliverySection):
             raise ValueError("secondary and tertiary stand beside primary only")
         if self.tertiary and not self.secondary:
             raise ValueError("tertiary stands beside secondary: rename it")
-        for each in self._tiers():
+        for each in self.tiers():
             if len(each) > 1 and any(hop.look_up is HostLookUp.MX for hop in each):
                 raise ValueError("a smart host with lookUp: mx stands alone in its list")
         return self
 
-    def rule(self) -> Rule:
-        """Return the value that routing uses."""
+    def conditions(self) -> Rule:
+        """Return which mail it is about, with no next hop."""
         return Rule(
             self.name,
             None if self.domains is None else DomainPatterns.of(self.domains),
             None if self.senders is None else SenderPatterns.of(self.senders),
             None if self.tenants is None else frozenset(self.tenants),
-            tuple(tuple(hop.smart_host() for hop in tier) for tier in self._tiers()),
-            MxSecurity() if self.mx is None else self.mx.value(),
         )
 
-    def _tiers(self) -> list[tuple[Hop, ...]]:
+    def rule(self) -> Rule:
+        """Return the value that routing uses, of a rule whose logins are in files."""
+        tiers = tuple(tuple(hop.smart_host() for hop in tier) for tier in self.tiers())
+        security = MxSecurity() if self.mx is None else self.mx.value()
+        return replace(self.conditions(), tiers=tiers, security=security)
+
+    def tiers(self) -> list[tuple[Hop, ...]]:
+        """Return the smart hosts that are tried first, then the others."""
         return [tier for tier in (self.primary, self.secondary, self.tertiary) if tier]
 
 
@@ -106,21 +118,21 @@ class Own(DeliverySection):
     """What this server is known by, so that it finds itself among the servers of a domain, and mail
     does not loop. Loopback addresses always count."""
 
-    hosts: tuple[ServerName, ...] = ()
+    hosts: Annotated[tuple[ServerName, ...], Field(max_length=100)] = ()
     """Names in MX records."""
 
-    networks: tuple[NetworkText, ...] = ()
+    networks: Annotated[tuple[NetworkText, ...], Field(max_length=100)] = ()
     """Its public addresses, also those of a load balancer before it."""
 
 
 class NameServers(DeliverySection):
     """Which name servers are asked, and for how long."""
 
-    servers: tuple[NameServerAddress, ...] = ()
-    """Addresses of recursive name servers, with a port where it is not 53. None: those of
+    servers: Annotated[tuple[NameServerAddress, ...], Field(max_length=10)] = ()
+    """Addresses of recursive name servers, with a port where it is not 53. Empty: those of
     /etc/resolv.conf."""
 
-    timeout: Duration = timedelta(seconds=10)
+    timeout: DurationText = timedelta(seconds=10)
     """For one question, all servers and repetitions together."""
 
     def addresses(self) -> list[tuple[str, int]]:
@@ -136,27 +148,31 @@ class StsSettings(DeliverySection):
 
     folder: AbsolutePath | None = None
     """Where policies are kept, so that they survive a restart; it is created where it is missing.
-    None: in memory alone."""
+    Absent: in memory alone; in the pods of a MailQueue in a folder that lasts as long as the
+    pod."""
 
 
 class RoutingSettings(DeliverySection):
     """Where mail goes."""
 
-    rules: tuple[RouteRule, ...] = ()
+    rules: Annotated[tuple[RouteRule, ...], Field(max_length=MOST_RULES)] = ()
     """The first that matches decides. Where none does, the MX records of the domain."""
 
     mx: ByMx = ByMx()
     """How mail is secured that no rule is about."""
 
     sts: StsSettings = StsSettings()
+    """MTA-STS, where it is honoured."""
 
     own: Own = Own()
+    """What this server is known by, so that it finds itself among the servers of a domain, and mail
+    does not loop."""
 
-    skip: tuple[NetworkText, ...] = ()
-    """Networks that MX records lead to in vain, such as those of this cluster. Smart hosts may lie
+    skip: Annotated[tuple[NetworkText, ...], Field(max_length=1000)] = ()
+    """Networks that MX records lead to in vain, such as those of the cluster. Smart hosts may lie
     in them."""
 
-    families: Annotated[tuple[AddressFamily, ...], Field(min_length=1)] = (
+    families: Annotated[tuple[AddressFamily, ...], Field(min_length=1, max_length=2)] = (
         AddressFamily.IPV4,
         AddressFamily.IPV6,
     )
@@ -164,9 +180,10 @@ class RoutingSettings(DeliverySection):
     then in turns."""
 
     postmaster_domain: DomainName | None = None
-    """The domain of the address `postmaster` without one. None: such mail is deferred."""
+    """The domain of the address `postmaster` without one. Absent: such mail is deferred."""
 
     resolver: NameServers = NameServers()
+    """Which name servers are asked, and for how long."""
 
     @model_validator(mode="after")
     def _every_rule_is_reached(self) -> RoutingSettings:
@@ -174,24 +191,29 @@ class RoutingSettings(DeliverySection):
         twice = [name for name, count in names.items() if count > 1]
         if twice:
             raise ValueError(f"two rules have the name {twice[0]}: rename one")
-        for rule, before in self._table().hidden():
+        for rule, before in RoutingTable(tuple(each.conditions() for each in self.rules)).hidden():
             raise ValueError(
                 f"rule {rule.name} is never reached, because {before.name} before it matches all"
                 " its mail: put it before that rule, or remove it"
             )
         return self
 
-    def ways_by_mx(self) -> list[ByMx]:
-        """Return every way by MX records that mail may take."""
-        return [self.mx, *(each.mx for each in self.rules if each.mx is not None)]
+    @property
+    def honours_sts(self) -> bool:
+        """Whether any mail is secured by the MTA-STS policies of domains."""
+        ways = (self.mx, *(each.mx for each in self.rules))
+        return any(each is not None and PublishedSecurity.STS in each.honours for each in ways)
 
-    def _table(self) -> RoutingTable:
-        return RoutingTable(tuple(each.rule() for each in self.rules))
+    def logins(self) -> set[Path]:
+        """Return the folders of all logins that are in files."""
+        hops = (hop for rule in self.rules for tier in rule.tiers() for hop in tier)
+        logins = (each.login.folder for each in hops if each.login is not None)
+        return {each for each in logins if each is not None}
 
     def plan(self) -> RoutingPlan:
         """Return the value that routing uses."""
         return RoutingPlan(
-            self._table(),
+            RoutingTable(tuple(each.rule() for each in self.rules)),
             OwnNames(frozenset(self.own.hosts), Networks.of(self.own.networks)),
             Networks.of(self.skip),
             tuple(dict.fromkeys(self.families)),

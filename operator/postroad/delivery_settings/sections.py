@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from postroad.domain.internationalized import ascii_domain
@@ -19,7 +19,7 @@ def domain_name(text: str) -> str:
         raise ValueError(str(error)) from error
 
 
-DomainName = Annotated[str, AfterValidator(domain_name)]
+DomainName = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(domain_name)]
 
 
 class DeliverySection(BaseModel):
@@ -27,7 +27,7 @@ class DeliverySection(BaseModel):
 
     model_config = ConfigDict(
         frozen=True,
-        extra="forbid",
+        extra="ignore",  # as `controller.spec_parts.Model`; files are read with "forbid"
         alias_generator=to_camel,
         use_attribute_docstrings=True,
     )

@@ -7,6 +7,9 @@ from datetime import timedelta
 
 from postroad.errors import InvalidInput
 
+DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"
+"""The form in a resource."""
+
 _FORM = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 
 

@@ -38,10 +38,11 @@ class SigningKey:
     bits: int | None = None
 
     @classmethod
-    def read(cls, pem: bytes) -> SigningKey:
-        """Read a private key, RSA or Ed25519, in PEM and without a password. RSA keys are checked,
-        which takes some tens of milliseconds. Raises: InvalidInput, which quotes nothing of it."""
-        key = _loaded(pem)
+    def read(cls, pem: bytes, *, quickly: bool = False) -> SigningKey:
+        """Read a private key, RSA or Ed25519, in PEM and without a password. The numbers of an RSA
+        key are checked, which takes some tens of milliseconds, unless it is read `quickly`, and not
+        to sign. Raises: InvalidInput, which quotes nothing of it."""
+        key = _loaded(pem, quickly)
         if isinstance(key, RSAPrivateKey):
             return cls._of_rsa(key)
         if isinstance(key, Ed25519PrivateKey):
@@ -72,9 +73,9 @@ class SigningKey:
         )
 
 
-def _loaded(pem: bytes) -> object:
+def _loaded(pem: bytes, quickly: bool) -> object:
     try:
-        return load_pem_private_key(pem, None)
+        return load_pem_private_key(pem, None, unsafe_skip_rsa_key_validation=quickly)
     except TypeError:  # cryptography's word for a password that is missing
         problem = "it is encrypted: remove its password"
     except (ValueError, UnsupportedAlgorithm):

@@ -153,9 +153,14 @@ UNSIGNED = Counter(
     "Transmissions of mail that could not be signed; it was sent as it is.",
     ["reason"],  # reason: header (of several authors, malformed, too long), size
 )
-SIGNING_REFUSED = Gauge(
-    "postroad_signing_files_refused",
-    "1 while the file of delivery or a key cannot be used as it is now, and the last keys sign.",
+DELIVERY_REFUSED = Gauge(
+    "postroad_delivery_file_refused",
+    "1 while the file of delivery, or one that it names, cannot be used as it is now.",
+)
+DELIVERY_READS = Counter(
+    "postroad_delivery_file_reads_total",
+    "Changes of the file of delivery, or of one that it names, that a process read.",
+    ["result"],  # result: used, refused (what was read before stays)
 )
 DELIVERY_SECONDS = Histogram("postroad_delivery_seconds", "Time of one transmission.", ["queue"])
 RECEIVED = Counter(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 
@@ -137,8 +137,18 @@ class Driving:
         """Begin to deliver an item. Returns at once."""
         ledger = Ledger(item, self._deliverer, self._over)
         self._ledgers[ledger] = str(next(self._numbers))
+        self._take(ledger, item.mail.recipients)
+
+    def route_again(self) -> None:
+        """Find the routes of all that waits anew: they may be others now. What connections have,
+        goes as it was routed."""
+        for ledger in list(self._ledgers):
+            if dropped := self._drop_waiting(ledger):
+                self._take(ledger, dropped)
+
+    def _take(self, ledger: Ledger, to: Iterable[str]) -> None:
         try:
-            self._route(ledger)
+            self._route(ledger, to)
         except Exception:
             _log.exception("an item failed in an unforeseen way", **self._ids(ledger))
             ledger.give_up()
@@ -165,11 +175,11 @@ class Driving:
 
     # Routes
 
-    def _route(self, ledger: Ledger) -> None:
+    def _route(self, ledger: Ledger, to: Iterable[str]) -> None:
         """Submit the recipients whose routes are known; look up the others."""
         mail = ledger.item.mail
         groups: dict[str, list[str]] = {}
-        for recipient in dict.fromkeys(mail.recipients):  # a library's caller may name one twice
+        for recipient in dict.fromkeys(to):  # a library's caller may name one twice
             groups.setdefault(domain_of(recipient), []).append(recipient)
         sites: dict[Site, tuple[DeliveryRoute, list[str]]] = {}
         for domain, recipients in groups.items():

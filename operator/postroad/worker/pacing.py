@@ -64,6 +64,12 @@ class Pacer:
         self._good_until = 0.0
         self._is_away = False
 
+    def replace(self, rules: Sequence[LimitRule]) -> bool:
+        """Take jobs under other limits from now on; return whether they differ. What is held has to
+        be taken again."""
+        differs, self._rules = tuple(rules) != tuple(self._rules), rules
+        return differs
+
     def admit(self, number: int, mail: LimitedMail) -> timedelta | None:
         """Take a job under its limits. None: it is held, and `due` names it when it may go. No
         duration: it goes now, as it is under none. Else it is to come again after that."""
@@ -123,7 +129,10 @@ class Pacer:
             await self._clock.sleep(EXCHANGE_EVERY)
 
     async def exchange(self) -> None:
-        """Post what this worker has mail for, then read what others have."""
+        """Post what this worker has mail for, then read what others have. Without limits, nothing
+        is posted."""
+        if not self._rules:
+            return
         begun = self._now
         oldest = begun - WANTED_FOR.total_seconds()
         self._wanted = {name: at for name, at in self._wanted.items() if at >= oldest}

@@ -7,14 +7,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from postroad.bootstrap.ways import way_of
+from postroad.bootstrap.ways import Way
 from postroad.cli import main
-from postroad.cli.worker import with_relay
+from postroad.cli.worker import way_and_file, with_relay
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.domain.sasl import Mechanism
 from postroad.errors import InvalidSettings
-from postroad.settings import from_environment
+from postroad.settings import Settings, from_environment
+
+
+def way_of(settings: Settings) -> Way:
+    return way_and_file(settings)[0]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +16,6 @@ from postroad.controller.drift import is_current, with_hash
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.strategic_merge import merged
 from postroad.controller.workloads import workload_finding
-from postroad.delivery_settings.files import read_delivery
-from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidInput
 from postroad.intake.listening import ANY_HOST
@@ -359,26 +356,6 @@ def test_the_login_at_the_next_hop_is_a_folder_of_the_workers(
     assert data.get("POSTROAD_WORKER_RELAY_LOGIN_MECHANISM") == mechanism
     assert data.get("POSTROAD_WORKER_RELAY_LOGIN_UNVERIFIED") == unverified
     assert "of-the-hop" not in str(intake_of(found))
-
-
-def test_workers_that_deliver_by_mx_records_have_a_file_of_delivery(tmp_path: Path) -> None:
-    """As their program reads it."""
-    found = children(queue(workers={"handler": {"mx": {}}}, intake=NETWORKS))
-    pod = worker_pod(found)["spec"]
-    (container,) = pod["containers"]
-    environment = {each["name"]: each["value"] for each in container["env"]}
-    data = found["ConfigMap", "out-delivery"]["data"]
-
-    (volume,) = [each for each in pod["volumes"] if "configMap" in each]
-    (mount,) = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
-    assert volume["configMap"]["name"] == "out-delivery"
-    assert "subPath" not in mount, "the kubelet renews whole folders only"
-    (name,) = data
-    assert environment["POSTROAD_WORKER_DELIVERY_FILE"] == f"{mount['mountPath']}/{name}"
-    assert "WORKER_RELAY" not in str(found)
-    assert "out-delivery" not in str(found["Deployment", "out-intake"])
-    (tmp_path / name).write_text(data[name])
-    assert read_delivery(tmp_path / name).routing == RoutingSettings()
 
 
 def test_credentials_are_files_and_not_in_the_environment() -> None:

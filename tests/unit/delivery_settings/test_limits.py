@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from postroad.bootstrap.ways import limits_of_settings
-from postroad.cli.worker import with_relay
+from postroad.delivery_settings.files import read_delivery
 from postroad.domain.limited_mail import LimitedBy, LimitedMail, LimitRule, limits_of
 from postroad.errors import InvalidSettings
-from postroad.settings import from_environment
 
 
 def read(tmp_path: Path, text: str) -> tuple[LimitRule, ...]:
     file = tmp_path / "delivery.yaml"
     file.write_text(text)
-    return limits_of_settings(with_relay(from_environment({}), "h", None, None, file, {}))
+    return read_delivery(file).limit_rules()
 
 
 def test_limits_are_read(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.memory.clock import ManualClock
-from postroad.bootstrap.signing import LOOK_INTERVAL, FileSigner
+from postroad.bootstrap.delivery_file import DeliveryFile
+from postroad.bootstrap.signing import FileSigner
 from postroad.domain.mail import TENANT, Envelope
 from postroad.errors import InvalidSettings
 from support.mounted_secret import MountedSecret
@@ -20,7 +20,6 @@ MAIL = b"From: a@one.example\r\nSubject: x\r\n\r\nbody\r\n"
 ENVELOPE = Envelope("bounces@else.example", ("b@c.example",))
 ONE = "signing: [{domain: one.example, keys: [{selector: s1, file: key.pem}]}]"
 NEXT = ONE.replace("s1", "s2")
-LATER = LOOK_INTERVAL + timedelta(seconds=1)
 
 
 def mounted(folder: Path, text: str = ONE, key: bytes | None = None) -> MountedSecret:
@@ -31,7 +30,18 @@ def files(text: str, key: bytes | None = None) -> dict[str, str]:
     return {"delivery.yaml": text, "key.pem": (key or ed25519_pem()).decode()}
 
 
-def signature(signer: FileSigner, mail: bytes = MAIL, envelope: Envelope = ENVELOPE) -> str:
+class Signer:
+    """Signs by a file of delivery."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = DeliveryFile(file)
+        self.begin = FileSigner(lambda: self._file.current.signing, ManualClock()).begin
+
+    async def look(self) -> None:
+        await self._file.look(lambda _: None)
+
+
+def signature(signer: Signer, mail: bytes = MAIL, envelope: Envelope = ENVELOPE) -> str:
     signing = signer.begin(mail.partition(b"\r\n\r\n")[0] + b"\r\n\r\n", envelope)
     if signing is None:
         return ""
@@ -47,29 +57,28 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [each.message for each in caplog.records if each.levelno == logging.ERROR]
 
 
-def test_a_rotated_key_signs_soon_without_a_restart(tmp_path: Path) -> None:
-    secret, clock = mounted(tmp_path), ManualClock()
-    signer = FileSigner(secret.folder / "delivery.yaml", clock)
+async def test_a_rotated_key_signs_soon_without_a_restart(tmp_path: Path) -> None:
+    secret = mounted(tmp_path)
+    signer = Signer(secret.folder / "delivery.yaml")
     first = signature(signer)
     assert " s=s1; " in first
 
     secret.renew(files(NEXT, rsa_pem()))
     assert signature(signer) == first
-    clock.jump(LATER)
+    await signer.look()
 
     assert " s=s2; " in signature(signer)
     assert " a=rsa-sha256;" in signature(signer)
 
 
-def test_a_key_that_changes_under_its_name_signs_soon(tmp_path: Path) -> None:
+async def test_a_key_that_changes_under_its_name_signs_soon(tmp_path: Path) -> None:
     (tmp_path / "delivery.yaml").write_text(ONE)
     (tmp_path / "key.pem").write_bytes(ed25519_pem())
-    clock = ManualClock()
-    signer = FileSigner(tmp_path / "delivery.yaml", clock)
+    signer = Signer(tmp_path / "delivery.yaml")
     before = signature(signer).rpartition("b=")[2]
 
     (tmp_path / "key.pem").write_bytes(ed25519_pem(1))
-    clock.jump(LATER)
+    await signer.look()
 
     assert signature(signer).rpartition("b=")[2] != before
 
@@ -85,24 +94,24 @@ def test_a_key_that_changes_under_its_name_signs_soon(tmp_path: Path) -> None:
     ],
     ids=["bad key", "no key", "no YAML", "unknown field", "a key instead"],
 )
-def test_files_that_cannot_be_used_leave_the_keys_before_and_raise_an_alarm(
+async def test_files_that_cannot_be_used_leave_the_keys_before_and_raise_an_alarm(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, key: bytes | None
 ) -> None:
-    secret, clock = mounted(tmp_path), ManualClock()
-    signer = FileSigner(secret.folder / "delivery.yaml", clock)
+    secret = mounted(tmp_path)
+    signer = Signer(secret.folder / "delivery.yaml")
     secret.renew(files(text, key))
 
     for _ in range(3):
-        clock.jump(LATER)
+        await signer.look()
         assert " s=s1; " in signature(signer)
 
-    assert errors(caplog) == ["keys not changed, the last ones stay"]
-    assert figure("postroad_signing_files_refused") == 1
+    assert errors(caplog) == ["delivery not changed, what was read before stays"]
+    assert figure("postroad_delivery_file_refused") == 1
     assert not any(line in caplog.text for line in ed25519_pem().decode().splitlines()[1:-1])
     secret.renew(files(NEXT))
-    clock.jump(LATER)
+    await signer.look()
     assert " s=s2; " in signature(signer)
-    assert figure("postroad_signing_files_refused") == 0
+    assert figure("postroad_delivery_file_refused") == 0
 
 
 @pytest.mark.parametrize(
@@ -119,7 +128,7 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(
     secret = mounted(tmp_path, text, key)
 
     with pytest.raises(InvalidSettings, match=problem) as caught:
-        FileSigner(secret.folder / "delivery.yaml", ManualClock())
+        Signer(secret.folder / "delivery.yaml")
 
     assert "garbage" not in str(caught.value)
 
@@ -127,7 +136,7 @@ def test_files_that_cannot_be_used_are_refused_at_the_start(
 def test_a_short_key_signs_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     secret = mounted(tmp_path, key=rsa_pem(1024))
 
-    signer = FileSigner(secret.folder / "delivery.yaml", ManualClock())
+    signer = Signer(secret.folder / "delivery.yaml")
 
     assert "a=rsa-sha256" in signature(signer)
     assert [each.message for each in caplog.records] == ["a short key signs"]
@@ -135,7 +144,7 @@ def test_a_short_key_signs_with_a_warning(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_the_authors_domain_and_the_tenant_choose_the_keys(tmp_path: Path) -> None:
     text = ONE.replace("keys:", "tenants: [acme], keys:")
-    signer = FileSigner(mounted(tmp_path, text).folder / "delivery.yaml", ManualClock())
+    signer = Signer(mounted(tmp_path, text).folder / "delivery.yaml")
     theirs = Envelope(None, ("b@c.example",), attributes={TENANT: "acme"})
     others = Envelope("a@one.example", ("b@c.example",), attributes={TENANT: "else"})
 
@@ -145,7 +154,7 @@ def test_the_authors_domain_and_the_tenant_choose_the_keys(tmp_path: Path) -> No
 
 
 def test_what_is_signed_and_what_cannot_be_is_counted(tmp_path: Path) -> None:
-    signer = FileSigner(mounted(tmp_path).folder / "delivery.yaml", ManualClock())
+    signer = Signer(mounted(tmp_path).folder / "delivery.yaml")
     signed, unsigned = "postroad_signed_mails_total", "postroad_unsigned_mails_total"
     before = figure(signed), figure(unsigned, reason="header")
 

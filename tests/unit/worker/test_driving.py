@@ -16,18 +16,38 @@ from postroad.adapters.memory.connections import Loss, MemoryConnector
 from postroad.adapters.memory.resolver import MemoryResolver
 from postroad.bootstrap.ways import rules_of
 from postroad.domain.mail import Mail, Outcome
+from postroad.domain.next_hops import NextHop
 from postroad.domain.retries import RetryPlan
 from postroad.routing.plans import RoutingPlan
-from postroad.routing.tables import RoutingTable
+from postroad.routing.routes import NoRoute
+from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.scheduling.rules import SchedulerRules
 from postroad.settings import Settings
 from postroad.worker import driving
 from postroad.worker.consumer import Consumer
-from postroad.worker.routing import FoundRoutes, RelayRoutes, RouteFinder
+from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.workers import A_HOP, a_driving
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
+
+
+class ReplacedRoutes:
+    """Routes that a test replaces."""
+
+    def __init__(self, inner: FoundRoutes) -> None:
+        self.inner = inner
+        self.gate = asyncio.Event()
+        """Cleared, it holds look-ups back."""
+        self.gate.set()
+
+    def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
+        return self.inner.known(request)
+
+    async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
+        inner = self.inner
+        await self.gate.wait()
+        return await inner.find(request)
 
 
 class Worker:
@@ -39,18 +59,28 @@ class Worker:
         self.cluster, self.process, self.queue = cluster, process, process.queue
         self.hops, self.resolver = MemoryConnector(), MemoryResolver()
         randomness = SeededRandomness(7)
-        finder = RouteFinder(RoutingPlan(RoutingTable()), self.resolver, randomness)
+        self.routes = ReplacedRoutes(self._routes(RoutingTable()))
         self.driving = a_driving(
             self.hops,
             RetryPlan(),
             process.clock,
             randomness,
-            routes=RelayRoutes(A_HOP) if has_relay else FoundRoutes(finder, process.clock),
+            routes=RelayRoutes(A_HOP) if has_relay else self.routes,
             rules=rules_of(Settings(), A_HOP) if has_relay else SchedulerRules(),
             window=window,
         )
         self.consumer = Consumer(self.queue, self.driving, window=window)
         self.stop = asyncio.Event()
+
+    def _routes(self, table: RoutingTable) -> FoundRoutes:
+        finder = RouteFinder(RoutingPlan(table), self.resolver, SeededRandomness(7))
+        return FoundRoutes(finder, self.process.clock)
+
+    def reroute(self, host: SmartHost) -> None:
+        """Let all mail go by a smart host from now on."""
+        self.resolver.add(host.next_hop.host, "192.0.2.250")
+        self.routes.inner = self._routes(RoutingTable((Rule("all", tiers=((host,),)),)))
+        self.driving.route_again()
 
     def domain(self, name: str, *hosts: str) -> None:
         """Let a domain have these hosts."""
@@ -166,6 +196,48 @@ async def test_a_relay_that_was_away_for_hours_has_its_mail_within_minutes() -> 
         worker.hops.away.clear()
         await worker.pass_time(11 * MINUTE)
 
+        assert worker.delivered == {"a@one.example": 1}
+
+
+async def test_what_waits_goes_by_other_routes_as_soon_as_there_are_some() -> None:
+    """What a connection has, stays there: it may have been transmitted."""
+    async with a_worker() as worker:
+        for name in ("slow.example", "dead.example", "well.example"):
+            worker.domain(name)
+        worker.hops.stuck.add("mx.slow.example")
+        worker.hops.away["mx.dead.example"] = "451 4.4.1 connection refused"
+        for number in range(100):
+            await worker.enqueue(f"s{number}@slow.example", f"d{number}@dead.example")
+        await worker.pass_time(5 * SECOND)
+        begun = sum(each.connection is not None for each in worker.driving._jobs)
+        assert worker.delivered == {}
+
+        worker.reroute(SmartHost(NextHop("other.example")))
+        await worker.pass_time(30 * SECOND)
+
+        slow = {each: count for each, count in worker.delivered.items() if each[0] == "s"}
+        dead = {each: count for each, count in worker.delivered.items() if each[0] == "d"}
+        assert (len(slow), len(dead)) == (100 - begun, 100)
+        assert set(worker.delivered.values()) == {1}
+        assert {*worker.hops.opened} == {"mx.slow.example", "mx.dead.example", "other.example"}
+        await worker.pass_time(30 * MINUTE)
+        assert (await worker.waiting()).keys() <= {
+            f"s{number}@slow.example" for number in range(100)
+        }
+
+
+async def test_a_look_up_that_is_under_way_is_asked_anew_by_other_routes() -> None:
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        worker.routes.gate.clear()
+        await worker.enqueue("a@one.example")
+        await settle()
+
+        worker.reroute(SmartHost(NextHop("other.example")))
+        worker.routes.gate.set()
+        await worker.pass_time(SECOND)
+
+        assert worker.hops.opened == ["other.example"]
         assert worker.delivered == {"a@one.example": 1}
 
 

@@ -1,0 +1,64 @@
+"""The pod of the workers of a MailQueue as the operator builds it, with its file of delivery."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from postroad.controller.children import wanted_children
+from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.controller.queue_resource import PodContext, Queue
+from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.files import read_delivery
+from support import resources
+
+NAMESPACE = "mail"
+
+
+class WorkerPod:
+    """The pod of the workers of the MailQueue `outgoing`, which has an intake too."""
+
+    def __init__(self, **spec: Any) -> None:
+        wanted = resources.mail_queue(NAMESPACE, intake=resources.intake(), **spec)
+        wanted["metadata"] |= {"uid": "u1", "generation": 1}
+        cluster = QueueClusterSpec.model_validate(resources.queue_cluster(NAMESPACE)["spec"])
+        built = wanted_children(Queue.of(wanted), PodContext(cluster, "postroad:1"))
+        self.children = {(kind.name, each["metadata"]["name"]): each for kind, each in built}
+        self.pod = self.children["Deployment", "outgoing-worker"]["spec"]["template"]["spec"]
+        (container,) = self.pod["containers"]
+        self.variables = {each["name"]: each["value"] for each in container["env"]}
+        volumes = {each["name"]: each for each in self.pod["volumes"]}
+        self.mounted = {
+            each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]
+        }
+        assert not any("subPath" in each for each in container["volumeMounts"])
+
+    @property
+    def file(self) -> Path:
+        """The path of the file of delivery."""
+        return Path(self.variables["POSTROAD_WORKER_DELIVERY_FILE"])
+
+    def text(self) -> str:
+        """Return what is in the file of delivery."""
+        config_map = self.mounted[str(self.file.parent)]["configMap"]["name"]
+        return str(self.children["ConfigMap", config_map]["data"][self.file.name])
+
+    def read(self, folder: Path) -> DeliverySettings:
+        """Return what the program reads."""
+        (folder / self.file.name).write_text(self.text())
+        return read_delivery(folder / self.file.name)
+
+    def secret_of(self, file: Path) -> str:
+        """Return the name of the Secret whose keys are in the folder of a file."""
+        volume = self.mounted[str(file.parent)]["secret"]
+        assert "items" not in volume, "a key that is added would replace the pods"
+        return str(volume["secretName"])
+
+    def folder_of(self, secret: str) -> Path:
+        """Return where the keys of a Secret are."""
+        names = {
+            each["secret"]["secretName"]: folder
+            for folder, each in self.mounted.items()
+            if "secret" in each
+        }
+        return Path(names[secret])

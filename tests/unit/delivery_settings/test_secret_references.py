@@ -1,0 +1,94 @@
+"""Secrets are named in a MailQueue alone; a file has the files of what they hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.files import read_delivery, written
+from postroad.delivery_settings.secret_references import secrets_of
+from postroad.errors import InvalidSettings
+
+SECRET = {"name": "s"}
+KEY = {"name": "s", "key": "k.pem"}
+
+
+def with_login(**login: Any) -> dict[str, Any]:
+    hop = {"host": "h.example", "tls": "required", "login": login}
+    rule = {"name": "a", "primary": [{"host": "g.example"}], "secondary": [hop]}
+    return {"routing": {"rules": [rule]}}
+
+
+def with_key(**key: Any) -> dict[str, Any]:
+    return {"signing": [{"domain": "a.example", "keys": [{"selector": "s", **key}]}]}
+
+
+@pytest.mark.parametrize(
+    ("document", "place"),
+    [
+        (with_login(secretRef=SECRET), "routing.rules[0].secondary[0].login.secretRef"),
+        (with_key(secretRef=KEY), "signing[0].keys[0].secretRef"),
+    ],
+)
+def test_a_file_that_names_a_secret_is_refused_with_what_to_write(
+    tmp_path: Path, document: dict[str, Any], place: str
+) -> None:
+    settings = DeliverySettings.model_validate(document)
+    file = tmp_path / "delivery.yaml"
+    file.write_text(str(document))
+
+    assert [path for path, _ in secrets_of(settings)] == [place]
+    with pytest.raises(InvalidSettings) as refusal:
+        read_delivery(file)
+    assert f"{place}: a Secret is named in a MailQueue alone: write the folder" in str(
+        refusal.value
+    )
+    file.write_text(written(settings, lambda name: f"/run/secrets/{name}"))
+    assert not list(secrets_of(read_delivery(file)))
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        (with_login(), r"give either secretRef \(in a MailQueue\) or folder"),
+        (with_login(secretRef=SECRET, folder="/run/s"), "give either secretRef"),
+        (with_key(), r"give either secretRef \(in a MailQueue\) or file"),
+        (with_key(secretRef=KEY, file="k.pem"), "give either secretRef"),
+        (with_key(secretRef=SECRET), "Field required"),
+    ],
+)
+def test_each_login_and_key_has_one_place(document: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        DeliverySettings.model_validate(document)
+
+
+def test_a_field_that_this_release_does_not_know_is_refused_in_a_file_alone(tmp_path: Path) -> None:
+    """A newer CRD beside this operator may have more fields; a file has what its author wrote."""
+    document = {"routing": {"later": 1}}
+    (tmp_path / "delivery.yaml").write_text(str(document))
+
+    assert DeliverySettings.model_validate(document).routing
+    with pytest.raises(InvalidSettings, match=r"routing\.later: there is no such field"):
+        read_delivery(tmp_path / "delivery.yaml")
+
+
+def test_defaults_are_left_out_so_that_a_release_without_the_field_reads_the_file() -> None:
+    rule = {"name": "a", "mx": {"tls": "opportunistic"}, "domains": ["a.example"]}
+    settings = DeliverySettings.model_validate({"routing": {"rules": [rule], "families": ["ipv4"]}})
+
+    text = written(settings, str)
+
+    assert text == (
+        "routing:\n"
+        "  rules:\n"
+        "  - name: a\n"
+        "    domains:\n"
+        "    - a.example\n"
+        "    mx: {}\n"
+        "  families:\n"
+        "  - ipv4\n"
+    )
