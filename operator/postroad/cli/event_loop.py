@@ -15,20 +15,28 @@ OBJECTS_BEFORE_SEARCH = 50_000
 """Net new objects before the garbage collector runs."""
 
 
-def run_long(main: Coroutine[Any, Any, None]) -> None:
-    """Run a command to its end."""
+THRESHOLDS = (OBJECTS_BEFORE_SEARCH, 10, 10)
+OF_MANY_OBJECTS = (5_000, 5, 5)
+"""For a program that has many objects, and comes to rest: what it had in hand while it read them is
+found before it has as many again."""
+
+
+def run_long(
+    main: Coroutine[Any, Any, None], thresholds: tuple[int, int, int] = THRESHOLDS
+) -> None:
+    """Run a command to its end. `thresholds`: of the garbage collector."""
     allow_all_descriptors()
-    collect_seldom()
+    collect_seldom(thresholds)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main)
 
 
-def collect_seldom() -> None:
+def collect_seldom(thresholds: tuple[int, int, int]) -> None:
     """Run the garbage collector seldom, because a mail creates thousands of objects and no cycles;
     exempt the objects of the imports."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(OBJECTS_BEFORE_SEARCH, *gc.get_threshold()[1:])
+    gc.set_threshold(*thresholds)
 
 
 def allow_all_descriptors() -> None:
