@@ -15,7 +15,6 @@ from uuid import UUID
 from postroad.distributed.engine import Engine
 from postroad.domain.entries import Entry
 from postroad.domain.slices import EntryKey
-from postroad.errors import ServerError, Undecodable
 from postroad.telemetry import metrics
 
 MOST = 4096
@@ -131,7 +130,7 @@ class LaterLooks:
             free = await view.claim(key.enqueue_id, self._owner, self._engine.timing.claim)
             mark = await view.mark(key)
             records = await view.records(withdrawn.mail_id)
-        except (ServerError, Undecodable) as error:
+        except Exception as error:  # whatever it is, the queue has to close behind it
             self._engine.log.debug("a look at a failed enqueue failed", error=type(error).__name__)
             return None
         return not free or bool(records) or (mark is not None and mark.delivered_at is not None)

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Mapping
 from datetime import timedelta
 from unittest.mock import patch
+from uuid import UUID
 
 import pytest
 
@@ -418,6 +419,26 @@ async def test_process_that_closes_while_the_view_is_away_asks_for_one_portion_o
 
     assert unwithdrawn(NOT_FOLLOWED) - before == 2 * later_looks.AT_ONCE
     assert len(producer.faults.steps) - steps == later_looks.AT_ONCE
+
+
+async def test_process_closes_though_its_last_looks_meet_an_error_that_postroad_does_not_know(
+    cluster: InMemoryCluster,
+) -> None:
+    producer = await cluster.start()
+    producer.faults.plan = unconfirmed
+    await enqueue_fails(cluster, producer, BrokerUnavailable)
+    before = unwithdrawn(NOT_FOLLOWED)
+
+    async def bug(step: Step) -> None:
+        if step.operation == "claim":
+            raise RuntimeError("a bug of the driver")
+
+    producer.faults.before = bug
+    await producer.queue.close()
+
+    assert unwithdrawn(NOT_FOLLOWED) - before == 1
+    with pytest.raises(BrokerUnavailable):
+        await producer.queue._engine.broker.publish(UUID(int=1), b"closed")
 
 
 async def test_withdrawals_that_wait_for_the_view_are_bounded(
