@@ -12,7 +12,7 @@ from postroad.domain.shapes import shape_of
 from postroad.embedded import spool_files
 from postroad.embedded.frames import checksum
 from postroad.embedded.layout import Layout
-from postroad.embedded.spool_files import CHECKED, HEADER_BYTES, SpoolFiles
+from postroad.embedded.spool_files import CHECKED, HEADER_BYTES, ContentFlags, SpoolFiles
 from postroad.errors import StoreDamaged, StoreFailed, StoreFull
 
 ROOT = PurePosixPath("/store")
@@ -152,6 +152,16 @@ def test_what_the_content_looks_like_is_in_the_header_of_its_file() -> None:
     fill(store, 0, content)
 
     assert store.read(0, MAIL_ID) == (content, shape_of((content,)))
+
+
+def test_each_property_of_a_content_has_the_bit_that_files_have() -> None:
+    assert {each.name: each.value for each in ContentFlags} == {
+        "KNOWN": 1,
+        "EIGHT_BIT_HEADER": 2,
+        "EIGHT_BIT_BODY": 4,
+        "LEADING_DOTS": 8,
+        "TERMINATED": 16,
+    }
 
 
 def test_a_file_of_the_release_before_says_nothing_of_its_content() -> None:
