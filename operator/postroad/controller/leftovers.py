@@ -10,20 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from postroad.batching import Batcher
 from postroad.controller.actions import log_action
 from postroad.controller.api import CONFIG_MAP
 from postroad.controller.conditions import timestamp
-from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
-from postroad.ports.kubernetes import Kubernetes, Object
+from postroad.errors import KubernetesConflict, KubernetesRefused
+from postroad.ports.kubernetes import Kubernetes
 
 NAME = "postroad-leftovers"
-
-MOST_TOGETHER, LONGEST_WAIT = 1000, timedelta(seconds=30)
-"""Queues that one reading is for, and how long they wait for the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +61,6 @@ class Leftovers:
     def __init__(self, api: Kubernetes, namespace: str) -> None:
         self._api = api
         self._namespace = namespace
-        self._reading: Batcher[None, str, Object | None] = Batcher(
-            self._read_for,
-            lambda: KubernetesUnavailable("the list of leftovers was not read in time"),
-            most=MOST_TOGETHER,
-            max_wait=LONGEST_WAIT,
-        )
 
     @property
     def place(self) -> str:
@@ -97,17 +87,12 @@ class Leftovers:
         """Remove the entry of a queue that is made anew. Idempotent. Raises:
         KubernetesUnavailable."""
         try:
-            found = await self._reading(None, queue)
+            found = await self._api.get(CONFIG_MAP, self._namespace, NAME)
         except KubernetesRefused:
             return  # an operator without rights in its own namespace has no list
         if found is not None and queue in (found.get("data") or {}):
             await self._patch({queue: None})
             log_action("took over what a deletion had left behind", queue=queue)
-
-    async def _read_for(self, _: None, queues: list[str]) -> list[Object | None]:
-        """Read the list once for queues that are made at the same time: each has a reading that
-        begins after its MailQueue was there, and so has the entry of an earlier one."""
-        return [await self._api.get(CONFIG_MAP, self._namespace, NAME)] * len(queues)
 
     async def take_off(self, queue: str, erased: Collection[str]) -> Collection[str]:
         """Take parts that are erased off an entry, which goes with the last one; return the parts
