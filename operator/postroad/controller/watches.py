@@ -31,6 +31,7 @@ from postroad.controller.api import (
 )
 from postroad.controller.classes import class_of_cluster
 from postroad.controller.controller import Controller
+from postroad.controller.index_toggles import replace_toggles
 from postroad.controller.watched import User, as_object, as_user, key_of
 from postroad.ports.kubernetes import Kind, Object
 
@@ -51,6 +52,7 @@ async def watch(
     Kopf takes the signals of the process; `take_signals` takes them back, because Kopf's handlers
     would end what is under way.
     """
+    replace_toggles()
     ignored = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry_of(controller, api),
