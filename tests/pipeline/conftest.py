@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+_KEPT_ALIVE = count(3_600_000)
+
+
+def own_connection() -> dict[str, str]:
+    """Return a setting with which the connector opens a connection to Cassandra of its own. One
+    that it has kept learns of a keyspace a second or more after another client has made it, and
+    until then Spark finds no such keyspace."""
+    return {"spark.cassandra.connection.keepAliveMS": str(next(_KEPT_ALIVE))}
+
+
 RunJob = Callable[..., Awaitable[Result]]
 
 
@@ -65,6 +76,8 @@ def run_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunJob:
         own = {each: os.environ[each] for each in os.environ if each.startswith("POSTROAD_")}
         monkeypatch.setattr(context, "environment", context.environment | own)
         new, sessions = spark.newSession(), spark._jvm.SparkSession
+        for name, value in own_connection().items():
+            new.conf.set(name, value)
         sessions.setDefaultSession(new._jsparkSession)  # what the connector's threads ask
         yield new
         sessions.setDefaultSession(spark._jsparkSession)

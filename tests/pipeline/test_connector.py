@@ -14,6 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import servers
+from pipeline.conftest import own_connection
 from postroad.adapters.cassandra.access import Access
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.distributed.merge_join import with_marks
@@ -74,7 +75,7 @@ def configured(spark: SparkSession, keyspace: str, tmp_path: Path) -> Iterator[S
 
 @contextmanager
 def configuration(spark: SparkSession, access: Access, folder: Path) -> Iterator[None]:
-    settings = cassandra_settings(access, KeyStores(folder))
+    settings = {**cassandra_settings(access, KeyStores(folder)), **own_connection()}
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
