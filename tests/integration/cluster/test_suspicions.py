@@ -1,19 +1,22 @@
-"""What only several nodes can show: the leaders of a delay queue die, one after the other."""
+"""What only several nodes can show: delay queues whose leaders die, publishers without a quorum."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import resource
 import time
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
-from integration.cluster.load import DRAIN_SECONDS, mail_of, variables_of
+from integration.cluster.load import DRAIN_SECONDS, mail_of, patiently, variables_of
 from integration.cluster.test_in_hand import node_of
-from postroad import open_queue
+from postroad import Mail, open_queue
 from postroad.adapters.rabbitmq.topology import delay_queue
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
@@ -123,3 +126,63 @@ async def test_mail_of_one_step_is_neither_lost_nor_doubled_while_leaders_of_its
     assert len(mails.accepted) > 100
     assert mails.lost == set()
     assert mails.twice - mails.doubtful == set()
+
+
+AWAY_SECONDS, AT_ONCE = 120, 300
+MOST_GROWTH = 128 * 2**20
+"""Of the whole process, which publishes envelopes of 10 kB: twice what may be unconfirmed."""
+
+
+def resident() -> int:
+    """Return the memory of this process, in bytes."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+@contextlib.contextmanager
+def without_a_quorum(cluster: Cluster) -> Iterator[None]:
+    """Let two of RabbitMQ's three nodes stand still: the third notices it a minute later."""
+    nodes = ("rabbitmq-2", "rabbitmq-3")
+    for each in nodes:
+        cluster.pause(each)
+    try:
+        yield
+    finally:
+        for each in nodes:
+            cluster.resume(each)
+
+
+async def test_memory_of_a_publisher_is_bounded_while_two_nodes_of_the_broker_stand_still(
+    brokers: Cluster,
+) -> None:
+    settings = from_environment(variables_of(brokers))
+    recipients = tuple(f"user{number:04}@{'x' * 35}.example" for number in range(200))
+    mail = Mail("a@example.org", recipients, b"Subject: m\r\n\r\nm\r\n")
+    failed = Counter[str]()
+    sizes: list[int] = []
+
+    async def send(queue: MailQueue, until: float) -> None:
+        while time.monotonic() < until:
+            try:
+                await queue.enqueue(mail)
+                failed["none"] += 1
+            except PostroadError as error:
+                failed[type(error).__name__] += 1
+                await asyncio.sleep(0.2)
+
+    async with open_queue(f"distributed://test.{fresh()}", create=True, settings=settings) as queue:
+        await queue.enqueue(mail)
+        before = resident()
+        with without_a_quorum(brokers):
+            until = time.monotonic() + AWAY_SECONDS
+            sending = [asyncio.create_task(send(queue, until)) for _ in range(AT_ONCE)]
+            while time.monotonic() < until:
+                await asyncio.sleep(5)
+                sizes.append(resident() - before)
+            await asyncio.gather(*sending)
+        sizes.append(resident() - before)
+        await patiently(lambda: queue.enqueue(mail))
+    print(f"enqueues by error: {dict(failed)}; MB more: {[each >> 20 for each in sizes]}")
+
+    assert sum(failed.values()) - failed["none"] > AT_ONCE
+    assert max(sizes) < MOST_GROWTH
