@@ -12,7 +12,6 @@ from postroad.delivery_settings.secret_references import (
 )
 from postroad.errors import CredentialsMissing, InvalidInput
 from postroad.logins import LOGIN
-from postroad.signing.keys import SigningKey
 
 
 async def check_delivery_secrets(api: Reads, namespace: str, settings: DeliverySettings) -> None:
@@ -34,6 +33,9 @@ async def _check(api: Reads, namespace: str, reference: SecretReference) -> None
     if not isinstance(reference, SecretKeyReference):
         await read_values(api, namespace, reference.name, LOGIN)
         return
+    # Here, because the library of keys takes 10 MB, which an operator without keys does not need.
+    from postroad.signing.keys import SigningKey
+
     found = await read_values(api, namespace, reference.name, (reference.key,))
     try:
         SigningKey.read(found[reference.key].encode(), quickly=True)
