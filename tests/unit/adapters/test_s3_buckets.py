@@ -161,11 +161,51 @@ async def test_a_new_queue_takes_no_bucket_that_a_stranger_opened_to_it(
 async def test_a_new_queue_whose_bucket_has_another_account_is_refused() -> None:
     store = PlayedStore(head=None)
     store.answers.add_client_error("create_bucket", "BucketAlreadyExists", http_status_code=409)
+    store.answers.add_response("list_buckets", {"Buckets": [{"Name": "mail-of-others"}]})
 
     with store.answers, pytest.raises(ClientError) as refused:
         await buckets.create(store, "mail", first=True)
 
     assert "taken by another account" in str(translated(refused.value))
+
+
+async def test_a_new_queue_is_refused_a_name_that_is_taken_where_the_list_is_denied() -> None:
+    store = PlayedStore(head=None)
+    store.answers.add_client_error("create_bucket", "BucketAlreadyExists", http_status_code=409)
+    store.answers.add_client_error("list_buckets", "AccessDenied", http_status_code=403)
+
+    with store.answers, pytest.raises(ClientError) as refused:
+        await buckets.create(store, "mail", first=True)
+
+    assert "taken by another account" in str(translated(refused.value))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "BucketAlreadyExists",
+        "IllegalLocationConstraintException",
+        "InvalidLocationConstraint",
+        "TooManyBuckets",
+    ],
+)
+async def test_a_new_queue_gets_its_bucket_that_is_there_however_the_store_refuses_another(
+    answer: str,
+) -> None:
+    """SeaweedFS answers BucketAlreadyExists about an account's own buckets, too: the creation of a
+    queue that was broken off behind its bucket would be refused for ever."""
+    store = PlayedStore(head=None)
+    store.answers.add_client_error("create_bucket", answer, http_status_code=409)
+    own = {"Buckets": [{"Name": "mail"}]}
+    if answer == "BucketAlreadyExists":
+        store.answers.add_response("list_buckets", own)
+    store.is_headed(200)
+    store.answers.add_response("list_buckets", own)
+    store.shows(OURS)
+
+    with store.answers:
+        assert await buckets.create(store, "mail", first=True) == ()
+    store.answers.assert_no_pending_responses()
 
 
 AGED = {"Expiration": {"Days": 9}, "Status": "Enabled"}

@@ -41,6 +41,17 @@ buckets."""
 
 FORBIDDEN = {"403", "AccessDenied", "Forbidden"}
 GONE = {"NoSuchBucket", "404", "NotFound"}
+TAKEN = "BucketAlreadyExists"
+"""Of another account, or of this one: SeaweedFS has no other answer for one's own."""
+
+UNMADE = {
+    "IllegalLocationConstraintException",
+    "InvalidLocationConstraint",
+    "TooManyBuckets",
+    *FORBIDDEN,
+    *UNSUPPORTED,
+}
+"""Refusals of one more bucket, which say nothing about one that is there."""
 
 
 async def create(
@@ -107,29 +118,30 @@ def _is_reached(client: S3Client, bucket: str) -> bool:
         try:
             _make(client, bucket)
         except ClientError as other:
-            if code_of(other) == "BucketAlreadyExists":
+            if code_of(other) == TAKEN:
                 raise other from error
         raise
 
 
-def _is_own(client: S3Client, bucket: str) -> bool:
+def _is_own(client: S3Client, bucket: str, *, if_denied: bool = True) -> bool:
     """Whether the account has the bucket, by its list of buckets: a stranger who took the name may
-    have opened the bucket to all. True where the list is denied."""
+    have opened the bucket to all. `if_denied`: the answer where the list is."""
     try:
         return bucket in [each.get("Name") for each in client.list_buckets().get("Buckets", ())]
     except ClientError as error:
         if code_of(error) not in FORBIDDEN | UNSUPPORTED:
             raise
-        return True
+        return if_denied
 
 
 def _is_made(client: S3Client, bucket: str) -> bool:
-    """Make a bucket, without the question whether it is there; return false where an account may
-    not make buckets, or has this one."""
+    """Make a bucket, without the question whether it is there; return false where the account has
+    it, or may make none."""
     try:
         return _make(client, bucket)
     except ClientError as error:
-        if code_of(error) not in FORBIDDEN | UNSUPPORTED:
+        is_taken = code_of(error) == TAKEN and not _is_own(client, bucket, if_denied=False)
+        if is_taken or code_of(error) not in UNMADE | {TAKEN}:
             raise
         return False
 
