@@ -24,6 +24,7 @@
     │   │   └── BrokerRefused, ViewRefused, BlobsRefused               (permanent)
     │   ├── NotPublished        the broker cannot have got the message (a BrokerUnavailable)
     │   ├── Unroutable          the broker has no queue behind the exchange
+    │   ├── ExchangeGone        as Unroutable, of a message that the broker may have stored
     │   ├── Undecodable         the view holds what this release cannot decode
     │   ├── BlobMissing         no object under this key
     │   ├── KubernetesError     the API server did not carry out a request
@@ -186,6 +187,13 @@ class Unroutable(BrokerError):
 
     transient = True
     hint = f"the operator declares what is missing; without one, {CREATE}"
+
+
+class ExchangeGone(BrokerError):
+    """An exchange is missing, and the message was under way with others: RabbitMQ may have it."""
+
+    transient = True
+    hint = Unroutable.hint
 
 
 class ViewError(ServerError):

@@ -87,8 +87,9 @@ class Broker(Protocol):
         again as it was, to the same step, while the broker may still confirm the first, is not
         sent: it waits for that confirm. What waits is bounded, beyond it nothing more is sent.
         Raises: NotPublished when it was certainly not sent (no connection, or too many confirms
-        have not come), BrokerUnavailable (also when the confirm does not come in time); Unroutable,
-        BrokerRefused and CredentialsRefused, by which this call left no message either.
+        have not come), BrokerUnavailable (also when the confirm does not come in time), and
+        ExchangeGone, which leave that open; Unroutable, BrokerRefused and CredentialsRefused, by
+        which this call left no message either.
         """
         ...
 

@@ -16,7 +16,13 @@ from postroad.adapters.rabbitmq import publisher, unconfirmed
 from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.publisher import Publisher, _Confirming
 from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage, Unconfirmed
-from postroad.errors import BrokerRefused, BrokerUnavailable, NotPublished, Unroutable
+from postroad.errors import (
+    BrokerRefused,
+    BrokerUnavailable,
+    ExchangeGone,
+    NotPublished,
+    Unroutable,
+)
 
 
 def message(number: int, key: str = "work", body: bytes = b"body") -> PublishedMessage:
@@ -211,7 +217,6 @@ async def test_a_confirm_that_no_publish_waits_for_is_lost_in_silence() -> None:
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
-        (Unroutable("no exchange"), Unroutable),
         (BrokerUnavailable("gone"), BrokerUnavailable),
         (BrokerRefused("no"), BrokerUnavailable),
     ],
@@ -227,6 +232,22 @@ async def test_what_a_lost_channel_did_with_a_message_is_open(
     assert states(*confirms) == [expected, expected]
     assert waiting.confirm_of(message(1)) is None
     waiting.check_room("work")
+
+
+async def test_a_missing_exchange_leaves_open_what_became_of_messages_before_the_last() -> None:
+    """RabbitMQ closes the channel at the first message for the exchange, and drops those behind it.
+    One that it stored before has no confirm yet: of another exchange, or of this one, until an
+    administrator deleted it."""
+    waiting = Unconfirmed()
+    delayed = waiting.add(1, message(1, "8.mail.out"))
+    confirms = [waiting.add(each, message(each)) for each in (2, 3, 4)]
+
+    waiting.lose(Unroutable("no exchange"))
+
+    assert states(delayed, *confirms) == [ExchangeGone, ExchangeGone, ExchangeGone, Unroutable]
+    alone = waiting.add(1, message(5))
+    waiting.lose(Unroutable("no exchange"))
+    assert states(alone) == [Unroutable]
 
 
 async def test_the_bytes_of_a_queue_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, letter
+from postroad.adapters.memory import fault_injection
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed import engine, later_looks
 from postroad.distributed.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
@@ -22,6 +23,7 @@ from postroad.errors import (
     BrokerRefused,
     BrokerUnavailable,
     CredentialsRefused,
+    ExchangeGone,
     NotPublished,
     PostroadError,
     ServerError,
@@ -259,6 +261,23 @@ async def test_enqueue_that_the_broker_refuses_fails_at_once(
     assert not cluster.blobs
     assert await cluster.recover() == []
     cluster.check_nothing_is_left()
+
+
+async def test_message_that_was_under_way_when_an_exchange_was_missing_is_left_to_a_consumer(
+    cluster: InMemoryCluster,
+) -> None:
+    """The broker may have stored it before: so nothing is withdrawn while a consumer has it."""
+    producer, worker = await cluster.start(), await cluster.start()
+    producer.faults.plan = unconfirmed
+    with patch.dict(fault_injection.UNAVAILABLE, {"broker": ExchangeGone}):
+        work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+        await cluster.pass_time(SECOND)
+        assert not work.done()
+        consumer, item = await cluster.take(worker)
+        assert await cluster.outcome(work, 2 * MINUTE)
+
+    work.result()
+    await check_delivered_once(cluster, consumer, item)
 
 
 async def test_refusal_of_a_repetition_leaves_the_first_message_to_a_consumer(

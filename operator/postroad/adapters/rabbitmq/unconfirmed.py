@@ -13,7 +13,13 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID
 
-from postroad.errors import BrokerUnavailable, NotPublished, ServerError, Unroutable
+from postroad.errors import (
+    BrokerUnavailable,
+    ExchangeGone,
+    NotPublished,
+    ServerError,
+    Unroutable,
+)
 
 MOST = 4096
 """Unconfirmed messages with one routing key: many times those in flight with a healthy queue, and a
@@ -83,10 +89,11 @@ class Unconfirmed:
 
     def lose(self, error: ServerError) -> None:
         """Fail all confirms, because the channel is lost: whether the queues have the messages is
-        unknown."""
-        unknown = _unknown(error)
+        unknown. Where an exchange is missing, they cannot have the last one: RabbitMQ closes the
+        channel at the first message for the exchange."""
         for tag in list(self._messages):
-            self._resolve(tag, unknown)
+            is_unsent = isinstance(error, Unroutable) and len(self) == 1
+            self._resolve(tag, Unroutable(str(error)) if is_unsent else _unknown(error))
 
     def _resolve(self, tag: int, error: ServerError | None) -> None:
         message = self._messages.pop(tag, None)
@@ -106,8 +113,7 @@ def _seen(confirm: asyncio.Future[None]) -> None:
 
 
 def _unknown(error: ServerError) -> ServerError:
-    """Return Unroutable for a missing exchange. After any other loss of the channel it is open
-    whether a queue has the message."""
+    """Return an error that leaves open whether a queue has the message."""
     if isinstance(error, Unroutable):
-        return Unroutable(str(error))
+        return ExchangeGone(str(error))
     return BrokerUnavailable(f"the channel was lost before the confirm: {error}")
