@@ -22,7 +22,7 @@
     │   ├── BrokerError, ViewError, BlobsError
     │   │   ├── BrokerUnavailable, ViewUnavailable, BlobsUnavailable   (transient)
     │   │   └── BrokerRefused, ViewRefused, BlobsRefused               (permanent)
-    │   ├── NotPublished        the broker cannot have got the message (a BrokerUnavailable)
+    │   ├── NotPublished        the message was not sent (a BrokerUnavailable)
     │   ├── Unroutable          the broker has no queue behind the exchange
     │   ├── ExchangeGone        as Unroutable, of a message that the broker may have stored
     │   ├── Undecodable         the view holds what this release cannot decode
@@ -175,7 +175,8 @@ class BrokerUnavailable(BrokerError):
 
 
 class NotPublished(BrokerUnavailable):
-    """RabbitMQ was not reached, so it cannot have got the message."""
+    """The message was not sent, so RabbitMQ cannot have it: there is no connection, or too many
+    messages before it have no confirm."""
 
 
 class BrokerRefused(BrokerError):

@@ -78,9 +78,9 @@ COMMANDS: dict[str, Load] = {
 """Subcommands, each imported when it is called or listed."""
 
 _REMOTE = (
-    *("browse", "show", "size", "ages", "dead-letters", "purge", "republish", "audit"),
-    *("sites", "suspend", "resume"),
-)
+    "browse", "show", "size", "ages", "dead-letters", "purge", "republish", "audit", "sites",
+    "suspend", "resume",
+)  # fmt: skip
 
 KUBECTL_COMMANDS: dict[str, Load] = {
     "plan": partial(_load, "postroad.cli.resource_configuration:plan"),

@@ -14,11 +14,11 @@ import uvloop
 OBJECTS_BEFORE_SEARCH = 50_000
 """Net new objects before the garbage collector runs."""
 
-
 THRESHOLDS = (OBJECTS_BEFORE_SEARCH, 10, 10)
-OF_MANY_OBJECTS = (5_000, 5, 5)
-"""For a program that has many objects, and comes to rest: what it had in hand while it read them is
-found before it has as many again."""
+
+MANY_KEPT = (5_000, 5, 5)
+"""Thresholds for a program that keeps many objects, and comes to rest: what it had in hand while it
+read them is found before it has as many again."""
 
 
 def run_long(

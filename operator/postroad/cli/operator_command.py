@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import click
 
-from postroad.cli.event_loop import OF_MANY_OBJECTS, run_long
+from postroad.cli.event_loop import MANY_KEPT, run_long
 from postroad.controller.workqueue import TASKS
 from postroad.errors import NotInstalled
 from postroad.telemetry import logs
@@ -126,4 +126,4 @@ def operator(
         tasks=tasks,
         ambient_credentials=ambient_credentials,
     )
-    run_long(program.serve(options, health_host, health_port), OF_MANY_OBJECTS)
+    run_long(program.serve(options, health_host, health_port), MANY_KEPT)

@@ -45,10 +45,7 @@ def pipeline() -> None:
     Java 17, and the jars that `postroad pipeline fetch` fetches once."""
 
 
-for _job in (
-    *(traffic, destinations, trace, advise, ages, audit, report),
-    *(apply, export, forget),
-):
+for _job in (traffic, destinations, trace, advise, ages, audit, report, apply, export, forget):
     pipeline.add_command(_job)
 
 

@@ -41,7 +41,7 @@ async def sites(queue: MailQueue, as_json: bool) -> None:
     As of the last 15 seconds; a worker lists a hundred sites at most, those with the most to show.
     """
     board = board_of(queue)
-    suspended = await suspensions(board)
+    suspended = await _suspensions(board)
     workers = await board.posted(Topic.WORKERS)
     order, seen, more = list(SiteState), set[str](), 0
     lines: list[tuple[str | None, SiteView]] = []
@@ -93,7 +93,7 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
     board = board_of(queue)
     await board.post(Topic.SUSPENSIONS, site, made.text(), duration)
     click.echo(f"{site} gets no mail until {rfc3339(until)}")
-    if site not in await known_sites(board):
+    if site not in await _known_sites(board):
         click.echo(
             "no worker shows a site of this name: compare it with `postroad sites`", err=True
         )
@@ -109,7 +109,7 @@ async def resume(queue: MailQueue, site: str) -> None:
     have read it, which takes five seconds.
     """
     board = board_of(queue)
-    was = site in await suspensions(board)
+    was = site in await _suspensions(board)
     await board.take_down(Topic.SUSPENSIONS, site)
     if not was:
         raise InvalidInput(f"{site} is not suspended", hint="`postroad sites` names those that are")
@@ -119,7 +119,7 @@ async def resume(queue: MailQueue, site: str) -> None:
     )
 
 
-async def known_sites(board: Board) -> set[str]:
+async def _known_sites(board: Board) -> set[str]:
     """Return the names of the sites that workers show. Raises: ServerError."""
     notes = _read_all(await board.posted(Topic.WORKERS))
     return {each.site for views, _ in notes.values() for each in views}
@@ -134,7 +134,7 @@ def _read_all(notes: Mapping[str, str]) -> dict[str, tuple[Sequence[SiteView], i
     return found
 
 
-async def suspensions(board: Board) -> Mapping[str, Suspension]:
+async def _suspensions(board: Board) -> Mapping[str, Suspension]:
     """Return the suspensions that hold now, by site. Raises: ServerError."""
     now, found = MachineClock().now(), {}
     for site, text in (await board.posted(Topic.SUSPENSIONS)).items():

@@ -4,6 +4,9 @@ Kopf keeps the first event of each object until those of all kinds are indexed, 
 toggle for each object. Its own set wakes every object that waits whenever a toggle comes or goes:
 at a thousand MailQueues with workers millions of times, for half a minute in which a leader with
 little CPU loses its Lease.
+
+The class and its module are private to Kopf, so pyproject.toml bounds its version.
+Source: Kopf 1.45, `kopf/_core/reactor/orchestration.py`, `queueing.py`.
 """
 
 from __future__ import annotations

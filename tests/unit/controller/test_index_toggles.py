@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Any, cast
 
+import pytest
 from kopf._cogs.aiokits import aiotoggles
+from kopf._core.reactor import orchestration
 
 from postroad.controller.index_toggles import IndexToggles, replace_toggles
 
@@ -52,7 +55,28 @@ async def test_a_toggle_that_comes_later_is_waited_for() -> None:
     assert indexed.is_on()
 
 
-def test_kopf_makes_such_sets() -> None:
+class _Seen(Exception):
+    """Kopf has come to where it makes the set."""
+
+
+async def test_objects_of_kopf_wait_by_such_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, unread = dict[str, object](), cast("Any", None)
+
+    def ensemble(**named: object) -> None:
+        made.update(named)
+        raise _Seen
+
+    monkeypatch.setattr(aiotoggles, "ToggleSet", aiotoggles.ToggleSet)  # put back afterwards
+    monkeypatch.setattr(orchestration, "Ensemble", ensemble)
     replace_toggles()
 
-    assert aiotoggles.ToggleSet is IndexToggles
+    with pytest.raises(_Seen):
+        await orchestration.orchestrator(
+            processor=unread,
+            settings=unread,
+            identity=unread,
+            insights=unread,
+            operator_paused=aiotoggles.ToggleSet(any),
+        )
+
+    assert isinstance(made["operator_indexed"], IndexToggles)

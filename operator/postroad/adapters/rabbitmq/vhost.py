@@ -80,7 +80,7 @@ class Vhost:
         action: Callable[[Channel, topology.Topology], Awaitable[T]],
         wanted: topology.Topology,
     ) -> T:
-        """Run an action on a channel of its own, because a refusal closes the channel."""
+        """Run an action on a channel that no other one uses meanwhile (see `KeptChannels`)."""
         return await self._channels.lend(lambda channel: action(channel, wanted))
 
     async def survey(self, management: Management) -> Survey:

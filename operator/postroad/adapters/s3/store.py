@@ -100,7 +100,7 @@ class Store:
         access_key, secret_key = access.keys
         known = timeout, access_key, secret_key
         if known not in self._clients:
-            # ObjectClients of earlier keys end with the calls that use them.
+            # Clients of earlier keys end with the calls that use them.
             self._clients = {
                 each: client
                 for each, client in list(self._clients.items())
