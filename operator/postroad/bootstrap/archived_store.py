@@ -4,6 +4,7 @@ its lake's directory."""
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,10 +17,14 @@ from postroad.embedded.archive import Archived, read_archive
 from postroad.embedded.opening import describe
 from postroad.embedded.options import StoreOptions
 from postroad.errors import ArchiveUnderWay, InvalidQueueURL
+from postroad.ports.clock import Clock
 from postroad.ports.files import Lock
 
 LOCK = "lock"
 """The file of a lake's directory that one writer locks at a time."""
+
+TRIED_AGAIN = timedelta(seconds=1)
+"""How often a run that waits for another one tries to lock."""
 
 
 def is_in_a_directory(url: str) -> bool:
@@ -57,19 +62,22 @@ def name_of(url: str) -> str:
 
 
 class LakeLock:
-    """The lock of a lake's directory, while a run writes the lake. It ends with the process. Raises
-    on entry: ArchiveUnderWay, StoreFailed."""
+    """The lock of a lake's directory, while a run writes the lake. It ends with the process.
+    `patience`: how long it waits for a run that is under way. Raises on entry: ArchiveUnderWay,
+    StoreFailed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, clock: Clock, patience: timedelta) -> None:
+        self._folder, self._clock, self._patience = folder, clock, patience
         self._lock: Lock | None = None
 
     async def __aenter__(self) -> Self:
-        files = DiskFiles()
+        files, patient_until = DiskFiles(), self._clock.elapsed() + self._patience
         files.make_directory(self._folder)
-        self._lock = files.lock(self._folder / LOCK)
-        if self._lock is None:
-            raise ArchiveUnderWay(f"another run writes the lake in {self._folder}")
+        while (lock := files.lock(self._folder / LOCK)) is None:
+            if self._clock.elapsed() >= patient_until:
+                raise ArchiveUnderWay(f"another run writes the lake in {self._folder}")
+            await self._clock.sleep(TRIED_AGAIN)
+        self._lock = lock
         return self
 
     async def __aexit__(

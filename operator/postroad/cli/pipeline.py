@@ -92,7 +92,7 @@ def archive(
     if local is None:
         run, through = asyncio.run(_archive(url, settings, master, wanted, patience))
     else:
-        run, through = asyncio.run(archive_store(url, local, settings, master)), None
+        run, through = asyncio.run(archive_store(url, local, settings, master, patience)), None
     lag = None if through is None else run.ended - through
     write_summary(settings.pipeline.summary_file, run.counts, lag=lag)
     values = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -13,17 +14,20 @@ from postroad.pipeline.runs import Run
 from postroad.settings import Settings
 
 
-async def archive_store(url: str, lake: Path, settings: Settings, master: str) -> Run:
-    """Put into a lake what the store of a URL let go since the last run. Raises: NotInstalled,
+async def archive_store(
+    url: str, lake: Path, settings: Settings, master: str, patience: timedelta
+) -> Run:
+    """Put into a lake what the store of a URL let go since the last run. `patience`: how long it
+    waits for another run. Raises: NotInstalled,
     InvalidQueueURL, QueueNotFound, StoreDamaged, ArchiveUnderWay, LakeTooNew, JobFailed."""
     kept = kept_address(settings.pipeline.addresses, address_key(settings))
     folder, _ = begin_archive(url)
-    async with LakeLock(lake), open_spark(settings, master) as session:
+    clock = MachineClock()
+    async with LakeLock(lake, clock, patience), open_spark(settings, master) as session:
         from postroad.pipeline.spark.claimed_lake import in_thread
         from postroad.pipeline.spark.store_archiving import archive_segments
         from postroad.pipeline.spark.store_lake import open_store_lake
 
         _, found = begin_archive(url)  # what came while Spark started
         tables = await in_thread(lambda: open_store_lake(session, lake, create=True))
-        clock = MachineClock()
         return await in_thread(archive_segments, tables, folder, found, kept, clock, uuid4())

@@ -18,14 +18,14 @@ class LimitSettings(DeliverySection):
     name: Annotated[
         str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$")
     ]
-    """Stands in errors of mail and on the board."""
+    """Stands in what workers let each other know. No two limits have the same."""
 
     per_minute: Annotated[int, Field(ge=1, le=1_000_000)]
     """Mails, each of which may have up to 100 recipients at a site."""
 
     per: LimitedBy = LimitedBy.RULE
-    """What each has this limit for itself: a site, a tenant or a source address; rule: all that the
-    limit matches share it."""
+    """What has the limit for itself. rule: all mail that it matches shares it. site, tenant,
+    source: each site, each tenant or each source address has one of its own."""
 
     burst: Annotated[int, Field(ge=1, le=1000)] = 1
     """Mails that may go at once after a pause."""

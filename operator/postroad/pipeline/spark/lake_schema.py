@@ -117,7 +117,7 @@ PARTS = LakeTable(
     {
         "mail_id": ("string", "id of the mail; empty: about a segment"),
         "entry_number": ("int", "which envelope of the mail it is about"),
-        "kind": ("string", "what it is: envelope, outcomes, finish, segment"),
+        "kind": ("string", "what it is: envelope, outcomes, finish, segment, unreadable"),
         "salt": ("string", "names the segment that has it"),
         "since_us": ("bigint", "when this segment was begun, in microseconds since 1970"),
         "sender": ("string", "reverse-path of an envelope, as in `entries`"),
