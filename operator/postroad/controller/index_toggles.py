@@ -5,8 +5,8 @@ toggle for each object. Its own set wakes every object that waits whenever a tog
 at a thousand MailQueues with workers millions of times, for half a minute in which a leader with
 little CPU loses its Lease.
 
-The class and its module are private to Kopf, so pyproject.toml bounds its version.
-Source: Kopf 1.45, `kopf/_core/reactor/orchestration.py`, `queueing.py`.
+The class is private to Kopf, so pyproject.toml bounds its version. Kopf makes the set in its
+`orchestrator`; `watcher` and `process_resource_event` wait by it.
 """
 
 from __future__ import annotations
