@@ -75,8 +75,8 @@ async def _enqueue(
             enqueued_at=accepted_at,
             due_at=engine.moment_after(delay),
         )
-        engine.check_open()
         taken = entry if enqueue_key is None else await enqueue_key.take(entry)
+        engine.check_open()  # behind the last wait: `close` waits for no work that begins later
     except BaseException:
         await delete_upload(engine, blob_key)
         raise

@@ -13,7 +13,7 @@ from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.domain.enqueue_keys import KEY_LIFETIME
 from postroad.domain.selection import Selector
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, QueueClosed
 from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 SOON = timedelta(minutes=3)
@@ -160,3 +160,21 @@ async def test_a_key_of_an_erased_queue_stands_for_nothing_in_the_next_of_its_na
     again = await cluster.start()
 
     assert await enqueue(cluster, again) != first
+
+
+async def test_an_enqueue_begins_nothing_behind_a_close_that_comes_while_it_takes_its_key(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    closing = await cluster.start()
+    closing.faults.before = Before("take_key", closing.queue.close)
+    work = asyncio.ensure_future(closing.queue.enqueue(letter("mail"), key="one"))
+
+    await cluster.outcome(work, SOON)
+
+    assert isinstance(work.exception(), QueueClosed)
+    assert "insert" not in [step.operation for step in closing.faults.steps]
+    assert not cluster.blobs
+    assert await enqueue(cluster, process) is not None
+    await cluster.recover()
+    assert cluster.copies("mail") == 1
+    cluster.check_nothing_is_left()
