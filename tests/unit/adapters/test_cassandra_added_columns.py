@@ -25,7 +25,7 @@ from postroad.domain.entries import Ending, EndingKind, Traits
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.slices import EntryKey
 from postroad.errors import ViewRefused
-from postroad.ports.view import Limits, TableOptions
+from postroad.ports.view import Limits, SchemaChanges, TableOptions
 from support.outcomes import kept_in
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -57,7 +57,7 @@ class Server:
             zero = {"default_time_to_live": 0, "compaction": aging, "gc_grace_seconds": 0}
             return [{"table_name": each} | zero for each in self.tables]
         if "system_schema.keyspaces" in cql:
-            return [{"keyspace_name": self.keyspace}]
+            return [{"keyspace_name": self.keyspace, "replication": {"dc2": "3"}}]
         if (column := schema.column_of(cql)) is not None:
             if column in self.racing | self.columns:
                 self.columns.add(column)
@@ -90,6 +90,10 @@ class Server:
             assert statement.cql.count("?") == len(values)
             self.sent.append((statement, values))
         return [{"[applied]": True}]
+
+
+async def create(server: Server) -> SchemaChanges:
+    return await CassandraViewStore(cast("Session", server)).create(OPTIONS)
 
 
 def marks_of(server: Server) -> CassandraMarks:
@@ -169,13 +173,13 @@ async def test_columns_that_come_later_are_found_by_a_running_process(
 
 async def test_a_schema_gets_the_columns_that_it_lacks_once() -> None:
     server = Server()
-    first = await schema.create(cast("Session", server), OPTIONS)
+    first = await create(server)
     assert server.columns == ADDED
     assert first.added == (), "the tables are new"
     server.columns.discard(("deleted_mails", "seconds"))
     assert not await schema.exists(cast("Session", server))
 
-    again = await schema.create(cast("Session", server), OPTIONS)
+    again = await create(server)
 
     assert again.added == ("deleted_mails.seconds",)
     assert await schema.exists(cast("Session", server))
@@ -184,7 +188,7 @@ async def test_a_schema_gets_the_columns_that_it_lacks_once() -> None:
 async def test_a_column_that_another_process_adds_meanwhile_is_no_error() -> None:
     server = Server(racing=set(ADDED))
 
-    await schema.create(cast("Session", server), OPTIONS)
+    await create(server)
 
     assert server.columns == ADDED
 
@@ -197,7 +201,39 @@ async def test_a_column_that_cannot_be_added_is_an_error() -> None:
             return await super().run(cql)
 
     with pytest.raises(ViewRefused):
-        await schema.create(cast("Session", Refusing()), OPTIONS)
+        await create(Refusing())
+
+
+async def test_tables_of_another_data_center_are_not_altered() -> None:
+    class Elsewhere(Server):
+        async def execute(self, *_: Any) -> list[dict[str, Any]]:
+            return [{"sequence": 1, "document": '{"data_center": "dc2"}'}]
+
+    server = Elsewhere()
+    await create(server)
+    server.columns.discard(("deleted_mails", "seconds"))
+
+    with pytest.raises(ViewRefused, match="used in the data center 'dc2'"):
+        await create(server)
+    assert server.columns != ADDED
+
+    server.local_datacenter = "dc2"
+    assert (await create(server)).added == ("deleted_mails.seconds",)
+
+
+async def test_a_table_of_others_is_refused_as_such_before_the_home_is_looked_for_in_it() -> None:
+    class Foreign(Server):
+        def _rows(self) -> list[dict[str, Any]]:
+            one = {"table_name": "configuration_events", "column_name": "id", "type": "int"}
+            return [one | {"kind": "partition_key", "position": 0}]
+
+        async def execute(self, *_: Any) -> list[dict[str, Any]]:
+            raise ViewRefused("Undefined column name sequence")
+
+    server = Foreign(tables={"configuration_events"})
+    with pytest.raises(ViewRefused, match="tables of other columns"):
+        await create(server)
+    assert server.tables == {"configuration_events"}
 
 
 COLUMN_TYPES = {
@@ -275,7 +311,7 @@ async def test_queues_of_a_keyspace_ask_for_its_columns_once() -> None:
 
 async def test_columns_that_a_process_adds_itself_are_there_at_once() -> None:
     server = Server()
-    await CassandraViewStore(cast("Session", server)).create(OPTIONS)
+    await create(server)
     server.columns -= ADDED  # as an earlier release left it
     store = CassandraViewStore(cast("Session", server))
     view = store.view("mail.out")

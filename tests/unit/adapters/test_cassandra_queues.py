@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra import history, home, mark_statements, schema, statements
+from postroad.adapters.cassandra import history, home, mark_statements, statements
 from postroad.adapters.cassandra.erasure import (
     APART_US,
     AT_ONCE,
@@ -23,13 +23,11 @@ from postroad.adapters.cassandra.erasure import (
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.session import Statement
-from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.configuration.leased import REFRESHES_PER_LEASE
 from postroad.domain.clocks import AGREEING
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.rollout import READING_LEASE, Rollout
 from postroad.errors import ConfigurationConflict, ViewRefused
-from postroad.ports.view import SchemaChanges, TableOptions
 from support.histories import transitions
 from support.scripted_session import ScriptedSession
 
@@ -161,33 +159,6 @@ async def test_the_first_process_makes_its_data_center_the_home(session: Scripte
     [(key, sequence, kind, _, document)] = session.values_of(home.APPEND)
     assert (key, sequence, kind) == ("@home", 1, "HomeChosen")
     assert json.loads(document) == {"data_center": "dc1"}
-
-
-async def test_tables_of_another_data_center_are_not_altered(
-    session: ScriptedSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[TableOptions] = []
-
-    async def create(_: object, options: TableOptions) -> SchemaChanges:
-        made.append(options)
-        return SchemaChanges()
-
-    async def has_table(_: object, table: str) -> bool:
-        return table == "configuration_events"
-
-    monkeypatch.setattr(schema, "create", create)
-    monkeypatch.setattr(schema, "has_table", has_table)
-    options = TableOptions({"class": "N", "dc1": "3"}, *[timedelta(days=14)] * 3)
-    session.answer(home.SELECT, [home_row("dc2")])
-    session.schema["SELECT replication"] = REPLICATED
-
-    with pytest.raises(ViewRefused, match="used in the data center 'dc2'"):
-        await CassandraViewStore(session).create(options)
-    assert made == []
-
-    session.answer(home.SELECT, [home_row("dc1")])
-    await CassandraViewStore(session).create(options)
-    assert made == [options]
 
 
 async def test_a_process_that_lost_the_race_goes_by_the_home_that_stands(

@@ -10,7 +10,7 @@ let one process (the operator) create.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from importlib import resources
@@ -59,14 +59,19 @@ def column_of(statement: str) -> tuple[str, str] | None:
     return (found[1], found[2]) if found else None
 
 
-async def create(session: Session, options: TableOptions) -> SchemaChanges:
-    """Create what is missing, alter options that differ; return the changes. Raises: ViewError;
+async def create(
+    session: Session, options: TableOptions, check_home: Callable[[], Awaitable[None]]
+) -> SchemaChanges:
+    """Create what is missing, alter options that differ; return the changes. `check_home` is asked
+    where tables are there that it can be read from. Raises: ViewError, also of `check_home`;
     ViewRefused, before anything is created or altered in a keyspace that has tables of these names
     with other columns."""
     await _create_keyspace(session, options)
     already, found = await _tables(session), await _columns(session)
     had = found.keys()
     refuse_others(_declared(had), found)
+    if "configuration_events" in already:
+        await check_home()
     added: list[str] = []
     for statement in statements():
         if (column := column_of(statement)) is not None:

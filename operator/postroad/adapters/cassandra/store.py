@@ -28,9 +28,7 @@ class CassandraViewStore:
         return CassandraView(self._session, queue, self._columns)
 
     async def create(self, options: TableOptions) -> SchemaChanges:
-        if await schema.has_table(self._session, "configuration_events"):
-            await self.home.check()
-        changes = await schema.create(self._session, options)
+        changes = await schema.create(self._session, options, self.home.check)
         if changes.created or changes.added:
             self._columns.look_again()
         return changes
