@@ -25,9 +25,9 @@ from postroad.controller.api import (
 )
 from postroad.controller.delivery_files import DeliveryFiles
 from postroad.controller.drift import hash_of, with_hash
+from postroad.controller.handler_spec import Handler
 from postroad.controller.pods import pod_template
 from postroad.controller.queue_resource import PodContext, Queue
-from postroad.controller.spec import Handler
 from postroad.domain.durations import format_duration
 from postroad.domain.next_hops import NextHop, Protocol
 from postroad.ports.kubernetes import Kind

@@ -14,9 +14,9 @@ from typing import Any
 from postroad.controller.api import CONFIGURATION_HASH
 from postroad.controller.delivery_files import DeliveryFiles
 from postroad.controller.drift import hash_of
+from postroad.controller.intake_spec import Intake
 from postroad.controller.queue_resource import PodContext, Queue
 from postroad.controller.server_tls import FOLDER, READ_BY_GROUP, ServerFiles, StoreTls
-from postroad.controller.spec import Intake
 from postroad.controller.strategic_merge import merged
 from postroad.logins import LOGIN, S3_LOGIN
 

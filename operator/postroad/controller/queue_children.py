@@ -43,6 +43,7 @@ from postroad.controller.credentials import (
 from postroad.controller.delivery_files import DeliveryFiles
 from postroad.controller.delivery_secrets import check_delivery_secrets
 from postroad.controller.drift import hash_of, is_current, repair_of
+from postroad.controller.intake_spec import Intake
 from postroad.controller.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pipeline_runs import refused, report_pipeline
 from postroad.controller.queue_resource import (
@@ -55,7 +56,7 @@ from postroad.controller.queue_resource import (
 from postroad.controller.queue_servers import ReconcileState
 from postroad.controller.quotas import granted_workers
 from postroad.controller.remembered_reads import Reads
-from postroad.controller.spec import Intake, Workers
+from postroad.controller.spec import Workers
 from postroad.controller.status import deployment_facts
 from postroad.controller.upgrades import Upgrades, paced
 from postroad.controller.watched import as_child, is_rolling

@@ -8,42 +8,31 @@ one) stand in `domain.configuration`.
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from postroad.controller.handler_spec import Handler
+from postroad.controller.intake_spec import Intake
 from postroad.controller.pipeline_spec import Pipeline
-from postroad.controller.program_handlers import FunctionSpec, WebhookSpec
-from postroad.controller.server_tls import AuthoritiesReference
 from postroad.controller.spec_parts import (
     Anything,
     Duration,
-    Host,
     Hostname,
-    LocalReference,
     MailboxText,
     Model,
     Name,
-    NetworkText,
-    Port,
     Replicas,
-    SocketPath,
     at_least,
 )
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
-from postroad.domain.networks import Networks
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.reports.deciding import DELAY_REPORTED_AFTER, LARGEST_RETURNED_BYTES
 from postroad.domain.reports.limits import REPORTS_PER_MINUTE
 from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
-from postroad.domain.sasl import Mechanism
-from postroad.errors import InvalidInput
 
-NEVER_IN_CLEAR = tuple(each.value for each in TlsMode if each.never_in_clear)
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
 
 
@@ -136,22 +125,6 @@ class Retry(Model):
         return self
 
 
-class RelayLogin(Model):
-    """The login at the next hop (AUTH)."""
-
-    secret_ref: LocalReference
-    """Secret with `username` and `password`, in the same namespace. Connections that open later use
-    a renewed one once the kubelet has written it into the pod, within about a minute; no pod
-    restarts."""
-
-    mechanism: Mechanism | None = None
-    """How to log in. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers.
-    XOAUTH2: the password is an access token."""
-
-    unverified: bool = False
-    """Log in also in clear, and where the next hop's certificate is not verified."""
-
-
 class Reports(Model):
     """Reports to the senders of mail that is not delivered, or whose delivery they ask about."""
 
@@ -184,96 +157,6 @@ class Reports(Model):
     are made."""
 
 
-class Relay(Model):
-    """Hands every mail to one SMTP or LMTP server."""
-
-    host: Host | None = None
-    """Host name or address of the next hop. A host without a dot is a Service in the MailQueue's
-    namespace."""
-
-    socket: SocketPath | None = None
-    """Path of the Unix socket of an LMTP server, in place of a host: one that runs in the workers'
-    pods as a further container, with a volume that both mount (workers.template)."""
-
-    protocol: Literal["smtp", "lmtp"] = "smtp"
-    """What the host takes: smtp, or lmtp (RFC 2033) of a server that delivers. A socket takes
-    lmtp."""
-
-    port: Port | None = None
-    """Port of the next hop. Absent: 25, or 465 with implicit TLS."""
-
-    tls: Literal["none", "opportunistic", "encrypted", "required", "implicit"] = "opportunistic"
-    """none: never encrypt. opportunistic: encrypt when the next hop offers STARTTLS, verify
-    nothing, and transmit in clear where TLS fails. encrypted: transmit only over TLS, verify
-    nothing. required: transmit only over TLS with a certificate that verifies, by the authorities
-    of caRef. implicit: the same, with TLS from the first octet on (RFC 8314)."""
-
-    ca_ref: AuthoritiesReference | None = None
-    """The authorities that vouch for the next hop with `tls: required` or `implicit`, in the same
-    namespace. Absent: the system's."""
-
-    login: RelayLogin | None = None
-    """The login at the next hop (AUTH). It goes with tls required or implicit. Absent: none."""
-
-    @model_validator(mode="after")
-    def _is_one_server(self) -> Relay:
-        if (self.host is None) == (self.socket is None):
-            raise ValueError("give either host or socket, the path of a Unix socket")
-        if self.socket and (self.port or self.ca_ref or self.login or self.tls in NEVER_IN_CLEAR):
-            raise ValueError("a Unix socket has no port, no TLS and no login: leave them out")
-        return self
-
-    @model_validator(mode="after")
-    def _fit_together(self) -> Relay:
-        if self.login and not (self.login.unverified or self.tls in ("required", "implicit")):
-            raise ValueError(
-                "login goes with tls required or implicit: else it could be read on its way"
-            )
-        if self.tls == "implicit" and self.port == 25:
-            raise ValueError("port 25 has no implicit TLS: name a port that has, such as 465")
-        if self.ca_ref and self.tls not in ("required", "implicit"):
-            raise ValueError("caRef goes with tls required or implicit: others verify nothing")
-        return self
-
-    @property
-    def next_hop(self) -> NextHop:
-        """The next hop, with its port."""
-        if self.host is None:
-            assert self.socket is not None
-            return NextHop.at_socket(Path(self.socket))
-        mode = TlsMode(self.tls)
-        return NextHop(self.host, self.port or mode.default_port, mode, Protocol(self.protocol))
-
-
-class ByRoutes(Model):
-    """Delivery to the servers that the MX records of each recipient's domain name."""
-
-
-class Handler(Model):
-    """What workers do with a mail: one of these."""
-
-    relay: Relay | None = None
-    """Hand every mail to one SMTP or LMTP server."""
-
-    mx: ByRoutes | None = None
-    """Deliver to the servers that the MX records of each recipient's domain name, or as the rules
-    of spec.delivery.routing have it. Set `hostname`, since many servers refuse a client without a
-    name. Port 25 must be open towards the Internet."""
-
-    webhook: WebhookSpec | None = None
-    """Post every mail to a webhook."""
-
-    function: FunctionSpec | None = None
-    """Call a function in Python for every mail."""
-
-    @model_validator(mode="after")
-    def _is_one(self) -> Handler:
-        fields = type(self).model_fields
-        if sum(getattr(self, name) is not None for name in fields) != 1:
-            raise ValueError(f"name one handler: {' or '.join(fields)}")
-        return self
-
-
 class Workers(Model):
     """The Deployment `<name>-worker`, which dequeues and delivers."""
 
@@ -289,70 +172,6 @@ class Workers(Model):
     template: Anything = Field(default={})
     """A partial PodTemplateSpec that is merged into the workers' pods: resources, node selectors,
     tolerations, labels, a further container, … The container is called `worker`."""
-
-
-class IntakeTls(Model):
-    """TLS with the clients of the intake, from version 1.2 on."""
-
-    secret_ref: LocalReference
-    """Secret with the certificate and its chain in `tls.crt` and the key in `tls.key` (type
-    kubernetes.io/tls, as cert-manager writes it). New sessions use a renewed certificate once the
-    kubelet has written it into the pod, within about a minute; no pod restarts."""
-
-    port: Port | None = None
-    """Port on which clients begin with TLS (RFC 8314: 465), beside the intake's own port, which
-    offers STARTTLS. The same number: instead of it. Absent: none."""
-
-
-class Intake(Model):
-    """The Deployment and the Service `<name>-intake`, which accept mail by SMTP."""
-
-    replicas: Replicas = 1
-    """How many intake pods run."""
-
-    port: Port = 2525
-    """Port of the Service, and port that the pods listen on."""
-
-    relay_from: Annotated[list[NetworkText], Field(min_length=1, max_length=64)] | None = None
-    """Networks whose clients may send, to any recipient: 10.244.0.0/16 or 2001:db8::/32. Required,
-    because no network is safe everywhere. It is compared with the address that a pod sees: that of
-    a node where a load balancer or a node port hides the client's, a loopback address for `kubectl
-    port-forward`."""
-
-    tls: IntakeTls | None = None
-    """TLS with the clients of the intake, from version 1.2 on. Absent: none."""
-
-    @property
-    def ports(self) -> dict[str, int]:
-        """The ports to listen on, by their names in Kubernetes."""
-        secured = None if self.tls is None else self.tls.port
-        plain = {} if secured == self.port else {"smtp": self.port}
-        return plain if secured is None else {**plain, "smtps": secured}
-
-    @property
-    def networks(self) -> Networks:
-        """`relayFrom` as networks. Not checked with the spec, because a spec from before the field
-        existed lacks it, and the operator still reconciles the rest.
-
-        Raises: InvalidInput.
-        """
-        if self.relay_from is None:
-            raise InvalidInput(
-                "spec.intake.relayFrom is missing: list the networks whose clients may send; "
-                "until then the queue's pods stay as they are"
-            )
-        try:
-            return Networks.of(self.relay_from)
-        except InvalidInput as error:
-            raise InvalidInput(f"spec.intake.relayFrom: {error}") from error
-
-    @property
-    def is_open_relay(self) -> bool:
-        """Whether every client of the Internet may send."""
-        try:
-            return self.networks.hold_the_internet
-        except InvalidInput:
-            return False
 
 
 class MailQueueSpec(Model):

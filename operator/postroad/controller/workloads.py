@@ -8,8 +8,9 @@ from typing import Any
 from postroad.controller.api import DEPLOYMENT
 from postroad.controller.children import WORKER, selector
 from postroad.controller.conditions import PODS_NOT_READY, Finding, bad, good
+from postroad.controller.intake_spec import Intake
 from postroad.controller.queue_servers import ReconcileState
-from postroad.controller.spec import Intake, Workers
+from postroad.controller.spec import Workers
 from postroad.controller.status import deployment_facts
 from postroad.errors import QuotaExceeded
 from postroad.ports.kubernetes import Object
