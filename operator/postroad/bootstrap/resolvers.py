@@ -31,9 +31,8 @@ def open_sts(
 
     Raises: InvalidSettings.
     """
-    from postroad.adapters.mta_sts.fetching import (
-        PolicyFetcher,
-    )  # aiohttp is not loaded for nothing
+    # Here, because routes without policies have no use for aiohttp.
+    from postroad.adapters.mta_sts.fetching import PolicyFetcher
     from postroad.adapters.mta_sts.keeping import PolicyFolder
     from postroad.adapters.mta_sts.policies import FetchedPolicies
 

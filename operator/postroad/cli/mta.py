@@ -10,6 +10,16 @@ import click
 
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.ways import Way
+from postroad.cli.delivering import deliver, way_and_file
+from postroad.cli.delivery_options import (
+    concurrency_option,
+    delivery_option,
+    login_options,
+    program_options,
+    relay_option,
+    tls_option,
+    with_relay,
+)
 from postroad.cli.intake import (
     certificate_of,
     listen_option,
@@ -20,17 +30,6 @@ from postroad.cli.intake import (
 from postroad.cli.long_running import process, run
 from postroad.cli.queue_options import queue_option
 from postroad.cli.receiver_processes import receive_in_children
-from postroad.cli.worker import (
-    concurrency_option,
-    deliver,
-    delivery_option,
-    login_options,
-    program_options,
-    relay_option,
-    tls_option,
-    way_and_file,
-    with_relay,
-)
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment

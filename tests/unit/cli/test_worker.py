@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from postroad.bootstrap.ways import Way
 from postroad.cli import main
-from postroad.cli.worker import way_and_file, with_relay
+from postroad.cli.delivering import way_and_file
+from postroad.cli.delivery_options import with_relay
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.domain.sasl import Mechanism

@@ -1,0 +1,174 @@
+"""Delivers the mail of a queue while the process runs: by settings, and by a file of delivery that
+may change meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.programs.function import HandlerFunction
+from postroad.bootstrap import board_of
+from postroad.bootstrap.transports import (
+    ehlo_name_of,
+    open_attempt_log,
+    open_connector,
+    open_delivery,
+    open_signer,
+)
+from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
+from postroad.cli.long_running import Process, background_maintenance
+from postroad.cli.reporting import reporting_of
+from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.routing import RoutingSettings
+from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.retries import RetryPlan
+from postroad.domain.webhooks import WebhookAddress
+from postroad.settings import Settings
+from postroad.telemetry.logs import logger
+from postroad.worker.consumer import Consumer
+from postroad.worker.deliveries import Deliverer
+from postroad.worker.driving import LONGEST_GOODBYE, Driving
+from postroad.worker.pacing import Pacer
+from postroad.worker.routing import RelayRoutes
+from postroad.worker.site_control import SiteControl
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.delivery_file import DeliveryFile, Use
+    from postroad.cli.routes_by_settings import RoutesBySettings
+
+_log = logger("worker")
+
+
+def way_and_file(settings: Settings) -> tuple[Way, DeliveryFile | None]:
+    """Return where mail goes, and the file of delivery. Raises: InvalidSettings."""
+    delivery = open_delivery(settings)
+    return way_of(settings, None if delivery is None else delivery.current.settings), delivery
+
+
+async def deliver(
+    this: Process, settings: Settings, way: Way, delivery: DeliveryFile | None
+) -> None:
+    """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
+    InvalidSettings."""
+    section = settings.retry
+    plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
+    randomness, window = SystemRandomness(), window_of(settings, way)
+    is_routed = isinstance(way, RoutingSettings)
+    if is_routed and ehlo_name_of(settings) is None:
+        _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
+    attempt_log, routes = open_attempt_log(settings), _open_routes(settings, way)
+    board, name = board_of(this.queue), _worker_name()
+    control = SiteControl(
+        board,
+        MachineClock(),
+        name,
+        watches_answers=is_routed and settings.worker.suspend_by_answers,
+    )
+    pacer = None
+    if delivery is not None:
+        limits, held = delivery.current.settings.limit_rules(), max(10, window // 4)
+        pacer = Pacer(limits, board, MachineClock(), name, held)
+    driving = Driving(
+        Deliverer(
+            this.queue.name,
+            plan,
+            MachineClock(),
+            randomness,
+            attempt_log,
+            reporting_of(settings, this.queue, plan),
+        ),
+        open_connector(settings, way, open_signer(delivery)),
+        routes,
+        rules_of(settings, way),
+        randomness,
+        window=window if is_routed else None,
+        control=control,
+        pacer=pacer,
+    )
+    consumer = Consumer(this.queue, driving, window=window)
+
+    def use(changed: DeliverySettings) -> None:
+        found = way_of(settings, changed)  # the file may not lead to another kind of way
+        is_other = False
+        if isinstance(found, RoutingSettings) and not isinstance(routes, RelayRoutes):
+            is_other = routes.replace(found)  # first, as it may raise
+        if pacer is not None:
+            is_other |= pacer.replace(changed.limit_rules())
+        if is_other:
+            driving.route_again()
+
+    try:
+        await control.read()  # before the first mail
+        async with (
+            background_maintenance(this),
+            _controlled(control, pacer, driving),
+            _following(delivery, use),
+        ):
+            await consumer.run(this.stop, this.drain_within)
+    finally:
+        if attempt_log is not None:
+            attempt_log.close()
+
+
+def _worker_name() -> str:
+    """Return this worker's name on the board. Pods may share process ids, and machines names."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+
+
+@asynccontextmanager
+async def _controlled(
+    control: SiteControl, pacer: Pacer | None, driving: Driving
+) -> AsyncIterator[None]:
+    """Let a worker obey suspensions and limits, and post what it knows of its sites."""
+    running = [asyncio.create_task(control.run(driving.sites), name="control of sites")]
+    if pacer is not None:
+        running.append(asyncio.create_task(pacer.run(), name="shares of limits"))
+    try:
+        yield
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.wait(running)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_GOODBYE.total_seconds()):
+                await control.close()
+                if pacer is not None:
+                    await pacer.close()
+
+
+def _open_routes(settings: Settings, way: Way) -> RelayRoutes | RoutesBySettings:
+    """Return what finds routes. Needs a running event loop; asks on first use.
+
+    Raises: InvalidSettings, as where there is no name server.
+    """
+    if isinstance(way, NextHop):
+        return RelayRoutes(way)
+    if isinstance(way, WebhookAddress | HandlerFunction):
+        return RelayRoutes(NextHop(way.name, 0, TlsMode.NONE), way.name)
+    # Here, because a worker without routes has no use for dnspython.
+    from postroad.cli.routes_by_settings import RoutesBySettings
+
+    return RoutesBySettings(way, settings.ca_file)
+
+
+@asynccontextmanager
+async def _following(delivery: DeliveryFile | None, use: Use) -> AsyncIterator[None]:
+    """Follow the changes of a file of delivery meanwhile; SIGHUP asks for a look at once."""
+    if delivery is None:
+        yield
+        return
+    asked, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    task = asyncio.create_task(delivery.follow(use, asked), name="follow delivery")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
