@@ -212,11 +212,20 @@ class Destinations:
 
     def finish(self, connection: ConnectionRecord, job: int, now: float) -> None:
         """Take a finished job off a connection; its destination works."""
-        before = len(connection.jobs)
-        del connection.jobs[job]
         connection.finished += 1
         self.establish(connection)
         connection.destination.failures = 0
+        self._take_off(connection, job, now)
+
+    def give_back(self, connection: ConnectionRecord, job: int, now: float) -> None:
+        """Take a job off a connection that transmitted nothing of it, as if it had never had it:
+        that says nothing about its destination."""
+        connection.taken -= 1
+        self._take_off(connection, job, now)
+
+    def _take_off(self, connection: ConnectionRecord, job: int, now: float) -> None:
+        before = len(connection.jobs)
+        del connection.jobs[job]
         _length_changed(connection, before)
         if not connection.jobs and not connection.is_retiring:
             connection.idle_since, connection.turned_idle = now, next(self._order)

@@ -34,7 +34,8 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A job that waits is to be delivered no more. One that a connection has goes on."""
+    """A job is to be delivered no more: it waits, or the connection that has it transmits nothing of
+    it. Its destination is taken as it was."""
 
     job: DeliveryJob
 

@@ -9,6 +9,7 @@ Source: SC-1, SC-8, SC-22, SC-26; AMB-19, AMB-25; ADR 0036.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 
 from postroad.scheduling.choosing import Chooser, NoneWorks, OpenTo, Pick, Take, Wait
@@ -129,6 +130,9 @@ class Scheduler:
             self._wait(job)
 
     def _withdraw(self, job: DeliveryJob) -> None:
+        if job.number in self._at_work:
+            self._leave_connection(job.number, self._destinations.give_back)
+            return
         share, queue = self._shares.get(job.mail), self._waiting.queue(job.site)
         if share is not None and job in share.waiting.get(queue, ()):
             self._waiting.take(share, queue, job)
@@ -152,11 +156,15 @@ class Scheduler:
         self._unsettled_queues[self._waiting.add(share, job)] = None
 
     def _finish(self, number: int) -> None:
-        if number not in self._at_work:
-            return
+        if number in self._at_work:
+            self._leave_connection(number, self._destinations.finish)
+
+    def _leave_connection(
+        self, number: int, take_off: Callable[[ConnectionRecord, int, float], None]
+    ) -> None:
         job, share, queue, connection = self._at_work.pop(number)
         name = connection.destination.name
-        self._destinations.finish(connection, number, self._now)
+        take_off(connection, number, self._now)
         self._waiting.ended(share, queue)
         self._leave(share, job)
         if connection.is_retiring and not connection.jobs:

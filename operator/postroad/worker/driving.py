@@ -71,7 +71,8 @@ SHORT_REST = timedelta(seconds=20)
 one, and a next hop that restarts has its mail at once."""
 
 PATIENCE = timedelta(seconds=30)
-"""How long a mail waits for a place on a connection while it keeps others from being seen."""
+"""How long a mail waits for a place on a connection, or for a router, while it keeps others from
+being seen."""
 
 KEPT_WHILE_WAITING = 64 * 1024
 """Octets of the largest content that stays in memory while no connection has its mail: as many as
@@ -83,6 +84,7 @@ LONGEST_GOODBYE = timedelta(seconds=2)
 
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
+NO_ROUTER = "451 4.4.3 other mail has all look-ups of routes that are made at a time"
 PACED = "451 4.3.2 a limit by rate is used up"
 RESTS = "451 4.4.1 the next hop rests after failures"
 ENDING = "451 4.3.2 the worker ends"
@@ -297,7 +299,6 @@ class Driving:
         the job waits again."""
         self._jobs.forget(job)
         job.ledger.not_tried(job.recipients, ENDING if self._is_ending else NO_TIME_LEFT)
-        self._on(Finished(job.number))
         self._on(Withdrawn(job.scheduled))
         job.ledger.go_on()
 
@@ -388,7 +389,7 @@ class Driving:
             else:
                 ledger.not_tried(job.recipients, text)
         self._jobs.forget(job)
-        self._on(Finished(job.number))
+        self._on(Withdrawn(job.scheduled))
         ledger.go_on()
 
     # Time
@@ -438,10 +439,15 @@ class Driving:
         waiting = [
             each
             for each in self._ledgers
-            if now - each.begun >= PATIENCE and self._jobs.only_waits(each)
+            if now - each.begun >= PATIENCE and self._only_waits(each)
         ]
         for ledger in waiting[len(self._ledgers) // 4 :]:
-            self._take_back(ledger, NO_PLACE)
+            self._take_back(ledger, NO_PLACE if self._jobs.waiting(ledger) else NO_ROUTER)
+
+    def _only_waits(self, ledger: Ledger) -> bool:
+        """Whether all that is open of an item waits for a connection or a router."""
+        waiting = self._jobs.waiting(ledger) + self._look_ups.waiting(ledger)
+        return waiting == len(ledger.open_jobs)
 
     def _take_back(self, ledger: Ledger, reason: str) -> None:
         if dropped := self._drop_waiting(ledger):

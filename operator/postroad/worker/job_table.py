@@ -38,10 +38,9 @@ class JobTable:
         """Return the open jobs of an item, without its look-ups."""
         return [self._jobs[number] for number in ledger.open_jobs if number in self._jobs]
 
-    def only_waits(self, ledger: Ledger) -> bool:
-        """Whether all that is open of an item are jobs that wait for a connection."""
-        waiting = [job for job in self.of(ledger) if job.connection is None]
-        return len(waiting) == len(ledger.open_jobs)
+    def waiting(self, ledger: Ledger) -> int:
+        """Return how many jobs of an item wait for a connection."""
+        return sum(job.connection is None for job in self.of(ledger))
 
     def on_connection(self, number: int) -> list[int]:
         """Return the numbers of the jobs that a connection has."""

@@ -27,6 +27,7 @@ class _LookUp:
     ledger: Ledger
     request: RouteRequest
     recipients: tuple[str, ...]
+    has_begun: bool = False
 
 
 class LookUps:
@@ -59,9 +60,16 @@ class LookUps:
 
     def begin(self, number: int) -> None:
         """Begin a look-up, for which there is a router."""
+        if (asked := self._asked.get(number)) is not None:
+            asked.has_begun = True
         task = asyncio.get_running_loop().create_task(self._look_up(number))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def waiting(self, ledger: Ledger) -> int:
+        """Return how many look-ups of an item wait for a router."""
+        found = (self._asked.get(number) for number in ledger.open_jobs)
+        return sum(each is not None and not each.has_begun for each in found)
 
     def drop(self, ledger: Ledger) -> Iterator[str]:
         """Give the look-ups of an item up; yield their recipients."""

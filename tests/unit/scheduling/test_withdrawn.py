@@ -9,10 +9,14 @@ import pytest
 from postroad.scheduling.events import (
     Assign,
     CloseConnection,
+    Closed,
     Established,
     Finished,
+    NotOpened,
     OpenConnection,
+    Rest,
     Submitted,
+    Tick,
     Withdrawn,
 )
 from postroad.scheduling.jobs import DeliveryJob, Site
@@ -22,19 +26,47 @@ from postroad.scheduling.scheduler import Scheduler
 SITES = [Site((("a",),)), Site((("b",), ("c",))), Site((("a", "c"),))]
 
 
-def test_a_job_that_waits_is_taken_back_and_one_on_a_connection_goes_on() -> None:
+def test_a_job_is_taken_back_where_it_waits_and_where_a_connection_has_it() -> None:
     it = Scheduler(SchedulerRules(connections=1, longest_queue=1, backlog=1), lambda _: 0)
-    first, second = DeliveryJob(1, "m", SITES[0]), DeliveryJob(2, "m", SITES[0])
+    first, second, third = (DeliveryJob(number, "m", SITES[0]) for number in (1, 2, 3))
     assert it.on(Submitted(first), 0) == [OpenConnection(1, "a"), Assign(1, 1)]
     assert it.on(Submitted(second), 0) == []
+    assert it.on(Submitted(third), 0) == []
 
     assert it.on(Withdrawn(second), 0) == []
+    assert it.on(Withdrawn(first), 0) == [Assign(3, 1)], "its place is free"
     assert it.on(Withdrawn(first), 0) == []
 
     it.on(Established(1), 0)
     assert it.on(Finished(1), 0) == []
+    assert it.on(Finished(3), 0) == []
     assert it._shares == {}
     assert it._waiting._queues == {}
+
+
+def test_a_job_that_is_taken_off_a_connection_is_no_success_of_its_destination() -> None:
+    rules = SchedulerRules(first_rest=10, longest_rest=1000)
+    it = Scheduler(rules, lambda _: 0)
+    it.on(Submitted(DeliveryJob(1, "m", SITES[0])), 0)
+    it.on(Established(1), 0)
+    assert Rest("a", 10) in it.on(Closed(1), 0), "it failed once"
+    assert it.on(Tick(), 10) == []
+
+    second = DeliveryJob(2, "m", SITES[0])
+    assert it.on(Submitted(second), 10) == [OpenConnection(2, "a"), Assign(2, 2)]
+    it.on(Withdrawn(second), 10)
+
+    assert Rest("a", 50) in it.on(NotOpened(2), 10), "it failed twice, and rests four times as long"
+
+
+def test_a_connection_whose_only_job_was_taken_back_did_not_fail() -> None:
+    it = Scheduler(SchedulerRules(), lambda _: 0)
+    job = DeliveryJob(1, "m", SITES[0])
+    it.on(Submitted(job), 0)
+    it.on(Established(1), 0)
+    it.on(Withdrawn(job), 0)
+
+    assert it.on(Closed(1), 0) == []
 
 
 def test_a_mail_that_others_yielded_to_and_that_is_taken_back_holds_up_none() -> None:

@@ -4,7 +4,7 @@ given up."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 
 import pytest
@@ -13,9 +13,9 @@ from postroad.adapters.memory.clock import settle
 from postroad.distributed.items import DistributedItem
 from postroad.domain.attempt_log import Attempted
 from postroad.domain.mail import Mail, Outcome
-from postroad.errors import EntryLost
+from postroad.errors import BlobsUnavailable, EntryLost
 from postroad.routing.answers import Answer, Question
-from postroad.worker.driving import KEPT_WHILE_WAITING, NO_TIME_LEFT
+from postroad.worker.driving import KEPT_WHILE_WAITING, NO_ROUTER, NO_TIME_LEFT
 from support.workers import A_HOP
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker, until
 
@@ -167,6 +167,51 @@ async def test_a_recipient_whose_route_is_looked_up_holds_up_no_other_of_its_mai
         answers.set()
         await worker.pass_time(SECOND)
         assert set(worker.delivered) == {"w@known.example", *recipients}
+
+
+async def test_mails_that_wait_for_look_ups_do_not_keep_others_from_being_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Domains without an answer, more of them than there are look-ups at a time."""
+    async with a_worker(window=300) as worker:
+        worker.domain("well.example")
+        await worker.enqueue("w@well.example")  # now its route is known
+        await worker.pass_time(SECOND)
+        let_look_ups_wait(worker, monkeypatch, "silent.example")
+        for number in range(400):
+            await worker.enqueue(f"r@d{number}.silent.example")
+        await worker.enqueue("a@well.example")
+        await worker.pass_time(SECOND)
+        assert set(worker.delivered) == {"w@well.example"}
+
+        await worker.pass_time(2 * MINUTE)
+
+        assert set(worker.delivered) == {"w@well.example", "a@well.example"}
+        assert (0, NO_ROUTER) in (await worker.waiting()).values()
+
+
+async def test_a_content_that_cannot_be_read_is_no_success_of_its_next_hop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a hop that is away rests for short times only, where mails without bytes wait for it."""
+
+    async def failing(self: DistributedItem) -> AsyncIterator[bytes]:
+        raise BlobsUnavailable("the store is away")
+        yield b""
+
+    async with a_worker() as worker:
+        worker.domain("dead.example")
+        worker.hops.away["mx.dead.example"] = "451 4.4.1 connection refused"
+        await worker.enqueue("a@dead.example")
+        await worker.pass_time(SECOND)
+        worker.hops.away.clear()
+        monkeypatch.setattr(DistributedItem, "stream", failing)
+        await worker.pass_time(20 * SECOND)
+
+        assert len(worker.hops.opened) == 2
+        assert next(iter(await worker.waiting())) == "a@dead.example"
+        destinations = worker.driving._scheduler._destinations._records
+        assert [each.failures for each in destinations.values()] == [1]
 
 
 async def test_the_end_of_a_lease_ends_the_look_ups_of_its_mail(
