@@ -34,8 +34,8 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class Withdrawn:
-    """A job is to be delivered no more: it waits, or the connection that has it transmits nothing of
-    it. Its destination is taken as it was."""
+    """A job is to be delivered no more: it waits, or the connection that has it transmits nothing
+    of it. That is neither a success nor a failure of its destination."""
 
     job: DeliveryJob
 

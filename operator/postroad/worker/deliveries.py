@@ -44,6 +44,7 @@ from postroad.worker.reporting import DueReport, Reporting
 _log = logger("worker")
 _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
 
+UNFORESEEN = "451 4.3.5 the worker failed in an unforeseen way"
 NO_ROOM_FOR_REPORT = "452 4.3.1 there is no room for the report to the sender"
 
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
@@ -134,6 +135,13 @@ class Deliverer:
         delivered = _of_kind(outcomes, _DELIVERED)
         remaining = tuple(each for each in item.mail.recipients if each not in delivered)
         return PutOffItem(delay, remaining, NO_ROOM_FOR_REPORT) if remaining else None
+
+    async def put_off(self, item: Item, outcomes: Mapping[str, Outcome], reason: str) -> None:
+        """End an item for all who are not recorded, behind a record of those who were delivered: no
+        attempt is counted. Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
+        await self.record(item, outcomes)
+        delay = self.plan.rest(self.randomness.uniform())
+        await self._insist("end", partial(item.put_off, delay, None, reason))
 
     async def _is_queued(self, reporting: Reporting, report: DueReport) -> bool:
         """Queue a report; return False where the store has no room for it. Raises: QueueClosed,

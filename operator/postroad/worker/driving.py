@@ -50,7 +50,7 @@ from postroad.scheduling.jobs import RoutingJob, Site
 from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
-from postroad.worker.deliveries import Deliverer, ids_of
+from postroad.worker.deliveries import UNFORESEEN, Deliverer, ids_of
 from postroad.worker.job_table import JobTable
 from postroad.worker.ledger import Ledger
 from postroad.worker.links import Link, Links
@@ -153,7 +153,17 @@ class Driving:
             self._route(ledger, to)
         except Exception:
             _log.exception("an item failed in an unforeseen way", **self._ids(ledger))
-            ledger.give_up()
+            self._put_aside(ledger)
+        ledger.go_on()
+
+    def _put_aside(self, ledger: Ledger) -> None:
+        """Put off what has no outcome and no connection, after an unforeseen error. Without an end,
+        the item would be leased until the process ends, in the place of another."""
+        self._drop_waiting(ledger)
+        at_work = {each for job in self._jobs.of(ledger) for each in job.recipients}
+        ledger.not_tried(
+            (each for each in ledger.without_outcome() if each not in at_work), UNFORESEEN
+        )
         ledger.go_on()
 
     def _ids(self, ledger: Ledger) -> Mapping[str, str]:
@@ -318,41 +328,59 @@ class Driving:
     # Connections
 
     def _happened(self, number: int, link: Link, event: ConnectionEvent) -> None:
+        about = self._about(number, link, event)
         try:
             self._take_event(number, link, event)
         except Exception:  # else the connection's task would end, and its jobs have no end
             _log.exception("an event of a connection failed in an unforeseen way")
+            for job in about:
+                self._give_back(job)
+
+    def _about(self, number: int, link: Link, event: ConnectionEvent) -> list[OpenJob]:
+        """Return the jobs that end, or wait again, with an event."""
+        match event:
+            case JobFinished(number_of_job, _) | ContentFailed(number_of_job, _):
+                numbers: Iterable[int] = (number_of_job,)
+            case ConnectionClosed(_, unsaid):
+                numbers = unsaid if link.connection else self._jobs.on_connection(number)
+            case _:
+                numbers = ()
+        return [job for each in numbers if (job := self._jobs.get(each)) is not None]
+
+    def _give_back(self, job: OpenJob) -> None:
+        """End a job about which no event comes any more."""
+        self._jobs.forget(job)
+        self._put_aside(job.ledger)
+        try:
+            self._on(Withdrawn(job.scheduled))
+        except Exception:
+            _log.exception("a job was not taken back from the scheduler")
 
     def _take_event(self, number: int, link: Link, event: ConnectionEvent) -> None:
         match event:
             case JobFinished(job, outcomes, rest):
-                self._finish(self._jobs[job], outcomes, self._asked(link.destination, rest))
+                self._finish(self._jobs[job], outcomes, link.destination, rest)
             case ContentFailed(job, error):
                 self._fail(self._jobs[job], error)
             case ConnectionOpened():
                 self._on(Established(number))
-            case ConnectionClosed(_, unsaid):
-                for each in unsaid if link.connection else self._jobs.on_connection(number):
-                    self._jobs[each].connection = None
+            case ConnectionClosed():
+                for each in self._about(number, link, event):
+                    each.connection = None
                 self._on(Closed(number) if link.is_open else NotOpened(number))
 
-    def _asked(self, destination: str, rest: timedelta) -> timedelta:
-        """Leave a destination alone for as long as it asks; return until when."""
-        until = self._deliverer.clock.elapsed() + rest if rest else timedelta(0)
-        if rest:
-            self._on(LeftAlone(destination, until.total_seconds()))
-        return until
-
     def _finish(
-        self, job: OpenJob, outcomes: Mapping[str, Outcome], until: timedelta = timedelta(0)
+        self, job: OpenJob, outcomes: Mapping[str, Outcome], destination: str, rest: timedelta
     ) -> None:
-        """Note the outcomes of a job; what is beyond them goes again at once, as no attempt. Those
-        that are deferred do not come again before `until`."""
-        ledger = job.ledger
+        """Note the outcomes of a job, before all else that may fail; what is beyond them goes again
+        at once, as no attempt. A destination is left alone for the `rest` that it asks for, after
+        which those that are deferred come again."""
+        ledger, now = job.ledger, self._deliverer.clock.elapsed()
         self._jobs.forget(job)
-        took = job.seconds_until(self._deliverer.clock.elapsed())
         placed = job.at_site(outcomes) or job.at_site(dict.fromkeys(job.recipients, NO_OUTCOME))
-        ledger.heard(placed, took, until)
+        ledger.heard(placed, job.seconds_until(now), now + rest if rest else timedelta(0))
+        if rest:
+            self._on(LeftAlone(destination, (now + rest).total_seconds()))
         self._book.replied(job.route.name, placed.values(), self._deliverer.clock.now())
         if self._control is not None:
             self._control.heard(job.route.name, placed.values())
@@ -430,7 +458,9 @@ class Driving:
                 if job.connection is None:
                     continue
                 job.is_late = True
-                if first[job.connection] is job and self._links.is_open(job.connection):
+                if job.connection not in self._links:  # lost in an unforeseen error
+                    self._give_back(job)
+                elif first[job.connection] is job and self._links.is_open(job.connection):
                     self._links.abort(job.connection)
 
     def _make_room(self, now: timedelta) -> None:

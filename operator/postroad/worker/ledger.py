@@ -14,7 +14,7 @@ from postroad.domain.mail import Outcome
 from postroad.errors import EntryLost, QueueClosed
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
-from postroad.worker.deliveries import Deliverer, counts_of, ids_of
+from postroad.worker.deliveries import UNFORESEEN, Deliverer, counts_of, ids_of
 
 _log = logger("worker")
 
@@ -74,11 +74,15 @@ class Ledger:
         """Note what became of recipients, and how long that took; who is deferred is not to come
         again before `until` of the clock. Of an item that was given up it is counted and logged
         alone: the log then explains a second copy."""
-        self._deliverer.note(self.item, outcomes, seconds)
         self._rest_until = max(self._rest_until, until)
         if not self.is_over:
             self._outcomes.update(outcomes)
             self._unrecorded.update(outcomes)
+        self._deliverer.note(self.item, outcomes, seconds)  # last: a log that fails loses none
+
+    def without_outcome(self) -> list[str]:
+        """Return the recipients of whom no outcome is known."""
+        return [each for each in self.item.mail.recipients if each not in self._outcomes]
 
     def not_tried(
         self,
@@ -130,8 +134,24 @@ class Ledger:
         except QueueClosed:
             pass  # the item comes again
         except Exception:
-            _log.exception("an item failed in an unforeseen way")
+            _log.exception(
+                "an item failed in an unforeseen way", **ids_of(self._deliverer.queue, self.item)
+            )
+            if self.open_jobs:
+                self._keeper = None
+                return  # it ends with its last job
+            await self._put_off()
         self.give_up()
+
+    async def _put_off(self) -> None:
+        """End an item whose end failed in an unforeseen way: else it would be leased until the
+        process ends, in the place of another."""
+        try:
+            await self._deliverer.put_off(self.item, self._outcomes, UNFORESEEN)
+        except (QueueClosed, EntryLost):
+            pass  # it comes again, or is over
+        except Exception:
+            _log.exception("an item was not put off")
 
     def _taken(self) -> Mapping[str, Outcome]:
         taken, self._unrecorded = self._unrecorded, {}

@@ -78,6 +78,9 @@ class Links:
         if link is not None and link.connection is not None:
             link.connection.abort()
 
+    def __contains__(self, number: int) -> bool:
+        return number in self._links
+
     def is_open(self, number: int) -> bool:
         """Whether the next hop of a connection has answered."""
         link = self._links.get(number)

@@ -15,6 +15,7 @@ from postroad.domain.mail import Envelope, Outcome, domain_of
 from postroad.errors import PostroadError, ServerError
 from postroad.ports.connections import Transmission
 from postroad.scheduling.jobs import DeliveryJob
+from postroad.worker.deliveries import UNFORESEEN
 from postroad.worker.ledger import Ledger
 from postroad.worker.routing import DeliveryRoute
 
@@ -118,7 +119,7 @@ def deferred_by(error: Exception) -> str:
     """Return the text of an outcome for a content that could not be read."""
     if isinstance(error, PostroadError):
         return f"451 4.3.0 {type(error).__name__}"
-    return "451 4.3.5 the worker failed in an unforeseen way"
+    return UNFORESEEN
 
 
 def chunks_of(recipients: tuple[str, ...]) -> Iterable[tuple[str, ...]]:

@@ -15,7 +15,12 @@ from postroad.domain.attempt_log import Attempted
 from postroad.domain.mail import Mail, Outcome
 from postroad.errors import BlobsUnavailable, EntryLost
 from postroad.routing.answers import Answer, Question
+from postroad.routing.routes import NoRoute
+from postroad.routing.tables import RouteRequest
+from postroad.scheduling.events import Decision, Event, NotOpened
+from postroad.worker.deliveries import UNFORESEEN, Deliverer
 from postroad.worker.driving import KEPT_WHILE_WAITING, NO_ROUTER, NO_TIME_LEFT
+from postroad.worker.routing import DeliveryRoute
 from support.workers import A_HOP
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker, until
 
@@ -195,9 +200,8 @@ async def test_a_content_that_cannot_be_read_is_no_success_of_its_next_hop(
 ) -> None:
     """Else a hop that is away rests for short times only, where mails without bytes wait for it."""
 
-    async def failing(self: DistributedItem) -> AsyncIterator[bytes]:
+    def failing(self: DistributedItem) -> AsyncIterator[bytes]:
         raise BlobsUnavailable("the store is away")
-        yield b""
 
     async with a_worker() as worker:
         worker.domain("dead.example")
@@ -267,3 +271,96 @@ async def test_a_hop_that_asks_to_be_left_alone_is_asked_again_when_that_time_is
         assert not worker.delivered
         await worker.pass_time(5 * MINUTE)
         assert sum(worker.delivered.values()) == 5
+
+
+async def test_an_item_whose_routing_fails_in_an_unforeseen_way_leaves_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_worker(window=1) as worker:
+        worker.domain("well.example")
+        known = worker.routes.known
+
+        def failing(request: RouteRequest) -> DeliveryRoute | NoRoute | None:
+            if request.domain == "poison.example":
+                raise RuntimeError("unforeseen")
+            return known(request)
+
+        monkeypatch.setattr(worker.routes, "known", failing)
+        await worker.enqueue("x@well.example", "y@poison.example")
+        await worker.enqueue("a@well.example")
+        await worker.pass_time(2 * SECOND)
+
+        assert worker.delivered == {"a@well.example": 1}
+        assert await worker.waiting() == {"x@well.example": (0, UNFORESEEN)}
+
+
+async def test_an_outcome_survives_an_unforeseen_error_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The book of sites, or the attempt log, fails: the mail has its outcome, and its connection
+    the next mail."""
+    async with a_worker(window=1) as worker:
+        worker.domain("well.example")
+
+        def failing(*_: object, **__: object) -> None:
+            raise RuntimeError("unforeseen")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(worker.driving._book, "replied", failing)
+            await worker.enqueue("a@well.example")
+            await worker.pass_time(SECOND)
+        with monkeypatch.context() as patched:
+            patched.setattr(logging(worker), "write", failing)
+            await worker.enqueue("b@well.example")
+            await worker.pass_time(SECOND)
+        await worker.enqueue("c@well.example")
+        await worker.pass_time(SECOND)
+
+        assert worker.delivered == {f"{each}@well.example": 1 for each in "abc"}
+        assert (len(worker.driving), (await worker.queue.size()).size) == (0, 0)
+        assert len(worker.hops.opened) == 1
+        assert not worker.driving._scheduler._at_work
+
+
+async def test_a_job_whose_connection_is_lost_in_an_unforeseen_error_waits_in_the_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_worker(window=1) as worker:
+        worker.domain("dead.example")
+        worker.domain("well.example")
+        worker.hops.away["mx.dead.example"] = "451 4.4.1 connection refused"
+        on = worker.driving._scheduler.on
+
+        def failing(event: Event, now: float) -> list[Decision]:
+            if isinstance(event, NotOpened):
+                raise RuntimeError("unforeseen")
+            return on(event, now)
+
+        monkeypatch.setattr(worker.driving._scheduler, "on", failing)
+        await worker.enqueue("x@dead.example")
+        await worker.enqueue("a@well.example")
+        await worker.pass_time(2 * SECOND)
+
+        assert worker.delivered == {"a@well.example": 1}
+        assert await worker.waiting() == {"x@dead.example": (0, UNFORESEEN)}
+
+
+async def test_an_item_whose_end_fails_in_an_unforeseen_way_comes_again_for_who_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("unforeseen")
+
+    async with a_worker(window=1) as worker:
+        worker.domain("well.example")
+        worker.hops.outcomes["b@well.example"] = Outcome.deferred("451 4.2.0 later")
+        with monkeypatch.context() as patched:
+            patched.setattr(Deliverer, "_ending", failing)
+            await worker.enqueue("a@well.example", "b@well.example")
+            await worker.pass_time(SECOND)
+        assert await worker.waiting() == {"b@well.example": (0, UNFORESEEN)}
+
+        worker.hops.outcomes.clear()
+        await worker.enqueue("c@well.example")
+        await worker.pass_time(30 * MINUTE)
+        assert worker.delivered == {f"{each}@well.example": 1 for each in "abc"}
