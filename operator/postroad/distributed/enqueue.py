@@ -175,7 +175,10 @@ class _Registration:
                     reference = Reference.repeating(self._entry)
                 await backoff.wait()
                 if engine.clock.elapsed() > self._deadline:
-                    raise
+                    if self._published is None or not isinstance(error, NotPublished):
+                        raise
+                    # An earlier attempt may have left a message, which the last one denies.
+                    raise BrokerUnavailable(str(error), hint=error.hint) from error
                 step = next_delay(self._entry.due_at, engine.clock.now())
                 if self._published is not None:
                     step = step or redelivery_delay

@@ -48,6 +48,10 @@ def unconfirmed(step: Step) -> Fault | None:
     return Fault.ANSWER_LOST if step.operation == "publish" else None
 
 
+def without_messages(step: Step) -> Fault | None:
+    return Fault.AWAY if step.operation == "publish" else None
+
+
 def nth_publish(number: int, fault: Fault) -> Plan:
     """Let the n-th publish go wrong."""
     count = itertools.count(1)
@@ -237,7 +241,7 @@ async def test_enqueue_without_a_message_is_withdrawn_at_once_and_not_counted(
 ) -> None:
     producer = await cluster.start()
     before = unwithdrawn()
-    producer.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
+    producer.faults.plan = without_messages
     await enqueue_fails(cluster, producer, BrokerUnavailable)
     await cluster.pass_time(MINUTE)
     assert unwithdrawn() == before
@@ -260,6 +264,23 @@ async def test_enqueue_that_the_broker_refuses_fails_at_once(
     assert cluster.clock.elapsed() == began
     assert not cluster.blobs
     assert await cluster.recover() == []
+    cluster.check_nothing_is_left()
+
+
+async def test_enqueue_names_no_error_that_denies_its_first_message(
+    cluster: InMemoryCluster,
+) -> None:
+    """The broker may have the first, though it was not reached since."""
+    producer = await cluster.start()
+    first = nth_publish(1, Fault.ANSWER_LOST)
+    producer.faults.plan = lambda step: first(step) or without_messages(step)
+    before = unwithdrawn()
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
+    await cluster.outcome(work, 2 * MINUTE)
+
+    assert type(work.exception()) is BrokerUnavailable
+    assert await cluster.recover() == []
+    assert unwithdrawn() == before
     cluster.check_nothing_is_left()
 
 
