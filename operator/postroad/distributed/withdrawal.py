@@ -20,7 +20,7 @@ from postroad.errors import ServerError
 
 End = Callable[[Engine, Entry], Awaitable[Mark | None]]
 
-IN_HAND = Mark()
+TAKEN = Mark()
 """Stands for the mark of an entry that a consumer has claimed: the mail was accepted."""
 
 
@@ -79,12 +79,12 @@ class Withdrawal:
         return False
 
     async def _end(self, withdraw: End) -> Mark | None:
-        """Withdraw under a claim. Returns the mark that was there first, if any, or `IN_HAND`."""
+        """Withdraw under a claim. Returns the mark that was there first, if any, or `TAKEN`."""
         if self._published is None:
             return await withdraw(self._engine, self._entry)
         view, enqueue_id = self._engine.view, self._entry.enqueue_id
         if not await view.claim(enqueue_id, self._owner, self._engine.timing.claim):
-            return IN_HAND
+            return TAKEN
         try:
             return await withdraw(self._engine, self._entry)
         finally:
