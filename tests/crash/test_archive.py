@@ -5,7 +5,7 @@ no mail is lost or comes back, and each segment is in the log, in the archive, o
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import pytest
 from prometheus_client import REGISTRY
@@ -17,11 +17,13 @@ from crash.script import first_mails
 from crash.test_strace import lives
 from crash.world import ROOT, Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
+from postroad.domain.instants import microseconds
 from postroad.embedded import archive
 from postroad.embedded.archive import Archived, ArchivedName, DroppedName, read_archive, read_name
 from postroad.embedded.layout import KEYS, NEW, Layout
 from postroad.embedded.owner import OwnedQueue
 from postroad.errors import PostroadError, StoreFailed, StoreFull
+from postroad.ports.files import DiskSpace
 
 LAYOUT = Layout(ROOT, ROOT / "mail")
 
@@ -190,6 +192,75 @@ async def test_the_oldest_go_first_and_what_was_dropped_is_named(
     gone = all_of_them[: -len(kept.segments)]
     assert dropped == (gone[0].created_us, gone[-1].retired_us)
     assert unarchived() - before == len(gone)
+
+
+async def test_a_full_disk_keeps_no_more_history_than_is_free_beside_it() -> None:
+    files, clock = LossyFiles(), ManualClock()
+    await archived_run(files, clock)
+    had = held(files).segments
+    total = sum(files.open(LAYOUT.archive / str(each)).size() for each in had)
+    queue = await start(files, clock)
+    await queue.maintenance.recovering
+    outside = Outside(files, queue)
+    for letter in "abcdefgh":
+        await outside.enqueue(letter)
+        await outside.done((await outside.lease()).mail.name or "")
+    files.free = DiskSpace(total // 4, None)
+
+    await queue.maintenance.checkpoint()
+    await queue.close()
+
+    kept = held(files).segments
+    sizes = [files.open(LAYOUT.archive / str(each)).size() for each in kept]
+    assert kept
+    assert sum(sizes) <= total
+    assert had[0] not in kept
+    assert list(kept) == sorted(kept)
+    assert held(files).dropped
+
+
+async def test_what_cannot_be_moved_to_another_file_system_is_named_as_dropped() -> None:
+    """The names of the archive can be written there; the segments cannot be renamed to it."""
+
+    class Elsewhere(LossyFiles):
+        def rename(self, source: PurePath, target: PurePath) -> None:
+            if target.parent == LAYOUT.archive:
+                raise StoreFailed("cannot rename it: Invalid cross-device link")
+            super().rename(source, target)
+
+    files, clock, before = Elsewhere(), ManualClock(), unarchived()
+    begun_us = microseconds(clock.now())
+
+    await archived_run(files, clock)
+
+    assert held(files).segments == []
+    (dropped,) = held(files).dropped
+    assert begun_us <= dropped.first_us < dropped.before_us <= microseconds(clock.now())
+    assert unarchived() - before > 3
+    async with opened(files.disk) as (_, queue):
+        await check(queue, files.journal.events(len(files.journal.steps)))
+
+
+@pytest.mark.parametrize("listed", [1, 2])
+async def test_an_archive_that_is_removed_meanwhile_stops_no_mail(listed: int) -> None:
+    class Removed(LossyFiles):
+        left = -1
+
+        def names(self, directory: PurePath) -> list[str]:
+            if directory == LAYOUT.archive:
+                self.left -= 1
+                if self.left == 0:
+                    raise FileNotFoundError(str(directory))
+            return super().names(directory)
+
+    files = Removed()
+    files.left = listed
+
+    await archived_run(files, ManualClock(), rounds=1)
+
+    assert files.left <= 0, "it was listed so often"
+    async with opened(files.disk) as (_, queue):
+        await check(queue, files.journal.events(len(files.journal.steps)))
 
 
 async def test_what_no_run_read_for_a_week_is_dropped() -> None:

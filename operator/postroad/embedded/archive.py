@@ -8,6 +8,7 @@ directory. All calls block.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import PurePath
@@ -27,12 +28,15 @@ log = logger("embedded")
 
 MOST_BYTES = 1024 * MIB
 LONGEST = timedelta(days=7)
-"""What is kept for the pipeline at most; the oldest go first."""
+"""What is kept for the pipeline at most, and no more bytes than are free beside it: mail needs the
+disk more. The oldest go first."""
 
 LONGEST_OPEN = timedelta(hours=1)
 """How long a process appends to one segment of an archived store."""
 
 _DROPPED = "dropped"
+_FAILURES = (FileNotFoundError, StoreFailed, StoreFull)
+"""What an archive may fail with that is gone, on another file system, full or read-only."""
 
 
 class ArchivedName(NamedTuple):
@@ -117,9 +121,10 @@ def retire(files: Files, layout: Layout, segments: Sequence[tuple[Lane, int]], n
     left = [layout.segment(lane, sequence) for lane, sequence in segments if lane != KEYS]
     try:
         _archive(files, layout, left, now_us)
-    except (FileNotFoundError, StoreFailed, StoreFull) as error:
+    except _FAILURES as error:
         log.error("segments could not be archived: their history is lost", error=str(error))
         metrics.UNARCHIVED_SEGMENTS.inc(len(left))
+        _name_lost(files, layout, left, now_us)
     for path in paths:
         files.unlink(path)  # idempotent: of those that were moved nothing is left
     files.sync_directory(layout.log)
@@ -148,34 +153,57 @@ def _header_of(files: Files, path: PurePath) -> Header | None:
         file.close()
 
 
+def _name_lost(files: Files, layout: Layout, left: list[PurePath], now_us: int) -> None:
+    """Name what could not be moved, where that can be written."""
+    with suppress(*_FAILURES):
+        headers = [_header_of(files, each) for each in left]
+        begun = [each.created_us for each in headers if each is not None]
+        archived = read_archive(files, layout)
+        if begun and archived is not None:
+            _name_dropped(files, layout, archived, DroppedName(min(begun), now_us))
+
+
 def _bound(files: Files, layout: Layout, now_us: int) -> None:
     """Drop the oldest segments beyond the bounds. What was dropped is durable before it is."""
     archived = read_archive(files, layout)
-    assert archived is not None
+    if archived is None:
+        return  # it was removed meanwhile
     too_many = _beyond(files, layout, archived.segments, now_us)
     if not too_many:
         return
     log.warning("the pipeline did not read archived segments in time", count=len(too_many))
     metrics.UNARCHIVED_SEGMENTS.inc(len(too_many))
+    first_us = min(each.created_us for each in too_many)
+    before_us = max(each.retired_us for each in too_many)
+    _name_dropped(files, layout, archived, DroppedName(first_us, before_us))
+    for each in too_many:
+        files.unlink(layout.archive / str(each))
+
+
+def _name_dropped(files: Files, layout: Layout, archived: Archived, more: DroppedName) -> None:
+    """Let one durable name stand for what was dropped before, and for more."""
     before = archived.dropped
     now = DroppedName(
-        min(each[0] for each in (*before, *((one.created_us, 0) for one in too_many))),
-        max(each[1] for each in (*before, *((0, one.retired_us) for one in too_many))),
+        min(each.first_us for each in (*before, more)),
+        max(each.before_us for each in (*before, more)),
     )
     if now not in before:
         files.open(layout.archive / str(now), create=True).close()
         files.sync_directory(layout.archive)
-    for each in (*too_many, *(each for each in before if each != now)):
-        files.unlink(layout.archive / str(each))
+    for each in before:
+        if each != now:
+            files.unlink(layout.archive / str(each))
 
 
 def _beyond(
     files: Files, layout: Layout, segments: Sequence[ArchivedName], now_us: int
 ) -> list[ArchivedName]:
     """Return those segments, of all by age, that are too old, or for which there is no room."""
-    found, room = list[ArchivedName](), MOST_BYTES
+    sizes = {each: _size_of(files, layout.archive / str(each)) for each in segments}
+    free = files.room(layout.archive).bytes
+    found, room = list[ArchivedName](), min(MOST_BYTES, (free + sum(sizes.values())) // 2)
     for each in reversed(segments):
-        room -= _size_of(files, layout.archive / str(each))
+        room -= sizes[each]
         if room < 0 or now_us - each.retired_us > duration_us(LONGEST):
             found.append(each)
     return found
