@@ -1,5 +1,5 @@
-"""A store in a directory whose history is kept, without opening it: its archive, and the lock of
-its lake's directory."""
+"""A store in a directory whose history is kept, without opening it: its archive, and the directory
+of its lake, which is that of one queue and has one writer at a time."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import root_of
 from postroad.bootstrap.open_request import check_parts
 from postroad.embedded.archive import Archived, read_archive
+from postroad.embedded.layout import Layout
 from postroad.embedded.opening import describe
 from postroad.embedded.options import StoreOptions
-from postroad.errors import ArchiveUnderWay, InvalidQueueURL
+from postroad.errors import ArchiveUnderWay, InvalidInput, InvalidQueueURL
 from postroad.ports.clock import Clock
 from postroad.ports.files import Lock
 
 LOCK = "lock"
 """The file of a lake's directory that one writer locks at a time."""
+
+QUEUE = "queue"
+"""The file of a lake's directory that names the directory of its queue."""
 
 TRIED_AGAIN = timedelta(seconds=1)
 """How often a run that waits for another one tries to lock."""
@@ -37,48 +41,117 @@ def is_in_a_directory(url: str) -> bool:
 
 def begin_archive(url: str) -> tuple[Path, Archived]:
     """Return the directory of a store's archive, and what it holds; make it where the store is not
-    archived yet, for the user whose processes own the store. Raises: InvalidQueueURL,
-    QueueNotFound, StoreDamaged, StoreFailed."""
+    archived yet, for the user whose processes own the store. Raises: InvalidQueueURL, InvalidInput
+    for a user who may not, QueueNotFound, StoreDamaged, StoreFailed."""
     parts = urlsplit(url)
     check_parts(parts)
     root, files = root_of(parts), DiskFiles()
+    owner = _owner(root)
     layout, _ = describe(files, root, StoreOptions(), create=False)
     folder = Path(layout.archive)
     found = read_archive(files, layout)
     if found is None:
-        files.make_directory(folder)
-        store = root.stat()
-        if os.geteuid() == 0:
-            os.chown(folder, store.st_uid, store.st_gid)
-        folder.chmod(store.st_mode & 0o7777)
+        draft = root / "archive.new"  # the store must not find one that it may not write
+        files.make_directory(draft)
+        _give(draft, owner)
+        files.rename(draft, folder)
         files.sync_directory(root)
-        found = Archived((), ())
+        return folder, Archived((), ())
+    _give(folder, owner)
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise InvalidInput(f"{folder} cannot be written: give it to {_user(owner)}")
     return folder, found
+
+
+def _owner(root: Path) -> os.stat_result | None:
+    """Return whose files a store has; None without a store. Raises: InvalidInput for a user who
+    cannot read them."""
+    try:
+        found = Path(Layout(root, root).store).stat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise InvalidInput(f"{root} cannot be read: {error.strerror}") from error
+    if os.geteuid() not in (0, found.st_uid):
+        raise InvalidInput(
+            f"the files of {root} are for the user who owns them: run this as root, or as "
+            + _user(found)
+        )
+    return found
+
+
+def _user(owner: os.stat_result | None) -> str:
+    return "the user of the store" if owner is None else f"the user with id {owner.st_uid}"
+
+
+def _give(folder: Path, owner: os.stat_result | None) -> None:
+    """Let the processes that own the store write a directory that root made."""
+    if owner is not None and os.geteuid() == 0:
+        os.chown(folder, owner.st_uid, owner.st_gid)
 
 
 def name_of(url: str) -> str:
     """Return what a queue in a directory is called in answers. Raises: InvalidQueueURL."""
-    return str(root_of(urlsplit(url)))
+    return os.path.realpath(root_of(urlsplit(url)))
+
+
+def lake_of(url: str, folder: Path) -> Path:
+    """Return the directory of a lake as every run spells it. Raises: InvalidInput for one inside
+    its store, whose own lock it would take; InvalidQueueURL."""
+    # Two slashes at the start are another root for Python, and a host for Hadoop.
+    place = Path("/", *Path(os.path.realpath(folder)).parts[1:])
+    if place.is_relative_to(name_of(url)):
+        raise InvalidInput(f"--lake {folder} lies in the store: name a directory outside of it")
+    return place
+
+
+def check_lake(folder: Path, name: str) -> None:
+    """Refuse a lake in a directory that is known to be that of another queue. Raises:
+    InvalidInput."""
+    try:
+        known = os.fsdecode((folder / QUEUE).read_bytes())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InvalidInput(f"{folder} cannot be read: {error.strerror}") from error
+    if known != name:
+        raise InvalidInput(
+            f"the lake in {folder} is that of the queue in {known}: name another directory with "
+            f"--lake; if that queue was moved to {name}, delete {folder / QUEUE}"
+        )
 
 
 class LakeLock:
-    """The lock of a lake's directory, while a run writes the lake. It ends with the process.
-    `patience`: how long it waits for a run that is under way. Raises on entry: ArchiveUnderWay,
-    StoreFailed."""
+    """The lock of a lake's directory, while a run writes the lake of the queue of this name. It
+    ends with the process. `patience`: how long it waits for a run that is under way. Raises on
+    entry: ArchiveUnderWay, StoreFailed, InvalidInput for the lake of another queue."""
 
-    def __init__(self, folder: Path, clock: Clock, patience: timedelta) -> None:
-        self._folder, self._clock, self._patience = folder, clock, patience
+    def __init__(self, folder: Path, name: str, clock: Clock, patience: timedelta) -> None:
+        self._folder, self._name = folder, name
+        self._clock, self._patience = clock, patience
         self._lock: Lock | None = None
 
     async def __aenter__(self) -> Self:
-        files, patient_until = DiskFiles(), self._clock.elapsed() + self._patience
+        files = DiskFiles()
         files.make_directory(self._folder)
+        self._lock = await self._taken(files)
+        try:
+            check_lake(self._folder, self._name)
+            _name_queue(files, self._folder, self._name)
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    async def _taken(self, files: DiskFiles) -> Lock:
+        patient_until = self._clock.elapsed() + self._patience
         while (lock := files.lock(self._folder / LOCK)) is None:
             if self._clock.elapsed() >= patient_until:
-                raise ArchiveUnderWay(f"another run writes the lake in {self._folder}")
+                raise ArchiveUnderWay(
+                    f"another run writes the lake in {self._folder}", hint="wait for its end"
+                )
             await self._clock.sleep(TRIED_AGAIN)
-        self._lock = lock
-        return self
+        return lock
 
     async def __aexit__(
         self,
@@ -91,3 +164,17 @@ class LakeLock:
 
     async def renew(self) -> None:
         """Nothing: a lock does not lapse."""
+
+
+def _name_queue(files: DiskFiles, folder: Path, name: str) -> None:
+    """Let the lake be that of a queue, before the first line of it is there. Idempotent."""
+    draft = folder / f"{QUEUE}.new"
+    if (folder / QUEUE).exists():
+        return
+    files.unlink(draft)
+    file = files.open(draft, create=True)
+    file.pwrite(0, os.fsencode(name))
+    file.sync()
+    file.close()
+    files.rename(draft, folder / QUEUE)
+    files.sync_directory(folder)

@@ -58,6 +58,9 @@ def _age(text: str) -> timedelta:
         return timedelta(0)
 
 
+PATTERN_SIGNS = frozenset("{}[]*?\\")
+"""What makes a path a pattern. Source: Hadoop, GlobPattern."""
+
 TABLES, KINDS = ("entries", "slices", "runs"), ("parquet", "json")
 
 
@@ -92,13 +95,16 @@ def export(
 
 
 def _place(folder: str) -> str:
-    """Return the URI of a folder. Raises: InvalidInput for a directory that exists."""
+    """Return the URI of a folder. Raises: InvalidInput for a directory that exists, and for one
+    whose name Spark would read as a pattern."""
     if urlsplit(folder).scheme:
         return folder
     path = Path(folder).absolute()
     if path.exists():
         raise InvalidInput(f"{folder} exists: name a new directory")
-    return path.as_uri()
+    if signs := PATTERN_SIGNS.intersection(str(path)):
+        raise InvalidInput(f"{path}: Spark takes {min(signs)!r} as a pattern: name another place")
+    return f"file:{path}"  # Hadoop takes no escapes
 
 
 _Lake = tuple[str, Path | None, str]
@@ -171,6 +177,6 @@ async def _forget(
 def _claim(lake: AskedLake, folder: Path | None, patience: timedelta) -> Callable[[UUID], Any]:
     """Return what keeps other runs from writing the lake."""
     if folder is not None:
-        return lambda _: LakeLock(folder, MachineClock(), patience)
+        return lambda _: LakeLock(folder, lake.name, MachineClock(), patience)
     view = lake.with_tables("").queue.view
     return lambda run_id: ArchiveClaim(view, MachineClock(), run_id, patience)

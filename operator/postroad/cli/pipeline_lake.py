@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.bootstrap.archived_store import name_of
+from postroad.bootstrap.archived_store import check_lake, name_of
 from postroad.cli.pipeline_options import (
     INSTANT,
     QueueWithSpark,
@@ -135,6 +135,7 @@ async def opened_lake(
             yield AskedLake(opened.settings, opened, str(queue.name), lake, asked, now)
         return
     settings, name = from_environment(), name_of(url)
+    check_lake(local, name)
     async with open_spark(settings, master) as session:
         from postroad.pipeline.spark.claimed_lake import in_thread
         from postroad.pipeline.spark.store_lake import open_store_lake

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import SecretStr
 
-from postroad.bootstrap.archived_store import is_in_a_directory
+from postroad.bootstrap.archived_store import is_in_a_directory, lake_of
 from postroad.bootstrap.archiving import ArchivedQueue, open_archived
 from postroad.cli.pipeline_session import run_stores, spark_session
 from postroad.cli.queue_options import DURATION
@@ -59,7 +59,7 @@ wait_option = click.option(
     type=DURATION,
     default="0s",
     help="Wait for another run for so long, such as 15m: one that died keeps others away for ten "
-    "minutes. Default: not at all.",
+    "minutes, but of a queue in a directory. Default: not at all.",
 )
 
 
@@ -73,13 +73,13 @@ lake_option = click.option(
 
 def lake_directory(url: str, folder: Path | None) -> Path | None:
     """Return the directory of the lake of a queue in a directory; None of a queue with a bucket.
-    Raises: InvalidInput where it is missing or too much, InvalidQueueURL."""
+    Raises: InvalidInput where it is missing, too much or in the store, InvalidQueueURL."""
     is_local = is_in_a_directory(url)
     if is_local and folder is None:
         raise InvalidInput(f"{url!r} has no bucket for its lake: name its directory with --lake")
     if not is_local and folder is not None:
         raise InvalidInput(f"--lake is for queues in a directory; that of {url!r} is in its bucket")
-    return None if folder is None else folder.absolute()
+    return None if folder is None else lake_of(url, folder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from postroad.adapters.disk.files import DiskFiles
 from postroad.cli import main, pipeline_report
 from postroad.cli import pipeline_options as options
+from postroad.cli.pipeline_keeping import _place
+from postroad.embedded.opening import describe
+from postroad.embedded.options import StoreOptions
 from postroad.pipeline import jars
 
 URL = "distributed://mail.outgoing"
@@ -76,6 +80,34 @@ def test_the_lake_of_a_queue_in_a_directory_is_named(tmp_path: Path) -> None:
     since = ("--from", "2026-01-01T00:00:00Z")
     assert_refused(archive("--lake", str(tmp_path), *since, url=url), "choose slices")
     assert_refused(archive("--lake", str(tmp_path), url=url), "there is no store in")
+
+
+def a_store(root: Path) -> str:
+    """Make a store, and return its URL."""
+    root.mkdir()
+    describe(DiskFiles(), root, StoreOptions(), create=True)
+    return f"embedded://{root}"
+
+
+def test_a_lake_is_that_of_one_queue(tmp_path: Path) -> None:
+    lake, urls = tmp_path / "lake", [a_store(tmp_path / each) for each in ("one", "two")]
+    lake.mkdir()
+    (lake / "queue").write_text(str(tmp_path / "one"))
+
+    for job in (("archive",), ("traffic",), ("forget", "a@b.example"), ("trace", "a@b.example")):
+        arguments = ["pipeline", *job, "--queue", urls[1], "--lake", str(lake)]
+        assert_refused(CliRunner().invoke(main, arguments), f"of the queue in {tmp_path / 'one'}")
+    assert not (tmp_path / "two/archive").exists(), "what no run will read is not kept"
+
+
+def test_a_lake_inside_its_store_is_refused(tmp_path: Path) -> None:
+    """Its lock would be that of the store."""
+    url = a_store(tmp_path / "store")
+    (tmp_path / "link").symlink_to(tmp_path / "store/archive")
+
+    for place in ("store", "store/archive", "store/../store/x", "link"):
+        assert_refused(archive("--lake", str(tmp_path / place), url=url), "lies in the store")
+    assert not (tmp_path / "store/lock").exists()
 
 
 def test_a_moment_needs_a_zone() -> None:
@@ -150,6 +182,21 @@ def test_an_export_into_a_directory_that_exists_is_refused(tmp_path: Path) -> No
     result = CliRunner().invoke(main, ["pipeline", "export", str(tmp_path), "--queue", URL])
 
     assert_refused(result, "name a new directory")
+
+
+def test_an_export_goes_where_its_argument_says(tmp_path: Path) -> None:
+    """Hadoop takes no escapes: a URI with `%20` would be a directory of that name."""
+    assert _place(str(tmp_path / "a b%#ä")) == f"file:{tmp_path}/a b%#ä"
+    assert _place("s3a://bucket/a%20b") == "s3a://bucket/a%20b"
+
+
+@pytest.mark.parametrize("sign", "{}[]*?\\")
+def test_an_export_into_what_spark_takes_as_a_pattern_is_refused(tmp_path: Path, sign: str) -> None:
+    result = CliRunner().invoke(
+        main, ["pipeline", "export", str(tmp_path / f"a{sign}"), "--queue", URL]
+    )
+
+    assert_refused(result, "as a pattern")
 
 
 def a_report(folder: Path, url: str = URL) -> Result:

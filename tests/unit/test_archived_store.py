@@ -1,0 +1,103 @@
+"""The archive and the lake of a queue in a directory: who may have them, and for which queue."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.memory.clock import ManualClock
+from postroad.bootstrap.archived_store import LakeLock, begin_archive, lake_of
+from postroad.embedded.opening import describe
+from postroad.embedded.options import StoreOptions
+from postroad.errors import InvalidInput
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    found = tmp_path / "a store"
+    found.mkdir()
+    describe(DiskFiles(), found, StoreOptions(), create=True)
+    return found
+
+
+def url_of(root: Path) -> str:
+    return f"embedded://{root}".replace(" ", "%20")
+
+
+def test_the_first_run_makes_the_archive_for_the_user_of_the_store(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[tuple[str, bool]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(
+        os, "chown", lambda path, *_: given.append((path.name, (root / "archive").exists()))
+    )
+
+    folder, _ = begin_archive(url_of(root))
+
+    assert folder == root / "archive"
+    assert given == [("archive.new", False)], "the store never finds one that it may not write"
+    begin_archive(url_of(root))
+    assert given[1:] == [("archive", True)], "one that was made by hand is given, too"
+    assert sorted(each.name for each in root.iterdir() if "archive" in each.name) == ["archive"]
+
+
+def test_what_a_killed_run_left_is_no_hindrance(root: Path) -> None:
+    (root / "archive.new").mkdir()
+
+    begin_archive(url_of(root))
+
+    assert [each.name for each in root.iterdir() if "archive" in each.name] == ["archive"]
+
+
+def test_another_user_is_told_whose_the_store_is(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = (root / "store").stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+    with pytest.raises(InvalidInput, match=f"run this as root, or as the user with id {owner}$"):
+        begin_archive(url_of(root))
+
+    assert not (root / "archive").exists()
+
+
+def test_an_archive_that_cannot_be_written_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin_archive(url_of(root))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+
+    with pytest.raises(InvalidInput, match="archive cannot be written: give it to the user"):
+        begin_archive(url_of(root))
+
+
+def lock(lake: Path, name: str) -> LakeLock:
+    return LakeLock(lake, name, ManualClock(), timedelta(0))
+
+
+async def test_a_lake_is_that_of_the_queue_that_came_first(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    async with lock(lake, "/one"):
+        pass
+    async with lock(lake, "/one"):
+        pass
+    for _ in range(2):  # a refusal leaves no lock
+        with pytest.raises(InvalidInput, match="that of the queue in /one: name another"):
+            await lock(lake, "/two").__aenter__()
+    (lake / "queue").unlink()
+    (lake / "queue.new").touch()
+    async with lock(lake, "/two"):
+        assert (lake / "queue").read_text() == "/two"
+
+
+@pytest.mark.parametrize(
+    ("folder", "place"),
+    [("//var/lake", "/var/lake"), ("/var/../lake", "/lake"), ("/var/a b%20", "/var/a b%20")],
+)
+def test_each_run_spells_a_lake_alike(folder: str, place: str) -> None:
+    assert str(lake_of("embedded:///store", Path(folder))) == place
