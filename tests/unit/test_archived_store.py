@@ -54,7 +54,7 @@ def test_what_a_killed_run_left_is_no_hindrance(root: Path) -> None:
     assert [each.name for each in root.iterdir() if "archive" in each.name] == ["archive"]
 
 
-def test_another_user_is_told_whose_the_store_is(
+def test_the_refusal_of_another_user_names_whose_the_store_is(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner = (root / "store").stat().st_uid

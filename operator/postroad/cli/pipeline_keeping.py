@@ -59,7 +59,7 @@ def _age(text: str) -> timedelta:
 
 
 PATTERN_SIGNS = frozenset("{}[]*?\\")
-"""What makes a path a pattern. Source: Hadoop, GlobPattern."""
+"""What makes a path a pattern for Hadoop, below Spark."""
 
 TABLES, KINDS = ("entries", "slices", "runs"), ("parquet", "json")
 

@@ -17,9 +17,10 @@ from uuid import UUID
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
+from postroad.adapters.disk.files import DiskFiles
 from postroad.domain.instants import instant, microseconds
 from postroad.domain.slices import Partition, slice_of
-from postroad.embedded.archive import Archived, ArchivedName
+from postroad.embedded.archive import Archived, ArchivedName, DroppedName
 from postroad.embedded.layout import NEW
 from postroad.errors import StoreDamaged
 from postroad.pipeline.addresses import KeptAddress
@@ -58,6 +59,8 @@ def archive_segments(
     write the lake meanwhile."""
     began = clock.now()
     known = {row["salt"] for row in _segments(lake.parts()).collect()}
+    # Before `parts` names others in their place: what it does not name is read.
+    _delete(folder, [each for each in found.segments if each.salt.hex() in known])
     new = [each for each in found.segments if each.salt.hex() not in known]
     lines, left, counts = _read(lake, folder, new, kept, microseconds(began - KEPT_PARTS))
     lake.put_lines(lines)
@@ -73,10 +76,17 @@ def archive_segments(
     counts |= {"segments": len(read), "gaps": len(found.dropped)}
     run = Run(run_id, JOB, began, clock.now(), counts)
     lake.put_run(run)
-    over = [each for each in found.segments if each.salt.hex() in known | read]
-    for name in (*over, *found.dropped):
-        (folder / str(name)).unlink(missing_ok=True)
+    _delete(folder, [*(each for each in new if each.salt.hex() in read), *found.dropped])
     return run
+
+
+def _delete(folder: Path, names: Sequence[ArchivedName | DroppedName]) -> None:
+    """Delete files of the archive; durable when it returns."""
+    files = DiskFiles()
+    for name in names:
+        files.unlink(folder / str(name))
+    if names and folder.exists():
+        files.sync_directory(folder)
 
 
 def _segments(parts: DataFrame) -> DataFrame:

@@ -48,9 +48,11 @@ class StoreLake(LakeTables):
         self._overwrite("parts", parts, F.lit(True))
 
     def drop_before(self, day: datetime) -> None:
-        """Delete entries, slices and parts from before a day."""
+        """Delete entries, slices and parts from before a day. The segments that were read last stay
+        named: their files would be read again."""
         super().drop_before(day)
-        self.put_parts(self.parts().where(F.col("since_us") >= F.lit(microseconds(day))))
+        is_late = F.col("since_us") >= F.lit(microseconds(day))
+        self.put_parts(self.parts().where(is_late | (F.col("mail_id") == "")))
 
 
 def open_store_lake(session: SparkSession, folder: Path, *, create: bool = False) -> StoreLake:
