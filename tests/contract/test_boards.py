@@ -142,4 +142,6 @@ class TestCassandraBoard(BoardContract):
         rows = await session.run("SELECT TTL(note) AS left FROM {keyspace}.board")
         await session.close()
 
-        assert all(0 < row["left"] <= HOUR.total_seconds() for row in rows)
+        lefts = [row["left"] for row in rows]
+        assert lefts
+        assert all(0 < left <= HOUR.total_seconds() for left in lefts)

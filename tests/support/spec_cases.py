@@ -12,8 +12,6 @@ Spec = dict[str, Any]
 
 RABBITMQ: Spec = {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}}
 CASSANDRA: Spec = {"contactPoints": ["cassandra"], "tls": {"mode": "disabled"}}
-
-
 OWN_CA: Spec = {"tls": {"caRef": {"name": "ours"}}}
 
 

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from postroad.bootstrap.signing import KeyFiles, Stamp
+from postroad.bootstrap.signing import KeyFiles
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.files import read_delivery
 from postroad.errors import CredentialsMissing, InvalidSettings
+from postroad.file_stamps import Stamp, stamp_of
 from postroad.logins import LOGIN, LoginFolder
 from postroad.signing.rules import SigningPlan
 from postroad.telemetry.logs import logger
@@ -88,18 +89,18 @@ class DeliveryFile:
         _log.error("delivery not changed, what was read before stays", error=problem)
 
     def _is_changed(self) -> bool:
-        return any(_stamp_of(path) != stamp for path, stamp in self._watched.items())
+        return any(stamp_of(path) != stamp for path, stamp in self._watched.items())
 
     def _read(self) -> DeliveryDocument:
         """Read all files that changed. Each is watched from before it is read, so that no change
         meanwhile stays unseen. Raises: InvalidSettings."""
-        self._watched = {each: _stamp_of(each) for each in {*self._watched, self._file}}
+        self._watched = {each: stamp_of(each) for each in {*self._watched, self._file}}
         settings = read_delivery(self._file)
         folder, routing = self._file.parent, settings.routing
         keys = {key.place(folder) for each in settings.signing for key in each.keys}
         logins = set() if routing is None else routing.logins()
         named = {*keys, *(each / name for each in logins for name in LOGIN)}
-        stamps = {each: _stamp_of(each) for each in named}
+        stamps = {each: stamp_of(each) for each in named}
         self._watched = {self._file: self._watched[self._file], **stamps}
         try:
             for each in logins:
@@ -107,12 +108,3 @@ class DeliveryFile:
         except CredentialsMissing as error:
             raise InvalidSettings(str(error), hint=error.hint) from error
         return DeliveryDocument(settings, self._keys.plan(settings.signing, folder, stamps))
-
-
-def _stamp_of(path: Path) -> Stamp:
-    """Return numbers that differ after a change of the file; none when it is missing."""
-    try:
-        its = path.stat()
-    except OSError:
-        return ()
-    return its.st_dev, its.st_ino, its.st_size, its.st_mtime_ns, its.st_ctime_ns

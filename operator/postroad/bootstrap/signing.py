@@ -10,6 +10,7 @@ from postroad.delivery_settings.signing import DomainSigning
 from postroad.domain.mail import Envelope
 from postroad.domain.shapes import with_crlf
 from postroad.errors import InvalidInput, InvalidMail, InvalidSettings
+from postroad.file_stamps import Stamp
 from postroad.ports.clock import Clock
 from postroad.signing.headers import author_domain, fields_of
 from postroad.signing.keys import GOOD_BITS, SigningKey
@@ -19,9 +20,6 @@ from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SIGNED, UNSIGNED
 
 _log = logger("signing")
-
-Stamp = tuple[int, ...]
-"""Numbers that differ after a change of a file; none when it is missing."""
 
 
 class FileSigner:

@@ -10,12 +10,11 @@ import ssl
 from pathlib import Path
 
 from postroad.errors import InvalidSettings
+from postroad.file_stamps import Stamp, stamp_of
 from postroad.telemetry.logs import logger
 from postroad.tls import server_context
 
 _log = logger("tls")
-
-_Seen = tuple[tuple[int, ...], ...]
 
 
 class ServerCertificate:
@@ -27,7 +26,7 @@ class ServerCertificate:
     def __init__(self, certificate: Path, key: Path | None = None) -> None:
         self._certificate, self._key = certificate, key
         try:
-            self._seen = self._fingerprint()  # before reading, else a change meanwhile stays unseen
+            self._seen = self._stamps()  # before reading, else a change meanwhile stays unseen
             self._context = self._read()
         except OSError as error:  # ssl.SSLError is one
             key_file = "its key in the same file" if key is None else f"the key {key}"
@@ -41,7 +40,7 @@ class ServerCertificate:
     def context(self) -> ssl.SSLContext:
         """Return the TLS context of a session that begins now. Files that cannot be used are logged
         as an error, once for each change, and the last certificate stays in use."""
-        seen = self._fingerprint()
+        seen = self._stamps()
         if seen == self._seen:
             return self._context
         self._seen = seen
@@ -56,17 +55,8 @@ class ServerCertificate:
             )
         return self._context
 
-    def _fingerprint(self) -> _Seen:
-        return tuple(map(_fingerprint_of, (self._certificate, self._key or self._certificate)))
+    def _stamps(self) -> tuple[Stamp, ...]:
+        return tuple(map(stamp_of, (self._certificate, self._key or self._certificate)))
 
     def _read(self) -> ssl.SSLContext:
         return server_context(self._certificate, self._key)
-
-
-def _fingerprint_of(path: Path) -> tuple[int, ...]:
-    """Return numbers that differ after a change of the file; empty when it is missing."""
-    try:
-        its = path.stat()
-    except OSError:
-        return ()
-    return its.st_dev, its.st_ino, its.st_size, its.st_mtime_ns, its.st_ctime_ns
