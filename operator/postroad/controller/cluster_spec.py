@@ -15,16 +15,8 @@ from pydantic import Field, ValidationError
 
 from postroad.controller.allowed_namespaces import AllowedNamespaces
 from postroad.controller.server_tls import CassandraTls, ServerTls, StoreTls
-from postroad.controller.spec_parts import (
-    Duration,
-    Host,
-    LocalReference,
-    Model,
-    Port,
-    PortInRange,
-    at_least,
-    holds,
-)
+from postroad.controller.spec_parts import Host, LocalReference, Model, PortInRange, at_least, holds
+from postroad.delivery_settings.patterns import Duration, Port
 
 NOT_A_SYSTEM_KEYSPACE = holds(
     lambda name: name != "system" and not name.startswith("system_"),

@@ -10,15 +10,14 @@ from pydantic import Field, model_validator
 
 from postroad.controller.server_tls import AuthoritiesReference
 from postroad.controller.spec_parts import (
-    Duration,
     Host,
     LocalReference,
     Model,
-    Port,
     PortInRange,
     SocketPath,
     holds,
 )
+from postroad.delivery_settings.patterns import Duration, Port
 from postroad.domain.handed_mails import LARGEST_HANDED, LONGEST_HANDING
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.sasl import Mechanism

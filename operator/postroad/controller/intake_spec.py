@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from postroad.controller.spec_parts import LocalReference, Model, NetworkText, Port, Replicas
+from postroad.controller.spec_parts import LocalReference, Model, NetworkText, Replicas
+from postroad.delivery_settings.patterns import Port
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidInput
 

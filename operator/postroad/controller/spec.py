@@ -17,7 +17,6 @@ from postroad.controller.intake_spec import Intake
 from postroad.controller.pipeline_spec import Pipeline
 from postroad.controller.spec_parts import (
     Anything,
-    Duration,
     Hostname,
     MailboxText,
     Model,
@@ -26,7 +25,7 @@ from postroad.controller.spec_parts import (
     at_least,
 )
 from postroad.delivery_settings.delivery import DeliverySettings
-from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
+from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.reports.deciding import DELAY_REPORTED_AFTER, LARGEST_RETURNED_BYTES

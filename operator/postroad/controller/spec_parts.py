@@ -12,16 +12,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    PlainSerializer,
     WithJsonSchema,
 )
 from pydantic.alias_generators import to_camel
 
 from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
-from postroad.domain.durations import DURATION_PATTERN, format_duration, parse_duration
+from postroad.domain.durations import format_duration
 from postroad.domain.mail import MAILBOX_PATTERN
 from postroad.domain.next_hops import HOSTNAME_PATTERN, LONGEST_SOCKET
-from postroad.settings.values import parsed
 
 HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
 """A host name (A-labels), an IPv4 or an IPv6 address."""
@@ -65,14 +63,6 @@ def has_port_in_range(url: str) -> bool:
         return False
 
 
-Duration = Annotated[
-    timedelta,
-    parsed(timedelta, parse_duration),
-    PlainSerializer(format_duration),
-    WithJsonSchema(
-        {"type": "string", "minLength": 2, "maxLength": 16, "pattern": DURATION_PATTERN}
-    ),
-]
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
 NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_PATTERN)]
@@ -82,7 +72,6 @@ PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")
 SocketPath = Annotated[
     str, Field(min_length=2, max_length=LONGEST_SOCKET, pattern="^/[A-Za-z0-9_./-]+$")
 ]
-Port = Annotated[int, Field(ge=1, le=65535)]
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 Schedule = Annotated[str, Field(min_length=1, max_length=100)]
 Anything = Annotated[

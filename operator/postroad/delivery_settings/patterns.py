@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema
 
 from postroad.delivery_settings.sections import domain_name
-from postroad.domain.durations import DURATION_PATTERN, format_duration
+from postroad.domain.durations import DURATION_PATTERN, format_duration, parse_duration
 from postroad.domain.internationalized import ascii_address
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import parse_host_port
@@ -16,7 +17,7 @@ from postroad.errors import InvalidInput
 from postroad.routing.answers import DNS_PORT
 from postroad.routing.exchangers import is_address
 from postroad.routing.tables import NULL_SENDER
-from postroad.settings.values import Duration
+from postroad.settings.values import parsed
 
 OBJECT_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 """Names of objects in Kubernetes. Source: RFC 1123 2.1."""
@@ -101,8 +102,9 @@ NetworkText = Annotated[str, Field(max_length=49), AfterValidator(_network)]
 NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
 TenantName = Annotated[str, Field(min_length=1, max_length=255)]
 Port = Annotated[int, Field(ge=1, le=65535)]
-DurationText = Annotated[
-    Duration,
+Duration = Annotated[
+    timedelta,
+    parsed(timedelta, parse_duration),
     PlainSerializer(format_duration),
     WithJsonSchema(
         {"type": "string", "minLength": 2, "maxLength": 16, "pattern": DURATION_PATTERN}

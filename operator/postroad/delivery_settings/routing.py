@@ -17,7 +17,7 @@ from postroad.delivery_settings.hops import ByMx, Hop, HostLookUp
 from postroad.delivery_settings.patterns import (
     AbsolutePath,
     DomainPattern,
-    DurationText,
+    Duration,
     NameServerAddress,
     NetworkText,
     SenderPattern,
@@ -132,7 +132,7 @@ class NameServers(DeliverySection):
     """Addresses of recursive name servers, with a port where it is not 53. Empty: those of
     /etc/resolv.conf."""
 
-    timeout: DurationText = timedelta(seconds=10)
+    timeout: Annotated[Duration, Field(gt=timedelta(0))] = timedelta(seconds=10)
     """For one question, all servers and repetitions together."""
 
     def addresses(self) -> list[tuple[str, int]]:
