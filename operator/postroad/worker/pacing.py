@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
 from postroad.domain.limited_mail import LimitedMail, LimitRule, limits_of
+from postroad.domain.paces import Paces, Rate
 from postroad.errors import PostroadError
 from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
-from postroad.scheduling.limits import Paces, Rate
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")

@@ -1,7 +1,8 @@
-"""Limits by rate: how much mail may go in a minute, evenly (GCRA, the generic cell rate algorithm).
+"""Limits by rate: how much may go in a minute, evenly. Pure: the clock is passed in.
 
-Each limit has one number, the instant at which the next mail is due. A mail may come earlier than
-that by as much as the burst allows; each one moves the instant by the time between two.
+It is GCRA, the generic cell rate algorithm: each limit has one number, the instant at which the
+next mail is due. A mail may come earlier than that by as much as the burst allows; each one moves
+the instant by the time between two.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ class Rate:
 
 class Paces:
     """When the next mail of each limit is due. `slack`: seconds by which it may be early, because
-    the caller asks no more often. Instants are seconds on a clock that never goes back."""
+    the caller asks no more often; `most`: limits that are remembered, None: all until they are
+    forgotten. Instants are seconds on a clock that never goes back."""
 
-    def __init__(self, slack: float) -> None:
-        self._slack = slack
+    def __init__(self, slack: float, most: int | None = None) -> None:
+        self._slack, self._most = slack, most
         self._due: dict[str, float] = {}
 
     def wait(self, name: str, rate: Rate, now: float) -> float:
@@ -49,6 +51,10 @@ class Paces:
 
     def take(self, name: str, rate: Rate, now: float) -> None:
         """Count a mail that goes."""
+        if self._most is not None and name not in self._due and len(self._due) >= self._most:
+            self.forget(now)
+            while len(self._due) >= self._most:
+                del self._due[next(iter(self._due))]
         self._due[name] = max(self._due.get(name, now), now) + rate.interval
 
     def forget(self, now: float) -> None:

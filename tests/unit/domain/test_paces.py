@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.domain.paces import Paces, Rate
 from postroad.errors import InvalidSettings
-from postroad.scheduling.limits import Paces, Rate
 
 
 def test_a_mail_goes_each_interval_and_a_burst_at_once() -> None:
