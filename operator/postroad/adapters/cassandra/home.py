@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.domain.configuration.rollout import READING_LEASE
 from postroad.errors import ViewRefused
 
 KEY = "@home"
@@ -33,9 +34,9 @@ APPEND = Statement(
 )
 
 
-CHECKED = timedelta(seconds=5)
+CHECKED = READING_LEASE / 6
 """How long a check stands for all queues of a session: less than the time between two readings of a
-configuration, so that each has one of its own."""
+configuration (a quarter of the lease), so that each has one of its own."""
 
 
 class Home:
