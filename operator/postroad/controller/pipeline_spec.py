@@ -52,7 +52,7 @@ class AuditSpec(JobSpec):
 class ForgetSpec(WritingSpec):
     """When the lake forgets what is old, and how old that is."""
 
-    older_than: Annotated[str, Field(min_length=2, max_length=6, pattern="^[1-9][0-9]{0,4}d$")]
+    older_than: Annotated[str, Field(min_length=2, max_length=5, pattern="^[1-9][0-9]{0,3}d$")]
     """Days such as `400d`: what was queued so long ago is deleted, with all former states."""
 
     @property

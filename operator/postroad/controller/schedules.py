@@ -22,7 +22,7 @@ _FIELDS = (
     ("day of the week", 0, 6, _DAYS),
 )
 _MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
-_PART = re.compile(r"(?:(\*|\?)|(\w+)(?:-(\w+))?)(?:/(\d+))?")
+_PART = re.compile(r"(?:(\*|\?)|(\w+)(?:-(\w+))?)(?:/(\d{1,9}))?", re.ASCII)
 
 
 def check_schedule(text: str, field: str) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
+from pydantic import ValidationError
 
 from postroad.cli.pipeline import pipeline as commands
+from postroad.cli.pipeline_keeping import Age
 from postroad.controller.api import (
     CRON_JOB,
     JOB,
@@ -28,7 +31,7 @@ from postroad.controller.pipeline_children import (
     job_name,
     pipeline_children,
 )
-from postroad.controller.pipeline_spec import JOBS
+from postroad.controller.pipeline_spec import JOBS, ForgetSpec
 from postroad.controller.queue_resource import PipelineProgram, PodContext, Queue
 from postroad.controller.schedules import check_schedule
 from postroad.controller.server_tls import CassandraTls
@@ -257,11 +260,27 @@ def test_a_schedule_of_kubernetes_is_accepted(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "* * * *", "* * * * * *", "5-1 * * * *", "*/0 * * * *", "@every 5m", "x * * * *"]
+    "text",
+    [
+        *("", "* * * *", "* * * * * *", "5-1 * * * *", "*/0 * * * *", "@every 5m", "x * * * *"),
+        *("\u00b2 * * * *", "\u0663 * * * *", "*/\u0663 * * * *", f"*/{10**19} * * * *"),
+    ],
 )
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="schedule"):
         check_schedule(text, "schedule")
+
+
+@pytest.mark.parametrize("age", ["0d", "007d", "400", "36h", "20000d", "\u0664\u0660d", "400d\n"])
+def test_an_age_that_no_run_could_use_is_refused(age: str) -> None:
+    with pytest.raises(ValidationError):
+        ForgetSpec.model_validate(HOURLY | {"olderThan": age})
+
+
+def test_every_age_of_the_spec_is_one_for_the_command() -> None:
+    ForgetSpec.model_validate(HOURLY | {"olderThan": "9999d"})
+
+    assert Age().convert("9999d", None, None) == timedelta(days=9999)
 
 
 def test_a_long_name_is_shortened_and_stays_unique() -> None:
