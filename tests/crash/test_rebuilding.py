@@ -20,7 +20,10 @@ from crash.accidents import (
     unreadable_record,
 )
 from postroad import open_queue
+from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
+from postroad.embedded.archive import read_archive
+from postroad.embedded.layout import Layout
 from postroad.errors import StoreDamaged, StoreInUse
 
 
@@ -78,6 +81,26 @@ async def test_damaged_store_is_reported_never_opened_empty_and_rebuilt(
     assert set(found) >= LEFT | {"dead"}
     assert set(found) <= LEFT | {"dead", "done"}
     assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("accident", [unreadable_record, checkpoint_deleted])
+async def test_history_in_quarantine_is_named_as_dropped(
+    root: Path, accident: Callable[[Path], None]
+) -> None:
+    layout = Layout(root, root / "mail")
+    accident(root)
+    await rebuild_directory(root)
+    assert read_archive(DiskFiles(), layout) is None, "a rebuild archives no store"
+    (root / "archive").mkdir()
+
+    await rebuild_directory(root)
+
+    found = read_archive(DiskFiles(), layout)
+    assert found is not None
+    (dropped,) = found.dropped
+    assert 0 < dropped.first_us < dropped.before_us
+    async with open_queue(f"embedded://{root}") as queue:
+        assert set(await names(queue.browse())) >= LEFT
 
 
 async def test_rebuild_believes_what_the_old_log_still_says(root: Path) -> None:

@@ -124,7 +124,7 @@ def retire(files: Files, layout: Layout, segments: Sequence[tuple[Lane, int]], n
     except _FAILURES as error:
         log.error("segments could not be archived: their history is lost", error=str(error))
         metrics.UNARCHIVED_SEGMENTS.inc(len(left))
-        _name_lost(files, layout, left, now_us)
+        name_lost(files, layout, left, now_us)
     for path in paths:
         files.unlink(path)  # idempotent: of those that were moved nothing is left
     files.sync_directory(layout.log)
@@ -153,14 +153,20 @@ def _header_of(files: Files, path: PurePath) -> Header | None:
         file.close()
 
 
-def _name_lost(files: Files, layout: Layout, left: list[PurePath], now_us: int) -> None:
-    """Name what could not be moved, where that can be written."""
+def name_lost(files: Files, layout: Layout, lost: Sequence[PurePath], now_us: int) -> None:
+    """Name segments that never come into the archive, of a store that has one, as far as they can
+    be read and a name can be written. Idempotent."""
     with suppress(*_FAILURES):
-        headers = [_header_of(files, each) for each in left]
-        begun = [each.created_us for each in headers if each is not None]
         archived = read_archive(files, layout)
-        if begun and archived is not None:
+        if archived is not None and (begun := list(_moments_begun(files, lost))):
             _name_dropped(files, layout, archived, DroppedName(min(begun), now_us))
+
+
+def _moments_begun(files: Files, segments: Sequence[PurePath]) -> Iterator[int]:
+    for path in segments:
+        with suppress(*_FAILURES):
+            if (header := _header_of(files, path)) is not None:
+                yield header.created_us
 
 
 def _bound(files: Files, layout: Layout, now_us: int) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from postroad.embedded.archive import name_lost
 from postroad.embedded.checkpoints import Checkpoint, write_checkpoint
 from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout
+from postroad.embedded.layout import Layout, segment_of
 from postroad.embedded.log_salvage import salvage_log
 from postroad.embedded.spool_scan import SpoolScan
 from postroad.ports.files import Files
@@ -51,6 +52,7 @@ async def rebuild(engine: Engine) -> Rebuilt:
     files, layout = engine.files, engine.layout
     quarantine = await engine.log_threads.run(_quarantine_log, files, layout)
     directories = await engine.log_threads.run(_interrupted, files, layout)
+    await engine.log_threads.run(_name_history, files, layout, directories, engine.now_us())
     salvaged = await engine.log_threads.run(salvage_log, files, directories)
     scan = SpoolScan(files, layout, salvaged, quarantine)
     mails = 0
@@ -120,6 +122,12 @@ def _interrupted(files: Files, layout: Layout) -> list[PurePath]:
         directory = layout.quarantine / str(number)
         found = [] if COMPLETE in files.names(directory) else [*found, directory]
     return found
+
+
+def _name_history(files: Files, layout: Layout, directories: list[PurePath], now_us: int) -> None:
+    """Let the lake have a gap where the history lies in quarantine."""
+    found = [each / name for each in directories for name in files.names(each) if segment_of(name)]
+    name_lost(files, layout, found, now_us)
 
 
 def _begin_anew(files: Files, layout: Layout, quarantine: PurePath) -> None:
