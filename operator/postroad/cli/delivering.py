@@ -9,6 +9,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -30,6 +31,8 @@ from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.domain.webhooks import WebhookAddress
+from postroad.ports.attempt_log import AttemptLog
+from postroad.ports.clock import Randomness
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
@@ -57,33 +60,20 @@ async def deliver(
 ) -> None:
     """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
     InvalidSettings."""
-    section = settings.retry
-    plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
     randomness, window = SystemRandomness(), window_of(settings, way)
     is_routed = isinstance(way, RoutingSettings)
     if is_routed and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
     attempt_log, routes = open_attempt_log(settings), _open_routes(settings, way)
     board, name = board_of(this.queue), _worker_name()
-    control = SiteControl(
-        board,
-        MachineClock(),
-        name,
-        watches_answers=is_routed and settings.worker.suspend_by_answers,
-    )
+    watches = is_routed and settings.worker.suspend_by_answers
+    control = SiteControl(board, MachineClock(), name, watches_answers=watches)
     pacer = None
     if delivery is not None:
         limits, held = delivery.current.settings.limit_rules(), max(10, window // 4)
         pacer = Pacer(limits, board, MachineClock(), name, held)
     driving = Driving(
-        Deliverer(
-            this.queue.name,
-            plan,
-            MachineClock(),
-            randomness,
-            attempt_log,
-            reporting_of(settings, this.queue, plan),
-        ),
+        _deliverer_of(settings, this, randomness, attempt_log),
         open_connector(settings, way, open_signer(delivery)),
         routes,
         rules_of(settings, way),
@@ -93,17 +83,7 @@ async def deliver(
         pacer=pacer,
     )
     consumer = Consumer(this.queue, driving, window=window)
-
-    def use(changed: DeliverySettings) -> None:
-        found = way_of(settings, changed)  # the file may not lead to another kind of way
-        is_other = False
-        if isinstance(found, RoutingSettings) and not isinstance(routes, RelayRoutes):
-            is_other = routes.replace(found)  # first, as it may raise
-        if pacer is not None:
-            is_other |= pacer.replace(changed.limit_rules())
-        if is_other:
-            driving.route_again()
-
+    use = partial(_use, settings, routes, pacer, driving)
     try:
         await control.read()  # before the first mail
         async with (
@@ -115,6 +95,34 @@ async def deliver(
     finally:
         if attempt_log is not None:
             attempt_log.close()
+
+
+def _deliverer_of(
+    settings: Settings, this: Process, randomness: Randomness, log: AttemptLog | None
+) -> Deliverer:
+    section = settings.retry
+    plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
+    reporting = reporting_of(settings, this.queue, plan)
+    return Deliverer(this.queue.name, plan, MachineClock(), randomness, log, reporting)
+
+
+def _use(
+    settings: Settings,
+    routes: RelayRoutes | RoutesBySettings,
+    pacer: Pacer | None,
+    driving: Driving,
+    changed: DeliverySettings,
+) -> None:
+    """Take up what a file of delivery has now. Raises: InvalidSettings where it leads to another
+    kind of way; nothing is changed then."""
+    found = way_of(settings, changed)
+    is_other = False
+    if isinstance(found, RoutingSettings) and not isinstance(routes, RelayRoutes):
+        is_other = routes.replace(found)  # first, as it may raise
+    if pacer is not None:
+        is_other |= pacer.replace(changed.limit_rules())
+    if is_other:
+        driving.route_again()
 
 
 def _worker_name() -> str:
