@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from postroad.adapters.memory.clock import ManualClock
+from postroad.adapters.programs import webhook
+from postroad.adapters.programs.webhook import TOO_EARLY
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop
 from postroad.ports.connections import ConnectionOpened, JobFinished
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates
 from support.connections import Events, a_job
-from support.webhook_server import SECRET, WebhookServer, a_webhook_connector
+from support.webhook_server import SECRET, AnsweringUnread, WebhookServer, a_webhook_connector
 
 D, F, L = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
 NO_HOP = ResolvedHop(NextHop("webhook", 0), ())
@@ -228,6 +232,48 @@ async def test_a_long_answer_ends_its_connection_and_not_its_outcome(tmp_path: P
         await events.until_closed()
 
     assert events.finished == {1: {"b1@dest.example": D}, 2: {"b2@dest.example": D}}
+
+
+async def test_a_webhook_that_answers_before_it_has_the_mail_is_asked_again(tmp_path: Path) -> None:
+    """Else a server that answers all requests by 200 unread would lose large mails."""
+    server = AnsweringUnread(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+    async with server:
+        events = Events()
+        connector = a_webhook_connector(server, tmp_path)
+        connector.open(NO_HOP, events).submit(a_job(1, content=bytes(16 * 2**20)))
+        await events.until_finished(1)
+
+    assert events.finished == {1: {"b1@dest.example": L}}
+    assert events.texts[1].startswith(TOO_EARLY)
+
+
+@pytest.mark.parametrize("is_aborted", [False, True])
+async def test_an_answer_without_an_end_has_its_outcome(
+    is_aborted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a short time, and when the worker ends: the mail would go again else."""
+    passing, pass_over = asyncio.Event(), webhook._pass_over
+
+    async def noting(response: aiohttp.ClientResponse) -> None:
+        passing.set()
+        await pass_over(response)
+
+    monkeypatch.setattr(webhook, "_pass_over", noting)
+    if not is_aborted:
+        monkeypatch.setattr(webhook, "LONGEST_PASSING", timedelta(milliseconds=20))
+    server = AnsweringUnread(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome")
+    async with server:
+        events = Events()
+        connection = a_webhook_connector(server, tmp_path).open(NO_HOP, events)
+        connection.submit(a_job(1))
+        await passing.wait()
+        if is_aborted:
+            connection.abort()
+        await events.until_finished(1)
+        connection.abort()
+        await events.until_closed()
+
+    assert events.finished == {1: {"b1@dest.example": D}}
 
 
 async def test_the_time_of_a_signature_is_that_of_the_clock(tmp_path: Path) -> None:

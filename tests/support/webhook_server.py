@@ -130,8 +130,35 @@ class WebhookServer:
         return web.Response(status=max(wanted), headers=self.headers, body=self.body)
 
 
+class AnsweringUnread:
+    """A server that answers by these octets as soon as a request has begun, and reads no more."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.answer = answer
+        self._over = asyncio.Event()
+        self.url = ""
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> AnsweringUnread:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        assert self._server is not None
+        self._over.set()
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(self.answer)
+        await self._over.wait()
+        writer.close()
+
+
 def a_webhook_connector(
-    server: WebhookServer,
+    server: WebhookServer | AnsweringUnread,
     folder: Path,
     *,
     secrets: str = SECRET,

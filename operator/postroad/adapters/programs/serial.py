@@ -117,6 +117,7 @@ class SerialConnection:
     async def _carry(self, job: Transmission) -> str:
         """Hand one mail over, and report what came of it; return why the connection ends, or the
         empty text."""
+        self._is_handed = False
         self._under_way = self._loop.create_task(self._hand_over(job))
         try:
             await asyncio.wait((self._under_way,))
@@ -147,7 +148,6 @@ class SerialConnection:
         if job.size_bytes > self._largest_bytes:
             text = f"552 5.3.4 the mail has more than {self._largest_bytes} octets"
             return ProgramAnswer(_all(job, Outcome.failed(text)))
-        self._is_handed = False
         async with self._room.taken(job.size_bytes):
             try:
                 async with aclosing(job.content()) as chunks:

@@ -6,6 +6,7 @@ name. Certificates are verified.
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from postroad.adapters.programs.serial import (
     ProgramAnswer,
     SerialConnection,
 )
-from postroad.domain.mail import Outcome
+from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.webhooks import (
     WebhookAddress,
     WebhookRequest,
@@ -36,6 +37,8 @@ from postroad.ports.clock import Clock
 from postroad.ports.connections import OnEvent, Transmission
 from postroad.routing.routes import ResolvedHop
 
+TOO_EARLY = "451 4.3.0 the webhook answered before it had the whole mail"
+
 LONGEST_CONNECT = timedelta(seconds=30)
 
 KEPT_IDLE = timedelta(minutes=2)
@@ -43,6 +46,9 @@ KEPT_IDLE = timedelta(minutes=2)
 
 LARGEST_ANSWER = 64 * 1024
 """Octets of an answer that are read, and passed over, so that its connection can be used again."""
+
+LONGEST_PASSING = timedelta(seconds=2)
+"""For what is passed over: the outcome is not recorded before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +135,8 @@ class _Posting:
             allow_redirects=False,
         ) as response:
             outcome = outcome_of_status(response.status, self._webhook.url.host)
+            if outcome.kind is OutcomeKind.DELIVERED and not self._is_sent:
+                outcome = Outcome.deferred(f"{TOO_EARLY}: {response.status}")
             rest = timedelta(0)
             if response.status in (429, 503):
                 rest = rest_of(response.headers.get("Retry-After"), self._clock.now())
@@ -166,9 +174,11 @@ class _Posting:
         self._is_connected = True
 
     async def _pieces(self, body: Iterable[bytes]) -> AsyncIterator[bytes]:
-        for piece in body:
+        *before, last = body
+        for piece in before:
             yield piece
-        self._is_sent = True
+        self._is_sent = True  # before it, since the answer may come while it is being sent
+        yield last
 
     def _why_not_reached(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
@@ -186,13 +196,15 @@ class _Posting:
 
 
 async def _pass_over(response: aiohttp.ClientResponse) -> None:
-    """Read an answer to its end, so that its connection can be used again; a long one, or one that
-    breaks off, ends the connection."""
+    """Read an answer to its end, so that its connection can be used again; a long one, a slow one,
+    or one that breaks off, ends the connection. So does a cancellation: the status has decided, and
+    the mail would go again if its outcome were dropped."""
     left = LARGEST_ANSWER
     try:
-        async for chunk in response.content.iter_any():
-            left -= len(chunk)
-            if left < 0:
-                return response.close()
-    except (TimeoutError, aiohttp.ClientError, OSError):
-        response.close()  # the status has decided
+        async with asyncio.timeout(LONGEST_PASSING.total_seconds()):
+            async for chunk in response.content.iter_any():
+                left -= len(chunk)
+                if left < 0:
+                    return response.close()
+    except (TimeoutError, aiohttp.ClientError, OSError, asyncio.CancelledError):
+        response.close()
