@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
+from postroad.adapters.programs.function import NO_THREAD, FunctionConnector, HandlerFunction
 from postroad.domain.handed_mails import LARGEST_HANDED, HandedMail
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop
 from postroad.octet_room import OctetRoom
-from postroad.ports.connections import JobFinished
+from postroad.ports.connections import ConnectionClosed, JobFinished
 from postroad.routing.routes import ResolvedHop
 from support.connections import Events, a_job
 
@@ -118,13 +118,33 @@ async def test_a_function_that_blocks_holds_up_neither_the_loop_nor_other_thread
     connector = a_connector(take, timedelta(milliseconds=100), threads=1)
     try:
         first = await outcomes_of(connector)
-        second = await outcomes_of(connector, job=2)
+        events = Events()
+        connector.open(NO_HOP, events).submit(a_job(2))
+        closed = await events.until_closed()
     finally:
         free.set()
 
-    assert kinds(first) == kinds(second) == [L, L]
+    assert kinds(first) == [L, L]
     assert len(called) == 1, "it got no further thread while it has one"
+    assert events.all == [ConnectionClosed(NO_THREAD, (2,))], "and the mail has no attempt"
+    assert closed.unsaid == (2,)
     assert called[0].daemon, "it does not hold up the end of the process"
+
+
+async def test_a_machine_without_threads_costs_no_attempt_and_no_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    connector = a_connector(lambda mail: None, threads=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", failing)
+        events = Events()
+        connector.open(NO_HOP, events).submit(a_job(1))
+        assert (await events.until_closed()).unsaid == (1,)
+
+    assert kinds(await outcomes_of(connector)) == [D, D]
 
 
 async def test_a_plain_function_may_return_what_is_to_be_awaited() -> None:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from threading import Thread
 from typing import Any
 
-from postroad.adapters.programs.serial import ProgramAnswer, SerialConnection
+from postroad.adapters.programs.serial import NotReached, ProgramAnswer, SerialConnection
 from postroad.domain.handed_mails import HandedMail
 from postroad.domain.mail import Outcome, OutcomeKind, Responder
 from postroad.octet_room import OctetRoom
@@ -21,6 +21,8 @@ from postroad.routing.routes import ResolvedHop
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")
+
+NO_THREAD = "451 4.3.2 no thread was free for the function: calls before have not returned"
 
 LONGEST_TEXT = 500
 """Characters of what a function says of an outcome."""
@@ -79,13 +81,21 @@ class _Calling:
         self, job: Transmission, content: Sequence[bytes], opened: Callable[[], None]
     ) -> ProgramAnswer:
         """Call it with one mail (see `Handing`)."""
-        opened()
+        is_called = False
+
+        def called() -> None:
+            nonlocal is_called
+            is_called = True
+            opened()
+
         mail = HandedMail.of(job.mail_id, job.envelope, b"".join(content))
         limit = asyncio.timeout(self._function.timeout.total_seconds())
         try:
             async with limit:
-                return ProgramAnswer(self._outcomes(mail, await self._call(mail)))
+                return ProgramAnswer(self._outcomes(mail, await self._call(mail, called)))
         except (Exception, SystemExit) as error:
+            if not is_called:
+                raise NotReached(NO_THREAD) from error
             if limit.expired():
                 seconds = self._function.timeout.total_seconds()
                 return self._deferred(mail, f"4.4.2 the function took more than {seconds:g} s")
@@ -95,15 +105,22 @@ class _Calling:
     async def close(self) -> None:
         """Nothing is held (see `Handing`)."""
 
-    async def _call(self, mail: HandedMail) -> object:
+    async def _call(self, mail: HandedMail, called: Callable[[], None]) -> object:
         if inspect.iscoroutinefunction(self._function.call):
+            called()
             found: object = await self._function.call(mail)
             return found
         await self._threads.acquire()
         loop = asyncio.get_running_loop()
         returned: asyncio.Future[_Returned] = loop.create_future()
         # A daemon: one that never returns must not hold up the end of the process.
-        Thread(target=self._run, args=(loop, returned, mail), daemon=True).start()
+        thread = Thread(target=self._run, args=(loop, returned, mail), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # the machine has no thread left
+            self._threads.release()
+            raise
+        called()
         found, error = await returned
         if error is not None:
             raise error
