@@ -28,6 +28,12 @@ class _Loader(_SafeLoader):  # type: ignore[misc]
         seen = set[Any]()
         for key, _ in node.value:
             name = self.construct_object(key, deep=True)
+            if isinstance(name, list | dict | set):
+                raise yaml.MarkedYAMLError(
+                    problem="the name of a field is a list or a mapping: put quotes around text"
+                    " that begins with { or [",
+                    problem_mark=key.start_mark,
+                )
             if name in seen:
                 raise yaml.MarkedYAMLError(
                     problem=f"{name} stands twice", problem_mark=key.start_mark
@@ -89,6 +95,8 @@ def _read(file: Path) -> object:
         hint = 'put quotes around patterns that begin with "*"' if "alias" in str(error) else ""
         text = " ".join(str(error).split())
         raise InvalidSettings(f"{file} is not YAML: {text}", hint=hint) from error
+    except (ValueError, RecursionError) as error:  # such as the date 2026-13-01
+        raise InvalidSettings(f"{file} is not YAML: {error}") from error
     return found
 
 

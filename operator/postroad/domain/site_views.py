@@ -71,5 +71,5 @@ def read_views(text: str) -> tuple[Sequence[SiteView], int]:
             for each in found["sites"]
         ]
         return views, int(found["more"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InvalidInput("the note of a worker cannot be read") from error

@@ -53,7 +53,7 @@ class Suspension:
             known = by if by in {*SuspendedBy} else SuspendedBy.ADMINISTRATOR
             until = datetime.fromisoformat(found["until"]).astimezone(UTC)
             reason = str(found["reason"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InvalidInput(f"the suspension of {site} cannot be read") from error
         return cls(site, until, reason, SuspendedBy(known))
 

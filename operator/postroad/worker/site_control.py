@@ -7,7 +7,7 @@ Source: ADR 0062.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -41,7 +41,7 @@ class SiteControl:
     def __init__(self, board: Board, clock: Clock, name: str, *, watches_answers: bool) -> None:
         self._board, self._clock, self._name = board, clock, name
         self._counts = AnswerCounts() if watches_answers else None
-        self._suspended: Mapping[str, Suspension] = {}
+        self._suspended: dict[str, Suspension] = {}
         self._own: dict[str, Suspension] = {}
         """Those that answers led to, until they are on the board."""
         self._new: list[str] = []
@@ -93,17 +93,20 @@ class SiteControl:
     async def read(self) -> None:
         """Read the suspensions of all, and post those of this worker, but none that would shorten
         one."""
+        now = self._clock.now()
+        self._own = {site: each for site, each in self._own.items() if each.until > now}
         with self._unless_away():
             read = dict[str, Suspension]()
             for site, text in (await self._board.posted(Topic.SUSPENSIONS)).items():
                 with suppress(InvalidInput):
                     read[site] = Suspension.of(site, text)
             for site, each in list(self._own.items()):
-                left = each.until - self._clock.now()
-                longest = max(each.until, read[site].until) if site in read else each.until
-                if left > timedelta(0) and longest == each.until:
+                known = read.get(site)
+                if known is None or known.until < each.until:
+                    left = each.until - self._clock.now()
                     await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
-                    read[site] = each
+                    known = read[site] = each
+                self._suspended[site] = known  # it holds, though the board be away for the next
                 del self._own[site]
             self._new += [site for site, each in read.items() if self._suspended.get(site) != each]
             self._suspended = read

@@ -231,6 +231,9 @@ A = "primary: [{host: a.example}]"
         ("- rules", "Input should be"),
         ("rules: [{name: a, name: b}]", "name stands twice"),
         ("rules: [", "is not YAML"),
+        ("rules: [{name: {{ name }}, mx: {}}]", "put quotes around text that begins with {"),
+        ("? [a]\n: b", "the name of a field is a list or a mapping"),
+        ("rules: [{name: a, tenants: [2026-13-01], mx: {}}]", "is not YAML: month must be"),
         ("rules: [{name: a, domains: [*.a.b]}]", "put quotes around patterns that begin with"),
     ],
 )

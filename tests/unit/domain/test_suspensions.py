@@ -96,7 +96,15 @@ def test_one_of_a_later_release_is_obeyed() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"until": "soon", "reason": "x"}', '{"until": 5, "reason": "x"}', "1"],
+    [
+        "",
+        "[]",
+        "{}",
+        "1",
+        '{"until": "soon", "reason": "x"}',
+        '{"until": 5, "reason": "x"}',
+        '{"until": "9999-12-31T23:59:59-23:59", "reason": "x"}',
+    ],
 )
 def test_what_is_no_suspension_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
@@ -118,7 +126,14 @@ def test_the_note_of_a_worker_has_the_sites_with_the_most_to_show() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", '{"sites": [1], "more": 0}', '{"sites": [{"site": "a", "state": "x"}]}']
+    "text",
+    [
+        "",
+        "[]",
+        '{"sites": [1], "more": 0}',
+        '{"sites": [{"site": "a", "state": "x"}]}',
+        '{"sites": [], "more": Infinity}',
+    ],
 )
 def test_what_is_no_note_of_a_worker_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
-from postroad.adapters.memory.fault_injection import Fault
+from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.mail import Outcome, OutcomeKind, Responder
 from postroad.domain.site_views import SiteState, SiteView, read_views
 from postroad.domain.suspensions import SuspendedBy, Suspension
@@ -182,3 +183,28 @@ async def test_answers_shorten_no_suspension_of_an_administrator() -> None:
 
         posted = await controlled.board.posted(Topic.SUSPENSIONS)
         assert Suspension.of(ONE, posted[ONE]).by is SuspendedBy.ADMINISTRATOR
+
+
+async def test_what_answers_led_to_holds_though_the_board_goes_away_amid_it() -> None:
+    """Two sites are to be put up; the board is away from the second one on."""
+    async with a_controlled_worker() as controlled:
+        worker = controlled.worker
+        for site in (ONE, TWO):
+            busy = replace(BUSY, responder=Responder(site))
+            controlled.control.heard(site, (busy,))
+        posts = 0
+
+        def plan(step: Step) -> Fault | None:
+            nonlocal posts
+            posts += step.operation == "post"
+            is_away = step.operation in ("posted", "post") and posts > 1
+            return Fault.AWAY if is_away else None
+
+        worker.process.faults.plan = plan
+        await worker.pass_time(MINUTE)
+        assert controlled.control.suspended(ONE) is not None
+        assert controlled.control.suspended(TWO) is not None
+
+        await worker.pass_time(10 * MINUTE)
+        assert controlled.control.suspended(ONE) is controlled.control.suspended(TWO) is None
+        assert not controlled.control._own, "what is over is not kept for a board that is away"
