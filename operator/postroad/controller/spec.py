@@ -166,7 +166,8 @@ class Workers(Model):
     """What workers do with a mail."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
-    """Mails that one worker attempts at the same time, at most."""
+    """Mails that one worker attempts at the same time, at most. With the handler mx: connections
+    that one worker has at the same time."""
 
     template: Anything = Field(default={})
     """A partial PodTemplateSpec that is merged into the workers' pods: resources, node selectors,
@@ -210,8 +211,9 @@ class MailQueueSpec(Model):
 
     delivery: DeliverySettings | None = None
     """What is decided about the delivery by workers: where mail goes, how connections are secured,
-    which keys sign. Workers follow a change within about two minutes, and no pod restarts, unless
-    another Secret is named. Absent: mail goes as the handler has it, and is not signed."""
+    which keys sign, how much goes in a minute. Workers follow a change within about two minutes,
+    and no pod restarts, unless another Secret is named. Absent: mail goes as the handler has it,
+    without limits, and is not signed."""
 
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")] | None = None
     """The image of workers and intake, which stays when the operator is upgraded. Absent: the one
