@@ -263,6 +263,43 @@ async def test_an_archive_that_is_removed_meanwhile_stops_no_mail(listed: int) -
         await check(queue, files.journal.events(len(files.journal.steps)))
 
 
+@pytest.mark.parametrize("error", [StoreFailed("no"), StoreFull("too many open files")])
+async def test_an_archive_that_cannot_be_listed_stops_no_mail(error: PostroadError) -> None:
+    class Unlisted(LossyFiles):
+        asked = 0
+
+        def names(self, directory: PurePath) -> list[str]:
+            if directory == LAYOUT.archive:
+                self.asked += 1
+                raise error
+            return super().names(directory)
+
+    files, clock = Unlisted(), ManualClock()
+    queue = await few_mails(files, clock)
+    await clock.advance(timedelta(hours=1, seconds=1))
+    await queue.maintenance.round()
+
+    assert files.asked >= 2
+    await Outside(files, queue).enqueue("next")
+    await queue.close()
+
+
+async def test_a_store_without_mail_keeps_to_the_bounds() -> None:
+    files, clock = LossyFiles(), ManualClock()
+    await archived_run(files, clock)
+    queue = await start(files, clock)
+    await queue.maintenance.recovering
+    await queue.maintenance.round()
+    assert held(files).segments
+    await clock.advance(timedelta(days=7, minutes=1))
+
+    await queue.maintenance.round()
+    await queue.close()
+
+    assert held(files).segments == []
+    assert held(files).dropped
+
+
 async def test_what_no_run_read_for_a_week_is_dropped() -> None:
     files, clock = LossyFiles(), ManualClock()
     await archived_run(files, clock)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archived_store import LakeLock, begin_archive, check_lake, name_of
-from postroad.cli.pipeline_options import address_key, open_spark
+from postroad.cli.pipeline_options import address_key, installed, open_spark
 from postroad.pipeline.addresses import kept_address
 from postroad.pipeline.runs import Run
 from postroad.settings import Settings
@@ -23,6 +23,7 @@ async def archive_store(
     kept = kept_address(settings.pipeline.addresses, address_key(settings))
     name, clock = name_of(url), MachineClock()
     check_lake(lake, name)
+    installed(settings)  # a store keeps nothing for a run that cannot be
     folder, _ = begin_archive(url)
     async with LakeLock(lake, name, clock, patience), open_spark(settings, master) as session:
         from postroad.pipeline.spark.claimed_lake import in_thread

@@ -31,6 +31,9 @@ LONGEST = timedelta(days=7)
 """What is kept for the pipeline at most, and no more bytes than are free beside it: mail needs the
 disk more. The oldest go first."""
 
+BOUNDED_EVERY = timedelta(minutes=5)
+"""How often an archive is bounded to which nothing is moved."""
+
 LONGEST_OPEN = timedelta(hours=1)
 """How long a process appends to one segment of an archived store."""
 
@@ -90,7 +93,7 @@ def is_archived(files: Files, layout: Layout) -> bool:
     """Whether the store has an archive that can be listed."""
     try:
         files.names(layout.archive)
-    except (FileNotFoundError, StoreFailed):
+    except _FAILURES:
         return False
     return True
 
@@ -128,6 +131,14 @@ def retire(files: Files, layout: Layout, segments: Sequence[tuple[Lane, int]], n
     for path in paths:
         files.unlink(path)  # idempotent: of those that were moved nothing is left
     files.sync_directory(layout.log)
+
+
+def keep_bounds(files: Files, layout: Layout, now_us: int) -> None:
+    """Drop what is beyond the bounds from the archive of a store that has one."""
+    try:
+        _bound(files, layout, now_us)
+    except _FAILURES as error:
+        log.warning("the archive could not be bounded", error=str(error))
 
 
 def _archive(files: Files, layout: Layout, left: list[PurePath], now_us: int) -> None:
@@ -173,7 +184,7 @@ def _bound(files: Files, layout: Layout, now_us: int) -> None:
     """Drop the oldest segments beyond the bounds. What was dropped is durable before it is."""
     archived = read_archive(files, layout)
     if archived is None:
-        return  # it was removed meanwhile
+        return  # there is none, or it was removed meanwhile
     too_many = _beyond(files, layout, archived.segments, now_us)
     if not too_many:
         return

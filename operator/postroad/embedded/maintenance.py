@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroad.domain.instants import duration_us
-from postroad.embedded.archive import LONGEST_OPEN, is_archived, retire
+from postroad.embedded.archive import BOUNDED_EVERY, LONGEST_OPEN, is_archived, keep_bounds, retire
 from postroad.embedded.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelopes import Unreadable
@@ -48,6 +48,7 @@ class Maintenance:
         self._rounds: asyncio.Task[None] | None = None
         self._begun: set[asyncio.Task[None]] = set()
         self._busy = asyncio.Lock()
+        self._bounded_at = engine.clock.elapsed()
 
     async def _recover(self, recover: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Recover, then take checkpoints: garbage is known only by a complete index."""
@@ -89,6 +90,17 @@ class Maintenance:
         await self._checkpoint()
         await self._compact()
         await self._engine.slots.shrink()
+        await self._bound_archive()
+
+    async def _bound_archive(self) -> None:
+        """Keep the archive to its bounds, also where no mail passes: old history goes, and where
+        the disk is full, mail gets room."""
+        engine = self._engine
+        if engine.clock.elapsed() - self._bounded_at < BOUNDED_EVERY:
+            return
+        self._bounded_at = engine.clock.elapsed()
+        async with self._busy:
+            await engine.log_threads.run(keep_bounds, engine.files, engine.layout, engine.now_us())
 
     async def _checkpoint(self) -> None:
         async with self._busy:

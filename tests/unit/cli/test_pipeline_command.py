@@ -100,6 +100,15 @@ def test_a_lake_is_that_of_one_queue(tmp_path: Path) -> None:
     assert not (tmp_path / "two/archive").exists(), "what no run will read is not kept"
 
 
+def test_without_spark_no_archive_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = a_store(tmp_path / "store")
+    monkeypatch.setattr(options, "find_spec", lambda _: None)
+
+    assert_refused(archive("--lake", str(tmp_path / "lake"), url=url), "the extra `pipeline`")
+
+    assert not (tmp_path / "store/archive").exists(), "no run would read it"
+
+
 def test_a_lake_inside_its_store_is_refused(tmp_path: Path) -> None:
     """Its lock would be that of the store."""
     url = a_store(tmp_path / "store")
