@@ -26,7 +26,6 @@ DROPPED = MOST // 8
 AT_ONCE = 16
 """How many are looked at at a time, by three requests each."""
 
-
 NOT_WITHDRAWN, IN_HAND, NOT_FOLLOWED = "not withdrawn", "in hand", "not followed"
 """Why a failed enqueue may be delivered once, in the metric. Not followed: to the end of a
 consumer's lease."""

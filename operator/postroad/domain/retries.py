@@ -144,8 +144,8 @@ def decide(
     before this one, `age` is the time since acceptance. Of recipients that wait on, one that was
     attempted makes it an attempt for all of them, because an entry has one due time: that of the
     recipient whose reason passes first. `rest` is how long the next hops of those that were not
-    attempted rest yet, or ask to be left alone where all were; `is_paced`:
-    limits by rate let them go then, so that they wait for no lane.
+    attempted rest yet, or ask to be left alone where all were; `is_paced`: limits by rate let them
+    go then, so that they wait for no lane.
     """
     deferred = {
         recipient: outcome.text

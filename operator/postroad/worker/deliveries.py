@@ -76,9 +76,9 @@ class Deliverer:
     ) -> None:
         """Report to the sender what the outcomes of an attempt ask for, then end the item by them;
         `unrecorded` are those of them that `record` has not had, `untried` the reasons why other
-        recipients were not attempted, who are not to come again before a `rest` is over, and at
-        that time where limits by rate are why (`is_paced`). Repeated
-        until it succeeds. Raises: QueueClosed, EntryLost.
+        recipients were not attempted. They are not to come again before a `rest` is over;
+        `is_paced`: they come then, because limits by rate are why. Repeated until it succeeds.
+        Raises: QueueClosed, EntryLost.
         """
         if self.plan.soft_bounce:
             outcomes, unrecorded = softened(outcomes), softened(unrecorded)

@@ -33,7 +33,6 @@ APPEND = Statement(
     everywhere=True,
 )
 
-
 CHECKED = READING_LEASE / 6
 """How long a check stands for all queues of a session: less than the time between two readings of a
 configuration (a quarter of the lease), so that each has one of its own."""
