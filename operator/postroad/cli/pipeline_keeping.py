@@ -176,7 +176,8 @@ async def _forget(
 
 def _claim(lake: AskedLake, folder: Path | None, patience: timedelta) -> Callable[[UUID], Any]:
     """Return what keeps other runs from writing the lake."""
-    if folder is not None:
-        return lambda _: LakeLock(folder, lake.name, MachineClock(), patience)
-    view = lake.with_tables("").queue.view
-    return lambda run_id: ArchiveClaim(view, MachineClock(), run_id, patience)
+    if lake.opened is not None:
+        view = lake.opened.queue.view
+        return lambda run_id: ArchiveClaim(view, MachineClock(), run_id, patience)
+    assert folder is not None
+    return lambda _: LakeLock(folder, lake.name, MachineClock(), patience)
