@@ -38,6 +38,7 @@ from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
+from postroad.worker.gate import Gate
 from postroad.worker.pacing import Pacer
 from postroad.worker.routing import RelayRoutes
 from postroad.worker.site_control import SiteControl
@@ -79,8 +80,7 @@ async def deliver(
         rules_of(settings, way),
         randomness,
         window=window if is_routed else None,
-        control=control,
-        pacer=pacer,
+        gate=Gate(MachineClock(), control, pacer),
     )
     consumer = Consumer(this.queue, driving, window=window)
     use = partial(_use, settings, routes, pacer, driving)

@@ -7,6 +7,7 @@ the instant by the time between two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from postroad.errors import InvalidSettings
@@ -56,6 +57,10 @@ class Paces:
             while len(self._due) >= self._most:
                 del self._due[next(iter(self._due))]
         self._due[name] = max(self._due.get(name, now), now) + rate.interval
+
+    def keep(self, is_kept: Callable[[str], bool]) -> None:
+        """Forget all other limits: it is as if no mail had gone under them."""
+        self._due = {name: due for name, due in self._due.items() if is_kept(name)}
 
     def forget(self, now: float) -> None:
         """Forget what is not due any more: it is as if no mail had gone."""

@@ -51,15 +51,14 @@ from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
 from postroad.worker.deliveries import UNFORESEEN, Deliverer, ids_of
+from postroad.worker.gate import Gate, Passage
 from postroad.worker.job_table import JobTable
 from postroad.worker.ledger import Ledger
 from postroad.worker.links import Link, Links
 from postroad.worker.look_ups import LookUps
 from postroad.worker.open_jobs import LeaseOver, OpenJob, chunks_of, deferred_by
-from postroad.worker.pacing import Pacer
 from postroad.worker.routing import DeliveryRoute, Routes
 from postroad.worker.site_book import SiteBook
-from postroad.worker.site_control import SiteControl
 
 _log = logger("worker")
 
@@ -85,7 +84,6 @@ LONGEST_GOODBYE = timedelta(seconds=2)
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
 NO_ROUTER = "451 4.4.3 other mail has all look-ups of routes that are made at a time"
-PACED = "451 4.3.2 a limit by rate is used up"
 RESTS = "451 4.4.1 the next hop rests after failures"
 ENDING = "451 4.3.2 the worker ends"
 NO_OUTCOME = Outcome.deferred("451 4.3.5 the connection gave no outcome")
@@ -96,8 +94,7 @@ class Driving:
 
     `window`: how many items may be in hand; while they are, mails that wait long for a place on a
     connection are put off, so that others are seen. None: no mail is, since all have one next hop.
-    `control`: which sites get no mail; None: all get theirs. `pacer`: what is under limits by rate;
-    None: nothing is.
+    `gate`: what keeps jobs from the scheduler; None: nothing does.
     """
 
     def __init__(
@@ -109,10 +106,9 @@ class Driving:
         randomness: Randomness,
         *,
         window: int | None = None,
-        control: SiteControl | None = None,
-        pacer: Pacer | None = None,
+        gate: Gate | None = None,
     ) -> None:
-        self._control, self._pacer = control, pacer
+        self._gate = gate or Gate(deliverer.clock)
         self._book = SiteBook()
         self._deliverer = deliverer
         self._routes = routes
@@ -180,8 +176,7 @@ class Driving:
         dropped = list(self._look_ups.drop(ledger))
         for job in self._jobs.of(ledger):
             if job.connection is None:
-                self._jobs.forget(job)
-                self._on(Withdrawn(job.scheduled))
+                self._withdraw(job)
                 dropped += job.recipients
         return tuple(dropped)
 
@@ -221,38 +216,21 @@ class Driving:
 
     def _submit(self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]) -> None:
         self._book.seen(route)
-        if self._is_suspended(ledger, route, recipients):
+        if self._gate.is_shut(ledger, route, recipients):
             return
         for each in chunks_of(recipients):
             job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, each)
-            self._jobs.add(job)
-            self._begin(job)
+            passage = self._gate.admit(job)
+            if passage is not Passage.PUT_OFF:
+                self._jobs.add(job)
+            if passage is Passage.GOES:
+                self._on(Submitted(job.scheduled))
 
-    def _begin(self, job: OpenJob) -> None:
-        """Submit a job to the scheduler, or let it wait for its limits by rate."""
-        wait = None if self._pacer is None else self._pacer.admit(job.number, job.limited())
-        if self._pacer is None or wait == timedelta(0):
-            self._on(Submitted(job.scheduled))
-        elif wait is not None:
-            self._jobs.forget(job)
-            until = self._deliverer.clock.elapsed() + wait
-            job.ledger.not_tried(job.recipients, PACED, until, is_paced=True)
-
-    def _waits(self, number: int) -> bool:
-        job = self._jobs.get(number)
-        return job is not None and job.connection is None
-
-    def _is_suspended(
-        self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]
-    ) -> bool:
-        """Return whether a site gets no mail now; its recipients are then put off."""
-        if self._control is None:
-            return False
-        if (suspension := self._control.suspended(route.name)) is None:
-            return False
-        until = self._deliverer.clock.elapsed() + self._control.put_off_for(suspension)
-        ledger.not_tried(recipients, f"451 4.3.2 suspended: {suspension.reason}", until)
-        return True
+    def _withdraw(self, job: OpenJob) -> None:
+        """Take back a job that no connection has."""
+        self._jobs.forget(job)
+        self._gate.drop(job)
+        self._on(Withdrawn(job.scheduled))
 
     def _suspend(self, site: str) -> None:
         """Take back the jobs for a site that no connection has."""
@@ -260,10 +238,9 @@ class Driving:
             if (
                 job.route.name == site
                 and job.connection is None
-                and self._is_suspended(job.ledger, job.route, job.recipients)
+                and self._gate.is_shut(job.ledger, job.route, job.recipients)
             ):
-                self._jobs.forget(job)
-                self._on(Withdrawn(job.scheduled))
+                self._withdraw(job)
                 job.ledger.go_on()
 
     def sites(self) -> Iterator[SiteView]:
@@ -382,8 +359,7 @@ class Driving:
         if rest:
             self._on(LeftAlone(destination, (now + rest).total_seconds()))
         self._book.replied(job.route.name, placed.values(), self._deliverer.clock.now())
-        if self._control is not None:
-            self._control.heard(job.route.name, placed.values())
+        self._gate.heard(job.route.name, placed.values())
         self._on(Finished(job.number))
         left = tuple(each for each in job.recipients if each not in placed)
         if left and not ledger.is_over:
@@ -433,18 +409,21 @@ class Driving:
         moment = self._scheduler.next_moment()
         if moment is not None and moment <= now.total_seconds():
             self._on(Tick())
-        for site in () if self._control is None else self._control.new():
+        for site in self._gate.suspended_since():
             self._suspend(site)
-        for number in () if self._pacer is None else self._pacer.due(self._waits):
-            self._on(Submitted(self._jobs[number].scheduled))
+        for number in self._gate.due():
+            self._resubmit(number)
         while self._resting and self._resting[0][0] <= now:
-            job = self._jobs.get(heapq.heappop(self._resting)[1])
-            if job is not None:
-                self._on(Submitted(job.scheduled))
+            self._resubmit(heapq.heappop(self._resting)[1])
         if late := [each for each in self._ledgers if each.is_late(now)]:
             self._end_late(late)
         if self._window is not None and len(self._ledgers) >= self._window:
             self._make_room(now)
+
+    def _resubmit(self, number: int) -> None:
+        """Submit a job to the scheduler, unless it was taken back meanwhile."""
+        if (job := self._jobs.get(number)) is not None:
+            self._on(Submitted(job.scheduled))
 
     def _end_late(self, late: Sequence[Ledger]) -> None:
         """The leases of items are over: their jobs are taken back. One that is being transmitted is

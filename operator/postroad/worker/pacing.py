@@ -9,8 +9,8 @@ Source: ADR 0064.
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Sequence
 from datetime import timedelta
 
 from postroad.domain.limited_mail import LimitedMail, LimitRule, limits_of
@@ -50,9 +50,10 @@ class Pacer:
         self._rules, self._board, self._clock, self._name = rules, board, clock, name
         self._most_held = most_held
         self._paces = Paces(TICK_SECONDS)
-        self._held: OrderedDict[str, deque[tuple[int, NamedLimits]]] = OrderedDict()
+        self._held: OrderedDict[str, dict[int, NamedLimits]] = OrderedDict()
         """By the first limit of a job, in the order in which they came."""
-        self._count = 0
+        self._first: dict[int, str] = {}
+        """The first limit of each job that is held."""
         self._booked: dict[str, float] = {}
         """Until when the jobs that were put off take a limit up."""
         self._wanted: dict[str, float] = {}
@@ -66,9 +67,15 @@ class Pacer:
 
     def replace(self, rules: Sequence[LimitRule]) -> bool:
         """Take jobs under other limits from now on; return whether they differ. What is held has to
-        be taken again."""
-        differs, self._rules = tuple(rules) != tuple(self._rules), rules
-        return differs
+        be dropped and taken again. A limit that stays keeps its pace; one that changes begins
+        anew, since the burst of the former may be due for hours."""
+        if tuple(rules) == tuple(self._rules):
+            return False
+        same = {each.name for each in rules if each in self._rules}
+        self._paces.keep(lambda name: name.partition(" ")[0] in same)
+        self._booked.clear()
+        self._rules = rules
+        return True
 
     def admit(self, number: int, mail: LimitedMail) -> timedelta | None:
         """Take a job under its limits. None: it is held, and `due` names it when it may go. No
@@ -80,35 +87,37 @@ class Pacer:
         for name, _ in limits:
             self._wanted[name] = now
         first, rule = limits[0]
-        queue = self._held.setdefault(first, deque())
-        if self._count >= self._most_held:
+        if len(self._first) >= self._most_held:
             rate = self._rate(first, rule)
-            booked = max(self._booked.get(first, 0.0), now + len(queue) * rate.interval)
+            ahead = len(self._held.get(first, ()))
+            booked = max(self._booked.get(first, 0.0), now + ahead * rate.interval)
             self._booked[first] = booked + rate.interval
             return min(timedelta(seconds=booked - now + TICK_SECONDS), LONGEST_HOLD)
-        queue.append((number, limits))
-        self._count += 1
+        self._held.setdefault(first, {})[number] = limits
+        self._first[number] = first
         return None
 
-    def due(self, is_open: Callable[[int], bool]) -> Iterator[int]:
-        """Yield the jobs that may go now. `is_open`: whether a job still waits."""
-        now = self._now
+    def drop(self, number: int) -> None:
+        """Hold a job no longer. Idempotent."""
+        if (first := self._first.pop(number, None)) is None:
+            return
+        del self._held[first][number]
+        if not self._held[first]:
+            del self._held[first]
+
+    def due(self) -> list[int]:
+        """Return the jobs that may go now; they are held no longer."""
+        now, going = self._now, list[int]()
         for first in list(self._held):
-            queue = self._held[first]
-            while queue:
-                number, limits = queue[0]
-                if is_open(number):
-                    if not all(self._may_go(name, rule, now) for name, rule in limits):
-                        break
-                    for name, rule in limits:
-                        self._paces.take(name, self._rate(name, rule), now)
-                    yield number
-                queue.popleft()
-                self._count -= 1
-            if queue:
-                self._held.move_to_end(first)  # limits that they share with others serve all
-            else:
-                del self._held[first]
+            self._held.move_to_end(first)  # limits that they share with others serve all
+            for number, limits in list(self._held[first].items()):
+                if not all(self._may_go(name, rule, now) for name, rule in limits):
+                    break
+                for name, rule in limits:
+                    self._paces.take(name, self._rate(name, rule), now)
+                self.drop(number)
+                going.append(number)
+        return going
 
     @property
     def _now(self) -> float:

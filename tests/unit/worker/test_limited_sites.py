@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from postroad.domain.limited_mail import LimitedBy, LimitRule
+from postroad.worker.gate import Gate
 from postroad.worker.pacing import Pacer
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
@@ -20,7 +21,7 @@ async def a_limited_worker(most_held: int) -> AsyncIterator[Worker]:
         worker.domain("two.example")
         clock = worker.process.clock
         pacer = Pacer((LIMIT,), worker.queue.board, clock, "w", most_held)
-        worker.driving._pacer = pacer
+        worker.driving._gate = Gate(clock, pacer=pacer)
         running = asyncio.create_task(pacer.run())
         try:
             yield worker
@@ -76,3 +77,20 @@ async def test_a_worker_that_stops_gives_back_what_it_holds() -> None:
 
         assert len(worker.driving) == 0
         assert (await worker.queue.size()).size == 30 - to(worker, "one.example")
+
+
+async def test_other_routes_put_off_no_mail_that_is_held() -> None:
+    """What is held is dropped and taken again, and must not stand twice in what may be held."""
+    async with a_limited_worker(most_held=20) as worker:
+        for number in range(15):
+            await worker.enqueue(f"r{number}@one.example")
+        await worker.pass_time(SECOND)
+        held = len(worker.driving)
+        assert held >= 14
+
+        worker.driving.route_again()
+        await worker.pass_time(SECOND)
+
+        assert len(worker.driving) >= held - 2, "a mail goes in a second"
+        await worker.pass_time(20 * SECOND)
+        assert to(worker, "one.example") == 15

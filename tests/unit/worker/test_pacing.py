@@ -4,6 +4,7 @@ moves."""
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -56,7 +57,7 @@ class Pods:
                     pod.admit(self._numbers[name], mail)
                 if self.second % 5 == self._offsets[name]:
                     await pod.exchange()
-                self.gone += [(self.second, name) for _ in pod.due(lambda _: True)]
+                self.gone += [(self.second, name) for _ in pod.due()]
             self.second += 1
             await self.clock.advance(SECOND)
 
@@ -139,15 +140,16 @@ async def test_mail_under_no_limit_goes_at_once_and_limits_are_apart() -> None:
     assert pod.admit(1, ELSEWHERE) == timedelta(0)
     assert pod.admit(2, MX) is None
     assert pod.admit(3, LimitedMail("mx9", MX.domains, None, "")) is None
-    assert list(pod.due(lambda _: True)) == [], "no other worker has heard of it yet"
+    assert pod.due() == [], "no other worker has heard of it yet"
     await pod.exchange()
-    assert list(pod.due(lambda _: True)) == [2, 3]
+    assert pod.due() == [2, 3]
     assert pod.admit(4, MX) is None
     assert pod.admit(5, MX) is None
-    assert list(pod.due(lambda number: number != 4)) == [], "a job that ended takes no place"
+    pod.drop(4)  # it ended, and takes no place
+    assert pod.due() == []
     await pods.clock.advance(59 * SECOND)
     await pod.exchange()
-    assert list(pod.due(lambda _: True)) == [5]
+    assert pod.due() == [5]
 
 
 async def test_what_is_beyond_what_a_worker_holds_comes_again_when_it_may_go() -> None:
@@ -173,3 +175,46 @@ async def test_notes_that_cannot_be_read_count_for_nothing() -> None:
     await pods.pass_seconds(60)
 
     assert pods.within(0, 60) == pytest.approx(60, abs=2)
+
+
+async def test_a_limit_that_is_raised_is_obeyed_at_once_and_the_others_keep_their_pace() -> None:
+    """An hour's burst has gone: under the former limit the next mail is due in an hour."""
+    slow = LimitRule("one", LimitedBy.SITE, 1, 60, domains=MX.domains)
+    stays = LimitRule("two", LimitedBy.SITE, 1, 1, domains=ELSEWHERE.domains)
+    pods = Pods(slow, stays)
+    pod = pods.start("one")
+    await pod.exchange()
+    for number in range(62):
+        pod.admit(number, MX)
+    pod.admit(100, ELSEWHERE)
+    pod.admit(101, ELSEWHERE)
+    await pod.exchange()
+    assert pod.due() == [*range(60), 100]
+
+    assert not pod.replace((slow, stays)), "these are the same"
+    assert pod.replace((replace(slow, per_minute=600), stays))
+    for number in (60, 61, 101):
+        pod.drop(number)
+    assert pod.admit(62, MX) is None
+    assert pod.admit(102, ELSEWHERE) is None
+    await pods.clock.advance(SECOND)
+    assert pod.due() == [62]
+
+    assert pod.replace(())
+    assert pod.admit(63, MX) == timedelta(0), "it is under no limit any more"
+
+
+async def test_what_is_dropped_leaves_its_place_wherever_it_waits() -> None:
+    pods = Pods(per_site(60))
+    pod = Pacer((per_site(60),), pods.board(), pods.clock, "one", most_held=2)
+    assert pod.admit(1, MX) is pod.admit(2, MX) is None
+    assert pod.admit(3, MX) == timedelta(seconds=3)
+
+    pod.drop(2)
+    pod.drop(2)
+
+    assert pod.admit(4, MX) is None
+    await pod.exchange()
+    await pods.clock.advance(SECOND)
+    assert pod.due() == [1, 4]
+    assert pod.admit(5, MX) is None

@@ -13,6 +13,7 @@ from postroad.domain.mail import Outcome, OutcomeKind, Responder
 from postroad.domain.site_views import SiteState, SiteView, read_views
 from postroad.domain.suspensions import SuspendedBy, Suspension
 from postroad.ports.board import Topic
+from postroad.worker.gate import Gate
 from postroad.worker.site_control import LONGEST_PUT_OFF, SiteControl
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
@@ -32,7 +33,7 @@ class Controlled:
         self.board = worker.queue.board
         clock = worker.process.clock
         self.control = SiteControl(self.board, clock, "w", watches_answers=True)
-        worker.driving._control = self.control
+        worker.driving._gate = Gate(clock, self.control)
 
     async def suspend(self, site: str, duration: timedelta) -> None:
         until = self.worker.process.clock.now() + duration
