@@ -6,12 +6,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from contract.queue_harness import letter
+from postroad import open_queue
 from postroad.bootstrap.embedded_store import verify_directory
+from postroad.embedded import maintenance
 from support.outcomes import kept_in_log
 from support.releases import HERE, unpack_older
+from support.store_driver import fill
 
 DRIVER = Path(__file__).parents[1] / "support" / "store_driver.py"
 BOTH = ["a@x.example", "b@y.example"]
@@ -132,6 +139,34 @@ def test_an_enqueue_key_is_kept_until_an_older_one_owns_the_store(tmp_path: Path
 
     assert verify_directory(root).damage == []
     assert {"keyed": waits}.items() <= state(HERE, root).items()
+
+
+@pytest.mark.parametrize("filled", [False, True], ids=["log_without_segments", "filled"])
+async def test_an_archived_store_whose_segments_left_is_read_by_an_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filled: bool
+) -> None:
+    """The segment is gone in which the log ends, or began anew behind it; that release would have
+    kept it."""
+    monkeypatch.setattr(maintenance, "LONGEST_OPEN", timedelta(0))
+    older, root = unpack_older(tmp_path / "older"), tmp_path / "store"
+    (root / "archive").mkdir(parents=True)
+    async with open_queue(f"embedded://{root}", create=True) as queue:
+        await queue.enqueue(letter("passes"))
+        await (await anext(queue.dequeue())).done()
+        for _ in range(2):
+            await queue.maintain()
+        assert list((root / "log").iterdir()) == []
+        if filled:
+            await fill(queue)
+            await queue.maintain()
+    left, kept = LEFT if filled else {}, sorted((root / "archive").iterdir())
+    assert kept
+
+    assert verify_directory(root).damage == []
+    assert state(older, root) == left
+    assert state(HERE, root) == left
+    assert state(older, root) == left
+    assert sorted((root / "archive").iterdir())[: len(kept)] == kept
 
 
 def test_a_mail_of_an_older_one_has_no_priority(tmp_path: Path) -> None:

@@ -32,10 +32,13 @@ def test_the_first_run_makes_the_archive_for_the_user_of_the_store(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[tuple[str, bool]] = []
+
+    def chown(path: Path, *_: int, follow_symlinks: bool) -> None:
+        assert not follow_symlinks, "a link of the store's user may lead anywhere"
+        given.append((path.name, (root / "archive").exists()))
+
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    monkeypatch.setattr(
-        os, "chown", lambda path, *_: given.append((path.name, (root / "archive").exists()))
-    )
+    monkeypatch.setattr(os, "chown", chown)
 
     folder, _ = begin_archive(url_of(root))
 

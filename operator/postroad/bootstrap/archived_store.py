@@ -87,7 +87,8 @@ def _user(owner: os.stat_result | None) -> str:
 def _give(folder: Path, owner: os.stat_result | None) -> None:
     """Let the processes that own the store write a directory that root made."""
     if owner is not None and os.geteuid() == 0:
-        os.chown(folder, owner.st_uid, owner.st_gid)
+        # The store's user may have a link there, to what is not for that user.
+        os.chown(folder, owner.st_uid, owner.st_gid, follow_symlinks=False)
 
 
 def name_of(url: str) -> str:
