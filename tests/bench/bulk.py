@@ -11,8 +11,7 @@ What it writes, and nothing else:
 - `deleted_mails`, only by `mark_half`: a delivery mark for every other row of every slice.
 - messages, only by `write_messages`: one for each mail, in a delay queue.
 
-The same mails come out for
-the same name, so that they are not kept in memory between the steps.
+The same mails come out for the same name, so that they are not kept in memory between the steps.
 """
 
 from __future__ import annotations
