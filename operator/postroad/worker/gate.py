@@ -17,6 +17,7 @@ from postroad.worker.routing import DeliveryRoute
 from postroad.worker.site_control import SiteControl
 
 PACED = "451 4.3.2 a limit by rate is used up"
+UNSHARED = "451 4.3.2 a limit by rate cannot be shared, as the board of the queue is away"
 
 
 class Passage(Enum):
@@ -57,7 +58,8 @@ class Gate:
         if not wait:
             return Passage.GOES
         until = self._clock.elapsed() + wait
-        job.ledger.not_tried(job.recipients, PACED, until, is_paced=True)
+        reason = UNSHARED if self._pacer.is_away else PACED
+        job.ledger.not_tried(job.recipients, reason, until, is_paced=True)
         return Passage.PUT_OFF
 
     def drop(self, job: OpenJob) -> None:

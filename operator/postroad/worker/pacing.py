@@ -63,7 +63,8 @@ class Pacer:
         self._settled: dict[str, float] = {}
         """By limit that this worker's note names, from when on it may send."""
         self._good_until = 0.0
-        self._is_away = False
+        self.is_away = False
+        """Whether the board could not be reached last."""
 
     def replace(self, rules: Sequence[LimitRule]) -> bool:
         """Take jobs under other limits from now on; return whether they differ. What is held has to
@@ -151,12 +152,12 @@ class Pacer:
             await self._board.post(Topic.LIMITS, self._name, json.dumps(names), NOTE_LIFETIME)
             found = await self._board.posted(Topic.LIMITS)
         except Exception as error:  # a driver's bug must not end the loop
-            if not self._is_away:
+            if not self.is_away:
                 text = error.explain() if isinstance(error, PostroadError) else repr(error)
                 _log.warning("limits cannot be shared", error=text)
-            self._is_away = True
+            self.is_away = True
             return
-        self._is_away = False
+        self.is_away = False
         self._read(names, {name: text for name, text in found.items() if name != self._name})
         self._good_until = begun + NOTE_LIFETIME.total_seconds()
         self._paces.forget(self._now)

@@ -30,6 +30,10 @@ POST_EVERY = timedelta(seconds=15)
 POSTED_FOR = timedelta(seconds=60)
 """A worker that is killed is shown for so long."""
 
+MOST_SUSPENDED = 1000
+"""Sites at a time, beyond which answers suspend no more: each worker reads all of them every five
+seconds, and it is senders who choose the domains that mail goes to."""
+
 LONGEST_PUT_OFF = timedelta(minutes=30)
 """Of mail for a suspended site: after a resumption, none waits for longer."""
 
@@ -67,6 +71,8 @@ class SiteControl:
     def heard(self, site: str, outcomes: Iterable[Outcome]) -> None:
         """Look at what a transmission came to."""
         if self._counts is None or self.suspended(site) is not None:
+            return
+        if len(self._own) + len(self._suspended) >= MOST_SUSPENDED:
             return
         found = self._counts.heard(site, outcomes, self._clock.now())
         if found is not None:

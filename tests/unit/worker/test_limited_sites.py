@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.limited_mail import LimitedBy, LimitRule
-from postroad.worker.gate import Gate
+from postroad.worker.gate import UNSHARED, Gate
 from postroad.worker.pacing import Pacer
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
@@ -94,3 +95,18 @@ async def test_other_routes_put_off_no_mail_that_is_held() -> None:
         assert len(worker.driving) >= held - 2, "a mail goes in a second"
         await worker.pass_time(20 * SECOND)
         assert to(worker, "one.example") == 15
+
+
+async def test_mail_that_waits_for_a_board_has_that_as_its_error() -> None:
+    async with a_limited_worker(most_held=1) as worker:
+        worker.process.faults.plan = lambda step: (
+            Fault.AWAY if step.operation in ("posted", "post") else None
+        )
+        await worker.pass_time(SECOND)
+        for number in range(3):
+            await worker.enqueue(f"r{number}@one.example")
+        await worker.pass_time(5 * SECOND)
+
+        assert not worker.delivered
+        errors = [error for _, error in (await worker.waiting()).values()]
+        assert sorted(errors, key=str) == [UNSHARED, UNSHARED, None]

@@ -14,7 +14,7 @@ from postroad.domain.site_views import SiteState, SiteView, read_views
 from postroad.domain.suspensions import SuspendedBy, Suspension
 from postroad.ports.board import Topic
 from postroad.worker.gate import Gate
-from postroad.worker.site_control import LONGEST_PUT_OFF, SiteControl
+from postroad.worker.site_control import LONGEST_PUT_OFF, MOST_SUSPENDED, SiteControl
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 ONE, TWO = "mx.one.example", "mx.two.example"
@@ -209,3 +209,18 @@ async def test_what_answers_led_to_holds_though_the_board_goes_away_amid_it() ->
         await worker.pass_time(10 * MINUTE)
         assert controlled.control.suspended(ONE) is controlled.control.suspended(TWO) is None
         assert not controlled.control._own, "what is over is not kept for a board that is away"
+
+
+async def test_answers_suspend_a_bounded_number_of_sites() -> None:
+    """A sender may have as many domains as there are names, each with a server that is busy."""
+    async with a_controlled_worker() as controlled:
+        for number in range(MOST_SUSPENDED + 5):
+            controlled.control.heard(f"mx{number}.example", (BUSY,))
+        await controlled.control.read()
+
+        assert len(await controlled.board.posted(Topic.SUSPENSIONS)) == MOST_SUSPENDED
+        controlled.control.heard("one-more.example", (BUSY,))
+        assert controlled.control.suspended("one-more.example") is None
+        await controlled.worker.pass_time(11 * MINUTE)
+        controlled.control.heard("one-more.example", (BUSY,))
+        assert controlled.control.suspended("one-more.example") is not None
