@@ -96,6 +96,7 @@ async def test_a_lake_is_that_of_the_queue_that_came_first(tmp_path: Path) -> No
     (lake / "queue.new").touch()
     async with lock(lake, "/two"):
         assert (lake / "queue").read_text() == "/two"
+    assert (lake / "queue").stat().st_mode & 0o777 == 0o644, "whose user may only read it"
 
 
 @pytest.mark.parametrize(

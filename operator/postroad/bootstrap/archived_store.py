@@ -177,5 +177,6 @@ def _name_queue(files: DiskFiles, folder: Path, name: str) -> None:
     file.pwrite(0, os.fsencode(name))
     file.sync()
     file.close()
+    draft.chmod(0o644)  # who may read the lake may read whose it is
     files.rename(draft, folder / QUEUE)
     files.sync_directory(folder)
