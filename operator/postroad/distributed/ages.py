@@ -11,7 +11,7 @@ import asyncio
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -19,7 +19,7 @@ from itertools import pairwise
 from postroad.distributed.browse import joined
 from postroad.distributed.concurrency import results
 from postroad.distributed.engine import Engine
-from postroad.distributed.live_slices import live_slices
+from postroad.distributed.live_slices import live_partitions
 from postroad.distributed.size import REMEMBERED
 from postroad.domain.ages import AGES
 from postroad.domain.entries import Entry
@@ -72,13 +72,8 @@ class AgesCache:
         if first is None:
             return {}
         self._forget_before(first)
-
-        async def partitions() -> AsyncIterator[tuple[Partition, bool]]:
-            async for live in live_slices(engine, first, now + engine.timing.apart):
-                for partition in live.partitions:
-                    yield partition, live.closed is not None
-
-        pictures = [each async for each in results(partitions(), self._picture, AT_ONCE)]
+        waiting = live_partitions(engine, first, now)
+        pictures = [each async for each in results(waiting, self._picture, AT_ONCE)]
         return _ages(pictures, now)
 
     async def _picture(self, where: tuple[Partition, bool]) -> _Picture:

@@ -141,3 +141,13 @@ async def with_rows(engine: Engine, slices: Sequence[Slice]) -> list[LiveSlice]:
         if each.start in with_rows
     )
     return [each for each in found if each.partitions]
+
+
+async def live_partitions(
+    engine: Engine, first: datetime, now: datetime
+) -> AsyncIterator[tuple[Partition, bool]]:
+    """Yield the partitions in which mail may wait now, each with whether its slice is closed.
+    Raises: as `live_slices`."""
+    async for live in live_slices(engine, first, now + engine.timing.apart):
+        for partition in live.partitions:
+            yield partition, live.closed is not None

@@ -11,14 +11,13 @@ delivery, so that a process that ended between two steps leaves `size` right.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
 from postroad.distributed.concurrency import results
 from postroad.distributed.engine import Engine
-from postroad.distributed.live_slices import live_slices
+from postroad.distributed.live_slices import live_partitions
 from postroad.distributed.replacement import replacement_of
 from postroad.domain.entries import Traits
 from postroad.domain.mail_views import Sizes
@@ -74,15 +73,9 @@ class SizeCache:
         self._kept.dead_letters_until = None
 
     async def _count_from(self, first: datetime, now: datetime) -> Counts:
-        engine = self._engine
-
-        async def partitions() -> AsyncIterator[tuple[Partition, bool]]:
-            async for live in live_slices(engine, first, now + engine.timing.apart):
-                for partition in live.partitions:
-                    yield partition, live.closed is not None
-
         total = delayed = held = 0
-        async for each in results(partitions(), partial(self._live, now)):
+        waiting = live_partitions(self._engine, first, now)
+        async for each in results(waiting, partial(self._live, now)):
             total, delayed, held = total + each.total, delayed + each.delayed, held + each.held
         return Counts(total, delayed, held)
 
