@@ -40,7 +40,7 @@ class DeliveryFiles:
         """Return those of a queue; None where its workers need none."""
         workers, settings = queue.spec.workers, queue.spec.delivery
         handler = None if workers is None else workers.handler
-        if handler is None or (handler.mx is None and (settings is None or handler.relay is None)):
+        if handler is None or (handler.mx is None and settings is None):
             return None
         settings = settings or DeliverySettings()
         if handler.mx is not None:

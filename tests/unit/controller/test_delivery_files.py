@@ -89,6 +89,23 @@ def test_workers_with_a_relay_have_the_keys_alone(tmp_path: Path) -> None:
     assert "mta-sts" not in str(pod.pod)
 
 
+@pytest.mark.parametrize(
+    "handler",
+    [
+        {"webhook": {"url": "http://app/mail", "secretRef": {"name": "webhook"}}},
+        {"function": {"name": "app.mail:deliver"}},
+    ],
+    ids=lambda each: next(iter(each)),
+)
+def test_workers_with_a_program_have_the_limits(tmp_path: Path, handler: dict[str, Any]) -> None:
+    limits = [{"name": "all", "perMinute": 60}]
+    pod = WorkerPod(workers={"replicas": 0, "handler": handler}, delivery={"limits": limits})
+
+    (limit,) = pod.read(tmp_path).limits
+
+    assert (limit.name, limit.per_minute) == ("all", 60)
+
+
 def test_neither_the_intake_nor_workers_without_delivery_have_a_file() -> None:
     with_file = WorkerPod(workers=BY_MX, delivery=DELIVERY)
     without = WorkerPod(workers=workers())
