@@ -39,7 +39,7 @@ from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
 from postroad.worker.gate import Gate
-from postroad.worker.pacing import Pacer
+from postroad.worker.pacing import Pacer, held_of
 from postroad.worker.routing import RelayRoutes
 from postroad.worker.site_control import SiteControl
 
@@ -71,8 +71,8 @@ async def deliver(
     control = SiteControl(board, MachineClock(), name, watches_answers=watches)
     pacer = None
     if delivery is not None:
-        limits, held = delivery.current.settings.limit_rules(), max(10, window // 4)
-        pacer = Pacer(limits, board, MachineClock(), name, held)
+        limits = delivery.current.settings.limit_rules()
+        pacer = Pacer(limits, board, MachineClock(), name, held_of(window))
     driving = Driving(
         _deliverer_of(settings, this, randomness, attempt_log),
         open_connector(settings, way, open_signer(delivery)),

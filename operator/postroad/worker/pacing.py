@@ -41,6 +41,12 @@ LONGEST_HOLD = timedelta(minutes=30)
 NamedLimits = tuple[tuple[str, LimitRule], ...]
 
 
+def held_of(window: int) -> int:
+    """Return how many jobs may be held where so many mails may be in hand: a quarter, so that mail
+    under a slow limit leaves places to the others."""
+    return max(1, window // 4)
+
+
 class Pacer:
     """What is under limits. `name`: this worker's on the board; `most_held`: jobs at most."""
 

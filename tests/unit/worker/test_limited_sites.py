@@ -6,18 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.limited_mail import LimitedBy, LimitRule
 from postroad.worker.gate import UNSHARED, Gate
-from postroad.worker.pacing import Pacer
+from postroad.worker.pacing import Pacer, held_of
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 LIMIT = LimitRule("one", LimitedBy.SITE, 60, 1, frozenset({"one.example"}))
 
 
 @asynccontextmanager
-async def a_limited_worker(most_held: int) -> AsyncIterator[Worker]:
-    async with a_worker() as worker:
+async def a_limited_worker(most_held: int, window: int = 800) -> AsyncIterator[Worker]:
+    async with a_worker(window) as worker:
         worker.domain("one.example")
         worker.domain("two.example")
         clock = worker.process.clock
@@ -110,3 +112,17 @@ async def test_mail_that_waits_for_a_board_has_that_as_its_error() -> None:
         assert not worker.delivered
         errors = [error for _, error in (await worker.waiting()).values()]
         assert sorted(errors, key=str) == [UNSHARED, UNSHARED, None]
+
+
+@pytest.mark.parametrize("window", [2, 8, 40])
+async def test_mail_under_a_slow_limit_leaves_places_to_the_others(window: int) -> None:
+    async with a_limited_worker(held_of(window), window) as worker:
+        worker.process.faults.plan = lambda step: (  # nothing goes under the limit
+            Fault.AWAY if step.operation in ("posted", "post") else None
+        )
+        for number in range(50):
+            await worker.enqueue(f"r{number}@one.example")
+        await worker.enqueue("a@two.example")
+        await worker.pass_time(20 * SECOND)
+
+        assert worker.delivered == {"a@two.example": 1}
