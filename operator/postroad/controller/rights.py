@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from postroad.controller.api import CHILDREN, LEASE, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.api import CHILDREN, LEASE
+from postroad.controller.watched import OWN
 from postroad.ports.kubernetes import Kubernetes
 
-OWN = (MAIL_QUEUE, QUEUE_CLUSTER)
 NEEDED = (
     *((verb, kind, "") for kind in (*OWN, *CHILDREN) for verb in ("list", "watch")),
     *(("get", kind, "") for kind in OWN),

@@ -19,7 +19,9 @@ Content = bytes | Path | AsyncIterator[bytes]
 """The message as it will be sent: bytes, a file, or a stream that is read once."""
 
 _EMPTY: Mapping[str, str] = MappingProxyType({})
-_NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
+NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
+"""When a sender can ask for a report. Source: RFC 3461 4.1."""
+
 _ORCPT = re.compile(r"[A-Za-z0-9-]+;[ -~]*")
 _PRINTABLE = re.compile(r"[ -~]*")
 _ORDINARY = re.compile(r"[A-Za-z0-9.+_=-]{1,64}@[A-Za-z0-9.-]{1,255}")
@@ -73,8 +75,8 @@ class RecipientDsn:
     orcpt: str | None = None
 
     def __post_init__(self) -> None:
-        if not _NOTIFY.issuperset(self.notify):
-            raise InvalidMail(f"NOTIFY is some of {', '.join(sorted(_NOTIFY))}")
+        if not NOTIFY.issuperset(self.notify):
+            raise InvalidMail(f"NOTIFY is some of {', '.join(sorted(NOTIFY))}")
         if self.orcpt is not None and not _ORCPT.fullmatch(self.orcpt):
             raise InvalidMail("ORCPT is type;address in printable ASCII")
 

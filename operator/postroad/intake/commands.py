@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from postroad.domain.mail import RecipientDsn, check_mailbox
+from postroad.domain.mail import NOTIFY, RecipientDsn, check_mailbox
 from postroad.domain.replies import Reply
 from postroad.domain.xtext import decode_xtext
 from postroad.errors import InvalidInput, InvalidMail
@@ -36,8 +36,6 @@ _ROUTE = re.compile(r"@[^:]*:")
 _PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^\s=\x00-\x20\x7f]+))?")
 LONGEST_ENVID, LONGEST_ORCPT = 100, 500
 """Characters of xtext; the next hop may refuse a longer one for good. Source: RFC 3461 4.4, 4.2."""
-
-_NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 
 
 class Refused(InvalidInput):
@@ -120,7 +118,7 @@ def parse_rcpt(argument: str, *, utf8: bool) -> RcptTo:
     if not values:
         return RcptTo(recipient)
     notify = tuple(word for word in values.get("NOTIFY", "").upper().split(",") if word)
-    if not _NOTIFY.issuperset(notify) or ("NEVER" in notify and len(notify) > 1):
+    if not NOTIFY.issuperset(notify) or ("NEVER" in notify and len(notify) > 1):
         raise Refused(501, "5.5.4 NOTIFY is NEVER, or a list of SUCCESS, FAILURE, DELAY")
     return RcptTo(recipient, RecipientDsn(notify, _original_recipient(values.get("ORCPT"))))
 
