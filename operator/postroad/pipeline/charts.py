@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import BytesIO
 from typing import Any
 
 from matplotlib import dates, rc_context
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from postroad.domain.configuration.advice import ROWS_IN_SLICE
@@ -19,6 +20,9 @@ MOST_BARS = 12
 """Domains or destinations in a picture, those with most mail first."""
 
 LONGEST_NAME = 40
+
+MOST_EDGED = 400
+"""Bars in a picture that have edges."""
 
 COLORS = {
     "delivered": "#2a9d6f",
@@ -66,16 +70,14 @@ def _png(report: QueueReport, picture: _Picture) -> bytes:
 
 
 def _traffic(report: QueueReport, axes: Any) -> float:
-    starts = [each.hour for each in report.hours]
+    starts = [each.hour for each in report.hours if each.hour is not None]
+    spans = [(each, each + timedelta(hours=1)) for each in starts]
     below = [0] * len(starts)
     for name in ("delivered", "deferred", "rejected", "removed"):
         counts = [getattr(each, name) for each in report.hours]
-        axes.bar(
-            starts, counts, timedelta(hours=1), below, align="edge", color=COLORS[name], label=name,
-            edgecolor="white", linewidth=0.4,
-        )  # fmt: skip
+        _bars(axes, spans, counts, below, color=COLORS[name], label=name)
         below = [one + other for one, other in zip(below, counts, strict=True)]
-    middles = [each and each + timedelta(minutes=30) for each in starts]
+    middles = [each + timedelta(minutes=30) for each in starts]
     axes.plot(
         middles, [each.accepted for each in report.hours], color=COLORS["accepted"], marker=".",
         linewidth=1.2, label="accepted",
@@ -137,9 +139,8 @@ def _ages(report: QueueReport, axes: Any) -> float:
 
 def _slices(report: QueueReport, axes: Any) -> float:
     slices = report.slices or ()
-    starts, rows = [each.start for each in slices], [each.rows for each in slices]
-    widths = [each.window for each in slices]
-    axes.bar(starts, rows, widths, align="edge", color="#2f6fb0", edgecolor="white", linewidth=0.4)
+    spans = [(each.start, each.start + each.window) for each in slices]
+    _bars(axes, spans, [each.rows for each in slices], [0] * len(slices), color="#2f6fb0")
     axes.axhline(
         ROWS_IN_SLICE, color=COLORS["rejected"], linestyle="--", linewidth=1.2,
         label=f"target of the busiest: {ROWS_IN_SLICE:,}",
@@ -148,6 +149,25 @@ def _slices(report: QueueReport, axes: Any) -> float:
     _along_time(axes, report)
     _legend(axes, 1)
     return 3.0
+
+
+def _bars(
+    axes: Any, spans: Sequence[tuple[datetime, datetime]], heights: Sequence[int],
+    below: Sequence[int], color: str, label: str | None = None,
+) -> None:  # fmt: skip
+    """Draw bars as one object: a year has thousands of them."""
+    lefts, rights = (dates.date2num(each) for each in zip(*spans, strict=True))
+    corners = [
+        ((left, low), (left, low + height), (right, low + height), (right, low))
+        for left, right, low, height in zip(lefts, rights, below, heights, strict=True)
+    ]
+    edge = 0.4 if len(corners) <= MOST_EDGED else 0.0  # white edges would hide narrow bars
+    bars = PolyCollection(
+        corners, facecolors=color, edgecolors="white", linewidths=edge, label=label
+    )
+    axes.xaxis_date()
+    axes.add_collection(bars)
+    axes.autoscale_view()
 
 
 def _along_time(axes: Any, report: QueueReport) -> None:

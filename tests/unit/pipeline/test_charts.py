@@ -6,9 +6,13 @@ import struct
 from dataclasses import replace
 
 import pytest
+from matplotlib import dates
+from matplotlib.figure import Figure
 
+from postroad.domain.configuration.advice import SliceCount
+from postroad.pipeline import charts
 from postroad.pipeline.charts import draw
-from unit.pipeline.report_cases import EMPTY, full
+from unit.pipeline.report_cases import EMPTY, HOUR, NOON, full, traffic
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -54,3 +58,32 @@ def test_without_a_delivery_there_is_no_time_to_it(delivered: bool) -> None:
     only = replace(full(), hours=hours, destinations=(), ages=(), slices=())
 
     assert ("waits" in draw(only)) == delivered
+
+
+def test_a_year_has_no_more_objects_to_draw_than_a_day() -> None:
+    """Each object costs milliseconds, and kilobytes."""
+    day = full()
+    hours = [traffic(NOON + n * HOUR, 2000, 1.5) for n in range(8760)]
+    slices = [SliceCount(NOON + n * HOUR, HOUR, n) for n in range(8760)]
+    year = replace(day, hours=hours, slices=slices)
+
+    for picture in (charts._traffic, charts._waits, charts._slices):
+        drawn = []
+        for report in (day, year):
+            axes = Figure().subplots()
+            picture(report, axes)
+            drawn.append(len(axes.get_children()))
+        assert drawn[0] == drawn[1]
+
+
+def test_bars_are_where_the_hours_are() -> None:
+    axes = Figure().subplots()
+    charts._traffic(full(), axes)
+    delivered, *_ = axes.collections
+    deferred = axes.collections[1]
+    first, second = (each.get_paths()[1].get_extents() for each in (delivered, deferred))
+
+    assert (first.x0, first.x1) == tuple(dates.date2num([NOON + HOUR, NOON + 2 * HOUR]))
+    assert (first.y0, first.y1) == (0, full().hours[1].delivered)
+    assert (second.y0, second.y1) == (first.y1, first.y1 + full().hours[1].deferred)
+    assert axes.get_ylim()[1] >= 2000
