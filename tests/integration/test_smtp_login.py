@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from postroad.adapters.network.authentication import NO_LOGIN
 from postroad.adapters.network.connections import SmtpConnector
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import HopLogin, NextHop, TlsMode
@@ -171,9 +172,12 @@ async def test_missing_files_of_a_login_defer_before_a_connection(
     (folder / "password").unlink()
     async with Sink(tls=certificates.server_context(), extensions=ALL, users=a_user()) as sink:
         relay = relay_of(sink, certificates, HopLogin(folder))
-        assert kinds(await hand_over(relay, a_mail())) == DEFERRED
+        outcomes = await hand_over(relay, a_mail())
         await relay.close()
 
+    assert kinds(outcomes) == DEFERRED
+    text = outcomes["b@dest.example"].text
+    assert text == NO_LOGIN, "a report to the sender has it: it names no file"
     assert sink.connections == 0
 
 

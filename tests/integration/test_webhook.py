@@ -11,7 +11,7 @@ import pytest
 
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.programs import webhook
-from postroad.adapters.programs.webhook import TOO_EARLY
+from postroad.adapters.programs.webhook import TOO_EARLY, UNSIGNABLE
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop
 from postroad.ports.connections import ConnectionOpened, JobFinished
@@ -158,7 +158,9 @@ async def test_a_webhook_that_is_away_has_no_attempt(tmp_path: Path) -> None:
     assert "hunter2" not in closed.text
 
 
-async def test_a_secret_that_is_gone_is_no_attempt(tmp_path: Path) -> None:
+async def test_a_secret_that_is_gone_is_no_attempt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with WebhookServer() as server:
         connector, events = a_webhook_connector(server, tmp_path), Events()
         (tmp_path / "secret").unlink()
@@ -166,7 +168,8 @@ async def test_a_secret_that_is_gone_is_no_attempt(tmp_path: Path) -> None:
         closed = await events.until_closed()
 
     assert closed.unsaid == (1,)
-    assert "cannot be read: FileNotFoundError" in closed.text
+    assert closed.text == UNSIGNABLE, "a report to the sender has it: it names no file"
+    assert "a webhook's secrets cannot be used" in caplog.text
     assert not server.requests
 
 

@@ -20,6 +20,11 @@ from postroad.domain.replies import Reply
 from postroad.domain.sasl import LoginRefused, SaslDialogue, chosen, dialogue
 from postroad.errors import CredentialsMissing
 from postroad.logins import Login, LoginFolder
+from postroad.telemetry.logs import logger
+
+_log = logger("worker")
+
+NO_LOGIN = "451 4.7.0 the files of the login at the next hop cannot be read"
 
 REFUSED_FOR = timedelta(minutes=5)
 """How long a login that was refused is not tried again; a renewed one is tried at once."""
@@ -73,7 +78,8 @@ class Authentication:
         try:
             login = self._folder.read()
         except CredentialsMissing as error:
-            raise SessionRefused(f"451 4.7.0 {error}") from error
+            _log.warning("a login cannot be read", error=error.explain())
+            raise SessionRefused(NO_LOGIN) from error  # senders read it, who learn no path
         if self._refused is not None:
             refused, until, text = self._refused
             if login == refused and asyncio.get_running_loop().time() < until:

@@ -36,7 +36,11 @@ from postroad.octet_room import OctetRoom
 from postroad.ports.clock import Clock
 from postroad.ports.connections import OnEvent, Transmission
 from postroad.routing.routes import ResolvedHop
+from postroad.telemetry.logs import logger
 
+_log = logger("worker")
+
+UNSIGNABLE = "451 4.3.5 the secrets of the webhook cannot be used"
 TOO_EARLY = "451 4.3.0 the webhook answered before it had the whole mail"
 
 LONGEST_CONNECT = timedelta(seconds=30)
@@ -112,7 +116,8 @@ class _Posting:
         try:
             secrets = self._webhook.secrets()
         except InvalidSettings as error:
-            raise NotReached(f"451 4.3.5 {error}") from error
+            _log.warning("a webhook's secrets cannot be used", error=error.explain())
+            raise NotReached(UNSIGNABLE) from error  # senders read it, who learn no path
         request = WebhookRequest.of(job.mail_id, job.envelope, content, secrets, self._clock.now())
         try:
             return await self._post(job, request)
