@@ -37,13 +37,20 @@ _UNPROVEN = (
     HTTPStatus.FORBIDDEN,
     HTTPStatus.PROXY_AUTHENTICATION_REQUIRED,
 )
+_ELSEWHERE = (
+    HTTPStatus.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED,
+    HTTPStatus.MISDIRECTED_REQUEST,
+)
+"""A proxy answers so while the program behind it is replaced."""
+
 _LATER = {
     HTTPStatus.REQUEST_TIMEOUT: "4.4.2",
     HTTPStatus.TOO_EARLY: "4.3.0",
     HTTPStatus.TOO_MANY_REQUESTS: "4.5.3",
-    **dict.fromkeys(_UNPROVEN, "4.3.5"),
+    **dict.fromkeys((*_UNPROVEN, *_ELSEWHERE), "4.3.5"),
 }
-"""Refusals that are about the moment, or about the secret that both sides share: not about the
+"""Refusals that are about the moment, the secret that both sides share, or the URL: not about the
 mail."""
 
 
