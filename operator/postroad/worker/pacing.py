@@ -12,6 +12,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import timedelta
+from hashlib import sha256
 
 from postroad.domain.limited_mail import LimitedMail, LimitRule, limits_of
 from postroad.domain.paces import Paces, Rate
@@ -35,6 +36,10 @@ TICK_SECONDS = 1.0
 
 MOST_NAMED = 1000
 """Limits in a note, besides those of jobs that are held."""
+
+LONGEST_NOTED = 24
+"""Characters of a limit's name in a note; a digest stands for a longer one, since each worker reads
+a thousand names of every other one every five seconds, and senders choose the domains."""
 
 LONGEST_HOLD = timedelta(minutes=30)
 
@@ -154,8 +159,9 @@ class Pacer:
         self._wanted = {name: at for name, at in self._wanted.items() if at >= oldest}
         latest = sorted(self._wanted, key=self._wanted.__getitem__)[-MOST_NAMED:]
         names = sorted({*latest, *self._held})
+        note = json.dumps([noted(each) for each in names])
         try:
-            await self._board.post(Topic.LIMITS, self._name, json.dumps(names), NOTE_LIFETIME)
+            await self._board.post(Topic.LIMITS, self._name, note, NOTE_LIFETIME)
             found = await self._board.posted(Topic.LIMITS)
         except Exception as error:  # a driver's bug must not end the loop
             if not self.is_away:
@@ -176,10 +182,11 @@ class Pacer:
                 others[name] = others.get(name, 0) + 1
         now = self._now
         settle = now + SETTLE.total_seconds()
+        sharing = {name: others.get(noted(name), 0) for name in names}
         self._settled = {
-            name: self._settled.get(name, settle if others.get(name) else now) for name in names
+            name: self._settled.get(name, settle if sharing[name] else now) for name in names
         }
-        self._others = {name: others[name] for name in names if name in others}
+        self._others = sharing
 
     async def close(self) -> None:
         """Take this worker's note down."""
@@ -187,6 +194,13 @@ class Pacer:
             await self._board.take_down(Topic.LIMITS, self._name)
         except PostroadError:
             pass  # it ends by itself
+
+
+def noted(name: str) -> str:
+    """Return what stands for a limit in notes."""
+    if len(name) <= LONGEST_NOTED:
+        return name
+    return sha256(name.encode()).hexdigest()[:LONGEST_NOTED]
 
 
 def _named(text: str) -> set[str]:

@@ -17,7 +17,7 @@ from postroad.domain.limited_mail import LimitedBy, LimitedMail, LimitRule
 from postroad.domain.names import QueueName
 from postroad.errors import ViewUnavailable
 from postroad.ports.board import Board, Topic
-from postroad.worker.pacing import LONGEST_HOLD, Pacer
+from postroad.worker.pacing import LONGEST_HOLD, LONGEST_NOTED, Pacer
 
 SECOND = timedelta(seconds=1)
 MX = LimitedMail("mx.example", frozenset({"d.example"}), "acme", "192.0.2.1")
@@ -218,3 +218,17 @@ async def test_what_is_dropped_leaves_its_place_wherever_it_waits() -> None:
     await pods.clock.advance(SECOND)
     assert pod.due() == [1, 4]
     assert pod.admit(5, MX) is None
+
+
+async def test_long_names_of_sites_make_no_long_notes_and_are_shared_all_the_same() -> None:
+    pods = Pods(per_site(60))
+    long = replace(MX, site=f"{'x' * 250}.example")
+    for name in ("one", "two"):
+        pods.start(name)
+    await pods.pass_seconds(30, long)
+    for note in (await pods.board().posted(Topic.LIMITS)).values():
+        assert len(note) < 2 * LONGEST_NOTED
+
+    await pods.pass_seconds(120, long)
+
+    assert pods.within(30, 150) == pytest.approx(120, rel=0.05, abs=2)
