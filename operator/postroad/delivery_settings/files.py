@@ -62,7 +62,7 @@ def written(settings: DeliverySettings, folder_of: Callable[[str], str]) -> str:
     of a newer one that does not use it."""
     document = settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     document = with_files(document, folder_of)
-    text: str = yaml.safe_dump(document, allow_unicode=True, sort_keys=False)
+    text: str = yaml.safe_dump(document, sort_keys=False)
     return text
 
 

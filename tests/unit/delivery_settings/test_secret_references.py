@@ -92,3 +92,30 @@ def test_defaults_are_left_out_so_that_a_release_without_the_field_reads_the_fil
         "  families:\n"
         "  - ipv4\n"
     )
+
+
+@pytest.mark.parametrize(
+    "tenant",
+    [
+        "a\x85b",
+        "\x85",
+        "\ufeff",
+        "\x00",
+        "é😀",
+        " a ",
+        "null",
+        "12:30:45",
+        "1e3",
+        "{{ a }}",
+        "a: b #c",
+    ],
+    ids=ascii,
+)
+def test_a_text_reaches_the_program_as_it_is(tmp_path: Path, tenant: str) -> None:
+    """Also one that YAML would take for a number, a line break or nothing."""
+    limit = {"name": "a", "perMinute": 1, "tenants": [tenant]}
+    settings = DeliverySettings.model_validate({"limits": [limit]})
+    file = tmp_path / "delivery.yaml"
+    file.write_text(written(settings, str))
+
+    assert read_delivery(file) == settings
