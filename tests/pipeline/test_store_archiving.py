@@ -198,6 +198,26 @@ async def test_a_run_that_is_killed_behind_a_commit_is_repeated_to_the_same_tabl
     assert store.archived().segments == []
 
 
+async def test_a_segment_that_comes_back_undoes_no_ending(lake: StoreLake, store: Store) -> None:
+    """As when a backup of the directory is restored whose files the lake has had."""
+    await first_mails(store)
+    found = await store.let_go()
+    places = [store.root / "archive" / str(each) for each in found.segments]
+    files = {each: each.read_bytes() for each in places}
+    run(lake, store)
+    await last_mails(store)
+    await store.let_go()
+    run(lake, store)
+    had = states(lake)
+    for each, data in files.items():
+        each.write_bytes(data)
+
+    run(lake, store)
+
+    assert states(lake) == had == {"delivered": 4, "replaced": 2, "removed": 1}
+    assert store.archived().segments == []
+
+
 async def test_what_was_dropped_is_a_gap(lake: StoreLake, store: Store) -> None:
     await first_mails(store)
     found = await store.let_go()

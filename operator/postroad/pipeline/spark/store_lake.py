@@ -32,16 +32,21 @@ class StoreLake(LakeTables):
         return self.entries()
 
     def put_lines(self, lines: DataFrame) -> None:
-        """Put entries into the lake, each in place of its former line."""
+        """Put entries into the lake, each in place of its former line. What has ended stays so: a
+        file that comes back, as with a backup, has less than the lake knows."""
         starts = lines.select(F.unix_micros("slice_start")).distinct().collect()
         if not starts:
             return
         hours = within(
             F.col("slice_start"), ranges_of((instant(each[0]) for each in starts), _HOUR)
         )
-        given = lines.select("enqueue_id")
-        others = self.entries().where(hours).join(given, "enqueue_id", "left_anti")
-        self._overwrite("entries", lines.unionByName(others), hours)
+        had, is_over = self.entries().where(hours), F.col("is_final")
+        ended = had.where(is_over).select("enqueue_id")
+        given = lines.where(is_over).unionByName(
+            lines.where(~is_over).join(ended, "enqueue_id", "left_anti")
+        )
+        others = had.join(given.select("enqueue_id"), "enqueue_id", "left_anti")
+        self._overwrite("entries", given.unionByName(others), hours)
 
     def put_parts(self, parts: DataFrame) -> None:
         """Replace all parts."""
