@@ -40,7 +40,7 @@ APPLIED: list[dict[str, Any]] = [{"[applied]": True}]
 @pytest.fixture
 async def session() -> ScriptedSession:
     made = ScriptedSession()
-    made.answer(home.SELECT, [home_row("dc1")])
+    made.answer(statements.SELECT_KEYSPACE_EVENTS, [home_row("dc1")])
     return made
 
 
@@ -71,7 +71,9 @@ async def test_a_history_is_its_events_and_the_rollout(session: ScriptedSession)
     assert [each.events for each in found] == [(), EVENTS, EVENTS, ()]
     rollout = Rollout(writing=2, oldest=1)
     assert [each.rollout for each in found] == [None, None, rollout, rollout]
-    assert len(session.values_of(home.SELECT)) == 1, "every process stays at home"
+    assert len(session.values_of(statements.SELECT_KEYSPACE_EVENTS)) == 1, (
+        "every process stays at home"
+    )
 
 
 async def test_the_queues_of_a_session_ask_for_its_home_once_in_some_seconds(
@@ -84,11 +86,11 @@ async def test_the_queues_of_a_session_ask_for_its_home_once_in_some_seconds(
             await CassandraHistory(session, queue, shared).load()
 
     await load_all()
-    assert len(session.values_of(home.SELECT)) == 1
+    assert len(session.values_of(statements.SELECT_KEYSPACE_EVENTS)) == 1
     monkeypatch.setattr(home, "CHECKED", timedelta(0))
     await load_all()
 
-    assert len(session.values_of(home.SELECT)) == 1 + 3
+    assert len(session.values_of(statements.SELECT_KEYSPACE_EVENTS)) == 1 + 3
 
 
 def test_the_home_is_asked_for_between_two_readings_of_a_configuration() -> None:
@@ -151,12 +153,12 @@ async def test_a_history_is_erased_from_its_end_after_the_rollout(
 
 
 async def test_the_first_process_makes_its_data_center_the_home(session: ScriptedSession) -> None:
-    session.answer(home.SELECT, [])
-    session.answer(home.APPEND, APPLIED)
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [])
+    session.answer(statements.APPEND_KEYSPACE_EVENT, APPLIED)
 
     await Home(session).check()
 
-    [(key, sequence, kind, _, document)] = session.values_of(home.APPEND)
+    [(key, sequence, kind, _, document)] = session.values_of(statements.APPEND_KEYSPACE_EVENT)
     assert (key, sequence, kind) == ("@home", 1, "HomeChosen")
     assert json.loads(document) == {"data_center": "dc1"}
 
@@ -164,9 +166,11 @@ async def test_the_first_process_makes_its_data_center_the_home(session: Scripte
 async def test_a_process_that_lost_the_race_goes_by_the_home_that_stands(
     session: ScriptedSession,
 ) -> None:
-    session.answer(home.SELECT, [])
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [])
     lost = {"[applied]": False}
-    session.answer(home.APPEND, [lost | home_row("dc1")], [lost | home_row("dc2")])
+    session.answer(
+        statements.APPEND_KEYSPACE_EVENT, [lost | home_row("dc1")], [lost | home_row("dc2")]
+    )
 
     await Home(session).check()
     with pytest.raises(ViewRefused, match="used in the data center 'dc2'") as refused:
@@ -178,21 +182,21 @@ REPLICATED: list[dict[str, Any]] = [{"replication": {"class": "N", "dc1": "3", "
 
 
 async def test_another_home_refuses_while_it_has_copies(session: ScriptedSession) -> None:
-    session.answer(home.SELECT, [home_row("dc1"), home_row("dc2", 4)])
-    session.answer(home.APPEND, APPLIED)
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [home_row("dc1"), home_row("dc2", 4)])
+    session.answer(statements.APPEND_KEYSPACE_EVENT, APPLIED)
     session.schema["keyspaces"] = REPLICATED
 
     with pytest.raises(ViewRefused):
         await Home(session).check()
-    assert session.values_of(home.APPEND) == []
+    assert session.values_of(statements.APPEND_KEYSPACE_EVENT) == []
 
     session.schema["keyspaces"] = [{"replication": {"class": "N", "dc1": "3"}}]
     await Home(session).check()
-    assert session.values_of(home.APPEND)[0][1] == 5
+    assert session.values_of(statements.APPEND_KEYSPACE_EVENT)[0][1] == 5
 
 
 async def test_a_home_that_was_refused_is_asked_for_again(session: ScriptedSession) -> None:
-    session.answer(home.SELECT, [home_row("dc2")], [home_row("dc1")])
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [home_row("dc2")], [home_row("dc1")])
     session.schema["keyspaces"] = REPLICATED
     shared = Home(session)
 
@@ -205,7 +209,7 @@ async def test_a_home_that_was_refused_is_asked_for_again(session: ScriptedSessi
 async def test_a_home_that_cannot_be_read_is_refused(
     session: ScriptedSession, document: str | None
 ) -> None:
-    session.answer(home.SELECT, [{"sequence": 1, "document": document}])
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [{"sequence": 1, "document": document}])
 
     with pytest.raises(ViewRefused, match="home of the keyspace cannot be read"):
         await Home(session).check()

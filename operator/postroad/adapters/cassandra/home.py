@@ -16,22 +16,14 @@ import asyncio
 import json
 from datetime import UTC, datetime
 
-from postroad.adapters.cassandra import schema
+from postroad.adapters.cassandra import schema, statements
 from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.session import Session
 from postroad.domain.configuration.rollout import READING_LEASE
 from postroad.errors import ViewRefused
 
 KEY = "@home"
 """In place of a queue's name, which has no @."""
-
-SELECT = Statement("SELECT sequence, document FROM {keyspace}.configuration_events WHERE queue = ?")
-
-APPEND = Statement(
-    "INSERT INTO {keyspace}.configuration_events (queue, sequence, type, at, document)"
-    " VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
-    everywhere=True,
-)
 
 CHECKED = READING_LEASE / 6
 """How long a check stands for all queues of a session: less than the time between two readings of a
@@ -59,7 +51,7 @@ class Home:
 
     async def _compare(self) -> None:
         mine = self._session.local_datacenter
-        rows = await self._session.execute(SELECT, (KEY,))
+        rows = await self._session.execute(statements.SELECT_KEYSPACE_EVENTS, (KEY,))
         home = _data_center(rows[-1]) if rows else None
         if home == mine:
             return
@@ -80,7 +72,7 @@ class Home:
         """Append an event; return the home afterwards."""
         document = json.dumps({"data_center": mine})
         values = (KEY, sequence, "HomeChosen", datetime.now(UTC), document)
-        [answer] = await self._session.execute(APPEND, values)
+        [answer] = await self._session.execute(statements.APPEND_KEYSPACE_EVENT, values)
         return mine if answer["[applied]"] else _data_center(answer)
 
     async def _has_no_copies(self, home: str) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from postroad.adapters.cassandra import schema
+from postroad.adapters.cassandra import schema, statements
 from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.session import Session
 from postroad.domain.claims import Claim, Claimant
 from postroad.errors import ViewRefused
 
@@ -21,14 +21,6 @@ KEY = "@claims"
 """In place of a queue's name, which has no @."""
 
 CLAIMED, RELEASED = "Claimed", "Released"
-
-SELECT = Statement("SELECT sequence, document FROM {keyspace}.configuration_events WHERE queue = ?")
-
-APPEND = Statement(
-    "INSERT INTO {keyspace}.configuration_events (queue, sequence, type, at, document)"
-    " VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
-    everywhere=True,
-)
 
 
 class KeyspaceClaim:
@@ -66,11 +58,12 @@ class KeyspaceClaim:
         document = json.dumps(claimant.encode() if claimant else None)
         kind = CLAIMED if claimant else RELEASED
         values = (KEY, number, kind, datetime.now(UTC), document)
-        [answer] = await self._session.execute(APPEND, values)
+        [answer] = await self._session.execute(statements.APPEND_KEYSPACE_EVENT, values)
         return claimant if answer["[applied]"] else _decoded(answer)
 
     async def _claims(self) -> list[Claimant | None]:
-        return [_decoded(row) for row in await self._session.execute(SELECT, (KEY,))]
+        rows = await self._session.execute(statements.SELECT_KEYSPACE_EVENTS, (KEY,))
+        return [_decoded(row) for row in rows]
 
 
 def _last(claims: list[Claimant | None]) -> Claim | None:

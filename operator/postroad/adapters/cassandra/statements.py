@@ -329,3 +329,15 @@ DELETE_MONTHS = Statement(
 DELETE_SLICES = Statement("DELETE FROM {keyspace}.slices WHERE queue = ?")
 """All of a queue. No timestamp: a queue that is created anew closes no slice for longer than clocks
 differ."""
+
+SELECT_KEYSPACE_EVENTS = Statement(
+    "SELECT sequence, document FROM {keyspace}.configuration_events WHERE queue = ?"
+)
+"""What is recorded of a keyspace, its home or its claims, in place of a queue's history."""
+
+APPEND_KEYSPACE_EVENT = Statement(
+    "INSERT INTO {keyspace}.configuration_events (queue, sequence, type, at, document)"
+    " VALUES (?, ?, ?, ?, ?) IF NOT EXISTS",
+    everywhere=True,
+)
+"""Decided by all data centers, because each could record itself otherwise."""
