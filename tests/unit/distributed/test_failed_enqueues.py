@@ -301,31 +301,16 @@ async def test_message_that_was_under_way_when_an_exchange_was_missing_is_left_t
     await check_delivered_once(cluster, consumer, item)
 
 
+@pytest.mark.parametrize("delay", [timedelta(0), SECOND])
 async def test_refusal_of_a_repetition_leaves_the_first_message_to_a_consumer(
-    cluster: InMemoryCluster,
+    cluster: InMemoryCluster, delay: timedelta
 ) -> None:
     """The broker has the first, whose confirm was lost; its consumer has a redelivery delay."""
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = nth_publish(1, Fault.ANSWER_LOST)
     raise_at_publish(producer, {2: BrokerRefused("no")})
-    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail")))
-    await cluster.pass_time(SECOND)
-    assert not work.done()
-    consumer, item = await cluster.take(worker)
-
-    assert await cluster.outcome(work, 2 * MINUTE)
-    work.result()
-    await check_delivered_once(cluster, consumer, item)
-
-
-async def test_repetition_of_a_delayed_message_that_is_refused_leaves_the_first_to_a_consumer(
-    cluster: InMemoryCluster,
-) -> None:
-    producer, worker = await cluster.start(), await cluster.start()
-    producer.faults.plan = nth_publish(1, Fault.ANSWER_LOST)
-    raise_at_publish(producer, {2: BrokerRefused("no")})
-    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail"), SECOND))
-    await cluster.pass_time(2 * SECOND)
+    work = asyncio.ensure_future(producer.queue.enqueue(letter("mail"), delay))
+    await cluster.pass_time(SECOND + delay)
     assert not work.done()
     consumer, item = await cluster.take(worker)
 
