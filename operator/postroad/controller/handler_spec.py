@@ -21,6 +21,7 @@ from postroad.delivery_settings.patterns import Duration, Port
 from postroad.domain.handed_mails import LARGEST_HANDED, LONGEST_HANDING
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.sasl import Mechanism
+from postroad.settings.programs import HandedBytes
 
 NEVER_IN_CLEAR = tuple(each.value for each in TlsMode if each.never_in_clear)
 SECOND = timedelta(seconds=1)
@@ -29,7 +30,6 @@ HandingTime = Annotated[
     Duration,
     holds(lambda each: SECOND <= each <= LONGEST_HANDING, "timeout must be from 1s to 10m"),
 ]
-HandedBytes = Annotated[int, Field(ge=65536, le=LARGEST_HANDED)]
 WebhookText = Annotated[
     str, Field(max_length=512, pattern=r"^https?://[^@\s#/?]+[^@\s#]*$"), PortInRange
 ]

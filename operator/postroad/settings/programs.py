@@ -12,7 +12,7 @@ from postroad.domain.handed_mails import LARGEST_HANDED, LONGEST_HANDING
 from postroad.settings.values import Duration, Section
 
 TimeoutSetting = Annotated[Duration, Field(ge=timedelta(seconds=1), le=LONGEST_HANDING)]
-LargestSetting = Annotated[int, Field(ge=65536, le=LARGEST_HANDED)]
+HandedBytes = Annotated[int, Field(ge=65536, le=LARGEST_HANDED)]
 
 
 class WorkerWebhook(Section):
@@ -31,7 +31,7 @@ class WorkerWebhook(Section):
     timeout: TimeoutSetting = timedelta(seconds=60)
     """For one mail, from the connection to the answer."""
 
-    largest_bytes: LargestSetting = LARGEST_HANDED
+    largest_bytes: HandedBytes = LARGEST_HANDED
     """A longer mail is refused for good."""
 
 
@@ -44,5 +44,5 @@ class WorkerFunction(Section):
     timeout: TimeoutSetting = timedelta(seconds=60)
     """For one mail."""
 
-    largest_bytes: LargestSetting = LARGEST_HANDED
+    largest_bytes: HandedBytes = LARGEST_HANDED
     """A longer mail is refused for good."""
