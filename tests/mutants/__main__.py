@@ -162,7 +162,7 @@ def _pool(folders: Sequence[Path], at: str) -> list[Fault]:
 def described(fault: Fault, judged: Judged) -> str:
     place = f"{fault.path}:{fault.line}: {fault.kind}: {judged.verdict.value}"
     why = " ".join(judged.why.split())[:100]
-    by = f" by {judged.test}: {why}" if judged.test else ""
+    by = f" by {judged.test}: {why}" if judged.test else why and f": {why}"
     return f"{place} ({judged.ran} tests ran){by}"
 
 

@@ -18,6 +18,8 @@ from enum import Enum
 from pathlib import Path
 from typing import NoReturn
 
+import pytest
+
 from mutants.faults import Fault
 from mutants.outcome import Outcome, read
 
@@ -42,7 +44,7 @@ class Verdict(Enum):
     HUNG = "hung"
     SURVIVED = "survived"
     NOT_EXECUTED = "not executed by any test"
-    UNDECIDED = "undecided, since its tests failed without it too"
+    UNDECIDED = "undecided"
 
     @property
     def is_noticed(self) -> bool:
@@ -71,24 +73,30 @@ class Judge(ABC):
         """Tests that fail in a fork without any fault: they judge no mutant."""
 
     def judge(self, fault: Fault, tests: Sequence[str]) -> Judged:
-        """Run tests, named by node id, until one fails with the fault and passes without it."""
-        ran = 0
-        while left := [each for each in tests if each not in self.unsound][ran:]:
+        """Run tests, named by node id, until one fails with the fault and passes without it. A test
+        that pytest does not find with the fault has not noticed it."""
+        ran, missing = 0, set[str]()
+        while left := [each for each in tests if each not in self.unsound | missing][ran:]:
             part = left[:SLICE]
             outcome = self.run(part, fault.path, fault)
-            if outcome.code == 0:
+            if outcome.is_passed:
                 if not outcome.ran_all(part):
                     raise RuntimeError(f"{fault}: not all tests ran, see {self.log}")
-                ran += len(part)
+                ran += len(part) - len(outcome.missing)
+                missing.update(outcome.missing)
                 continue
+            if outcome.code == pytest.ExitCode.USAGE_ERROR:
+                return Judged(Verdict.UNDECIDED, why="pytest refused to run", ran=ran)
             suspects = outcome.suspects(part)
             if self.run(suspects, fault.path, None).code == 0:
                 verdict = Verdict.HUNG if outcome.is_hung else Verdict.KILLED
                 why = outcome.why or f"exit code {outcome.code}"
                 return Judged(verdict, suspects[0], why, ran + len(outcome.started))
-            if len(suspects) > 1:
-                return Judged(Verdict.UNDECIDED, ran=ran)  # for example on a crowded machine
+            if len(suspects) > 1:  # for example on a crowded machine
+                return Judged(Verdict.UNDECIDED, why="its tests failed without it too", ran=ran)
             self.unsound.add(suspects[0])
+        if missing and not ran:
+            return Judged(Verdict.UNDECIDED, why="none of its tests exists with it")
         return Judged(Verdict.SURVIVED if ran else Verdict.NOT_EXECUTED, ran=ran)
 
     @abstractmethod

@@ -18,13 +18,28 @@ import pytest
 
 class Notes:
     """A pytest plugin that writes the lines. `copy` is where a copy of the code lies: a doctest
-    there has the name of the one in the code; `module` is loaded from there."""
+    there has the name of the one in the code; `module` is loaded from there. Of what pytest
+    collects, only the `chosen` tests run, in their order."""
 
-    def __init__(self, file: TextIO, module: str = "", copy: str = "") -> None:
+    def __init__(
+        self, file: TextIO, module: str = "", copy: str = "", chosen: Sequence[str] = ()
+    ) -> None:
         self._file = file
         self._module = module
         self._copy = copy
+        self._chosen = chosen
         self.has_failed = False
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._write("failed", self._name(report.nodeid), str(report.longrepr))
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        collected = {self._name(each.nodeid): each for each in items}
+        items[:] = [collected[each] for each in self._chosen if each in collected]
+        for each in self._chosen:
+            if each not in collected:
+                self._write("missing", each)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._write("started", self._name(nodeid))
@@ -63,6 +78,8 @@ class Outcome:
     started: list[str] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    """Tests that pytest did not find: a fault can change their parameters."""
     failed: str = ""
     why: str = ""
     loaded: str = ""
@@ -74,17 +91,24 @@ class Outcome:
         return self.failed or (open_ended[-1] if open_ended else "")
 
     def suspects(self, tests: Sequence[str]) -> Sequence[str]:
-        """The tests that may have noticed the fault: the culprit, or all that ran where each
-        passed and pytest failed behind them."""
-        return [self.culprit] if self.culprit else tests
+        """The tests that may have noticed the fault: the culprit, those of a file that cannot be
+        imported, or all that ran where each passed and pytest failed behind them."""
+        if not self.culprit or self.culprit in tests:
+            return [self.culprit] if self.culprit else tests
+        return [each for each in tests if each.startswith(f"{self.culprit}::")] or tests
+
+    @property
+    def is_passed(self) -> bool:
+        """Say whether no test failed that ran; none may have been found."""
+        return self.code in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
     @property
     def is_hung(self) -> bool:
         return self.code is None or "Timeout (>" in self.why
 
     def ran_all(self, tests: Sequence[str]) -> bool:
-        """Say whether each of these tests ran to its end and was not skipped."""
-        return set(tests) <= set(self.finished) - set(self.skipped)
+        """Say whether each of these tests that exists ran to its end and was not skipped."""
+        return set(tests) - set(self.missing) <= set(self.finished) - set(self.skipped)
 
 
 def read(path: Path, code: int | None) -> Outcome:
@@ -96,6 +120,6 @@ def read(path: Path, code: int | None) -> Outcome:
             outcome.failed, outcome.why = rest[0], rest[1] if len(rest) > 1 else ""
         elif word == "loaded":
             outcome.loaded = rest[0]
-        elif word in ("started", "finished", "skipped"):
+        elif word in ("started", "finished", "skipped", "missing"):
             getattr(outcome, word).append(rest[0])
     return outcome

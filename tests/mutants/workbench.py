@@ -66,10 +66,12 @@ class Workbench(Judge):
         options += ["-W", "ignore::pytest.PytestAssertRewriteWarning", f"--timeout={limit:.0f}"]
         copy = os.path.relpath(self._code.parent, ROOT) + "/"
         with self.notes.open("a") as file:
-            notes = Notes(file, module_of(path), copy)
-            return int(pytest.main([*options, *map(self._placed, tests)], [notes]))
+            notes = Notes(file, module_of(path), copy, tests)
+            # Files, since pytest would refuse to run anything where it does not find one test.
+            files = dict.fromkeys(map(self._file_of, tests))
+            return int(pytest.main([*options, *files], [notes]))
 
-    def _placed(self, test: str) -> str:
-        """Return the node id in the copy, if it is a doctest's."""
-        path, _, name = test.partition("::")
-        return f"{self._code.parent / path}::{name}" if path.startswith("operator/") else test
+    def _file_of(self, test: str) -> str:
+        """Return the file of a test, in the copy if it is a doctest."""
+        path = test.partition("::")[0]
+        return str(self._code.parent / path) if path.startswith("operator/") else path

@@ -10,6 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
+from mutants.faults import Fault
+from mutants.judging import Judge, Judged, Verdict
 from mutants.outcome import Outcome, read
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +21,7 @@ DURATIONS = "tests/unit/domain/test_durations.py"
 NOTICES = f"{DURATIONS}::test_sixty_minutes_are_written_as_an_hour"
 PASSES_ANYHOW = f"{DURATIONS}::test_what_is_no_duration_is_refused_with_an_example[h]"
 DOCTEST = "operator/postroad/domain/durations.py::postroad.domain.durations.parse_duration"
-ALWAYS_FAILS = f"{DURATIONS}::test_that_is_not_there"
+IS_NOT_THERE = f"{DURATIONS}::test_that_is_not_there"
 
 SCRIPT = """
 import json, sys
@@ -67,15 +71,15 @@ def test_a_mutant_is_killed_by_a_test_that_passes_without_its_fault() -> None:
     cases = [
         [PASSES_ANYHOW],
         [PASSES_ANYHOW, NOTICES],
-        [ALWAYS_FAILS],
-        [ALWAYS_FAILS, NOTICES],
+        [IS_NOT_THERE],
+        [IS_NOT_THERE, NOTICES],
         [PASSES_ANYHOW, DOCTEST],
     ]
 
     assert judged("workbench", cases) == [
         ["SURVIVED", "", 1],
         ["KILLED", NOTICES, 2],
-        ["NOT_EXECUTED", "", 0],
+        ["UNDECIDED", "", 0],
         ["KILLED", NOTICES, 1],
         ["KILLED", DOCTEST, 2],
     ]
@@ -122,3 +126,44 @@ def test_a_test_that_was_skipped_did_not_run() -> None:
     assert Outcome(0, finished=["a", "b"]).ran_all(["a", "b"])
     assert not Outcome(0, finished=["a", "b"], skipped=["b"]).ran_all(["a", "b"])
     assert not Outcome(0, finished=["a"]).ran_all(["a", "b"])
+
+
+def test_tests_that_are_not_found_did_not_have_to_run() -> None:
+    assert Outcome(0, finished=["a"], missing=["b"]).ran_all(["a", "b"])
+
+
+def test_a_file_that_cannot_be_imported_makes_its_tests_suspects() -> None:
+    tests = ["x.py::a", "y.py::a", "y.py::b"]
+
+    assert Outcome(2, failed="y.py").suspects(tests) == ["y.py::a", "y.py::b"]
+
+
+class ScriptedJudge(Judge):
+    """Runs nothing: has the outcome of each run with the fault, and passes without it."""
+
+    def __init__(self, folder: Path, outcomes: Sequence[Outcome]) -> None:
+        super().__init__(folder, {})
+        self.outcomes = list(outcomes)
+
+    def run(self, tests: Sequence[str], path: str, fault: Fault | None) -> Outcome:
+        return self.outcomes.pop(0) if fault else Outcome(0, finished=list(tests))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdict"),
+    [
+        ([Outcome(1, ["a"], ["a"], failed="a")], Verdict.KILLED),
+        ([Outcome(2, failed="a.py")], Verdict.KILLED),
+        ([Outcome(4)], Verdict.UNDECIDED),
+        ([Outcome(5, missing=["a", "b"])], Verdict.UNDECIDED),
+        ([Outcome(0, ["b"], ["b"], missing=["a"])], Verdict.SURVIVED),
+    ],
+    ids=["a test fails", "no import", "pytest refuses to run", "no test found", "one not found"],
+)
+def test_only_what_a_test_notices_counts(
+    tmp_path: Path, outcomes: Sequence[Outcome], verdict: Verdict
+) -> None:
+    found: Judged = ScriptedJudge(tmp_path, outcomes).judge(Fault("a.py", 1, "x", 1), ["a", "b"])
+
+    assert found.verdict is verdict
+    assert found.verdict.is_noticed == (verdict is Verdict.KILLED)
