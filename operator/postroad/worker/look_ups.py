@@ -1,16 +1,18 @@
-"""Looks up where the recipients of items go, as many at a time as the scheduler lets."""
+"""Finds where the recipients of items go: what is not known yet is looked up, as many domains at a
+time as the scheduler lets.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from postroad.domain.mail import Outcome
+from postroad.domain.mail import Outcome, domain_of
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Answered, Asked
-from postroad.scheduling.jobs import RoutingJob
+from postroad.scheduling.jobs import RoutingJob, Site
 from postroad.telemetry.logs import logger
 from postroad.worker.ledger import Ledger
 from postroad.worker.routing import DeliveryRoute, Routes
@@ -31,29 +33,49 @@ class _LookUp:
 
 
 class LookUps:
-    """All look-ups of a worker. `on_event` gets events for the scheduler, `on_found` the route of
-    recipients that were not dropped. Needs a running event loop."""
+    """All look-ups of a worker, and the `numbers` that jobs have too. `on_event` gets events for
+    the scheduler, `on_found` recipients that were not dropped, with their route. Needs a running
+    event loop."""
 
     def __init__(
         self,
         routes: Routes,
+        numbers: Iterator[int],
         on_event: Callable[[Asked | Answered], None],
-        on_found: Callable[[Ledger, DeliveryRoute | NoRoute, tuple[str, ...]], None],
+        on_found: Callable[[Ledger, DeliveryRoute, tuple[str, ...]], None],
     ) -> None:
         self._routes = routes
+        self._numbers = numbers
         self._on_event = on_event
         self._on_found = on_found
         self._asked: dict[int, _LookUp] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(
-        self,
-        job: RoutingJob,
-        ledger: Ledger,
-        request: RouteRequest,
-        recipients: tuple[str, ...],
+    def route(self, ledger: Ledger, name: str, to: Iterable[str]) -> None:
+        """Find the routes of recipients: at once where they are known; the others wait for a
+        look-up. `name`: the scheduler's, of the mail."""
+        mail = ledger.item.mail
+        groups: dict[str, list[str]] = {}
+        for recipient in dict.fromkeys(to):  # a library's caller may name one twice
+            groups.setdefault(domain_of(recipient), []).append(recipient)
+        sites: dict[Site, tuple[DeliveryRoute, list[str]]] = {}
+        for domain, recipients in groups.items():
+            request = RouteRequest(domain, mail.sender, mail.tenant)
+            found = self._routes.known(request)
+            if isinstance(found, DeliveryRoute):
+                sites.setdefault(found.site, (found, []))[1].extend(recipients)
+            elif found is None:
+                self._ask(ledger, name, request, tuple(recipients))
+            else:
+                ledger.heard(dict.fromkeys(recipients, found.outcome))
+        for route, together in sites.values():
+            self._on_found(ledger, route, tuple(together))
+
+    def _ask(
+        self, ledger: Ledger, name: str, request: RouteRequest, recipients: tuple[str, ...]
     ) -> None:
         """Let a look-up wait."""
+        job = RoutingJob(next(self._numbers), name, ledger.item.mail.priority)
         self._asked[job.number] = _LookUp(ledger, request, recipients)
         ledger.open_jobs.add(job.number)
         self._on_event(Asked(job))
@@ -93,4 +115,8 @@ class LookUps:
         self._on_event(Answered(number))
         if (asked := self._asked.pop(number, None)) is not None:
             asked.ledger.open_jobs.discard(number)
-            self._on_found(asked.ledger, found, asked.recipients)
+            if isinstance(found, DeliveryRoute):
+                self._on_found(asked.ledger, found, asked.recipients)
+            else:
+                asked.ledger.heard(dict.fromkeys(asked.recipients, found.outcome))
+            asked.ledger.go_on()

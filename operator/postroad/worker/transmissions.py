@@ -1,0 +1,205 @@
+"""Hands jobs to connections, and takes what connections report of them: outcomes, a content that
+could not be read, a close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
+from itertools import count
+
+from postroad.domain.mail import Outcome
+from postroad.errors import BlobMissing, EntryEnded, EntryLost, QueueClosed
+from postroad.ports.connections import (
+    ConnectionClosed,
+    ConnectionEvent,
+    ConnectionOpened,
+    Connector,
+    ContentFailed,
+    JobFinished,
+)
+from postroad.scheduling.events import (
+    Closed,
+    Established,
+    Event,
+    Finished,
+    LeftAlone,
+    NotOpened,
+    Withdrawn,
+)
+from postroad.telemetry.logs import logger
+from postroad.worker.deliveries import Deliverer, ids_of
+from postroad.worker.job_table import JobTable
+from postroad.worker.ledger import Ledger
+from postroad.worker.links import Link, Links
+from postroad.worker.open_jobs import LeaseOver, OpenJob, deferred_by
+from postroad.worker.routing import DeliveryRoute
+from postroad.worker.withdrawals import Withdrawals
+
+_log = logger("worker")
+
+KEPT_WHILE_WAITING = 64 * 1024
+"""Octets of the largest content that stays in memory while no connection has its mail: as many as
+the window are in hand, and a pod has 512 MiB."""
+
+NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
+ENDING = "451 4.3.2 the worker ends"
+NO_OUTCOME = Outcome.deferred("451 4.3.5 the connection gave no outcome")
+
+
+class Transmissions:
+    """The jobs that connections have, from their assignment to their end.
+
+    `on_event` gets events for the scheduler, `on_replied` the outcomes that a site gave, `on_left`
+    recipients beyond them, to go again at once. Needs a running event loop.
+    """
+
+    def __init__(
+        self,
+        deliverer: Deliverer,
+        connector: Connector,
+        jobs: JobTable,
+        withdrawals: Withdrawals,
+        on_event: Callable[[Event], None],
+        on_replied: Callable[[str, Collection[Outcome]], None],
+        on_left: Callable[[Ledger, DeliveryRoute, tuple[str, ...]], None],
+    ) -> None:
+        self._deliverer = deliverer
+        self._jobs = jobs
+        self._withdrawals = withdrawals
+        self._on_event = on_event
+        self._on_replied = on_replied
+        self._on_left = on_left
+        self.links = Links(connector, self._happened)
+        self._unopened: dict[int, str] = {}
+        self._places = count(1)
+        self.is_ending = False
+        """Whether jobs that are assigned to connections are put off, because the process ends."""
+
+    def expect(self, number: int, destination: str) -> None:
+        """Open a connection with its first job, which has the hop."""
+        self._unopened[number] = destination
+
+    def assign(self, job: OpenJob, number: int) -> None:
+        """Hand a job to a connection."""
+        now = self._deliverer.clock.elapsed()
+        job.connection, job.assigned_at, job.place = number, now, next(self._places)
+        destination = self._unopened.pop(number, None)
+        if destination is not None and not self.is_ending:
+            self.links.open(number, destination, job.route.hops[destination])
+        if job.ledger.is_over or job.ledger.is_late(now) or self.is_ending:
+            asyncio.get_running_loop().call_soon(self._not_needed, job)
+        else:
+            self.links.submit(number, job.transmission())
+
+    def _not_needed(self, job: OpenJob) -> None:
+        """Take a job off a connection that never had it; that may have closed meanwhile, so that
+        the job waits again."""
+        self._jobs.forget(job)
+        job.ledger.not_tried(job.recipients, ENDING if self.is_ending else NO_TIME_LEFT)
+        self._on_event(Withdrawn(job.scheduled))
+        job.ledger.go_on()
+
+    def break_off(self, late: Sequence[Ledger]) -> None:
+        """Break off what connections have of items whose leases are over: with its connection, if
+        it is being transmitted; behind another mail, or on a connection that is opening, it is left
+        out when the connection comes to it."""
+        first = self._jobs.in_transmission()
+        for ledger in late:
+            for job in self._jobs.of(ledger):
+                if job.connection is None:
+                    continue
+                job.is_late = True
+                if job.connection not in self.links:  # lost in an unforeseen error
+                    self._withdrawals.give_back(job)
+                elif first[job.connection] is job and self.links.is_open(job.connection):
+                    self.links.abort(job.connection)
+
+    def abort_all(self) -> None:
+        """Close the connections that have jobs at once; the jobs have events all the same."""
+        for job in self._jobs:
+            if job.connection is not None:
+                self.links.abort(job.connection)
+
+    def save_memory(self, ledger: Ledger) -> None:
+        """Drop the content of an item that no connection has."""
+        if ledger.item.size_bytes > KEPT_WHILE_WAITING and all(
+            each.connection is None for each in self._jobs.of(ledger)
+        ):
+            ledger.item.forget_content()
+
+    def _happened(self, number: int, link: Link, event: ConnectionEvent) -> None:
+        about = self._about(number, link, event)
+        try:
+            self._take_event(number, link, event)
+        except Exception:  # else the connection's task would end, and its jobs have no end
+            _log.exception("an event of a connection failed in an unforeseen way")
+            for job in about:
+                self._withdrawals.give_back(job)
+
+    def _about(self, number: int, link: Link, event: ConnectionEvent) -> list[OpenJob]:
+        """Return the jobs that end, or wait again, with an event."""
+        match event:
+            case JobFinished(number_of_job, _) | ContentFailed(number_of_job, _):
+                numbers: Iterable[int] = (number_of_job,)
+            case ConnectionClosed(_, unsaid):
+                numbers = unsaid if link.connection else self._jobs.on_connection(number)
+            case _:
+                numbers = ()
+        return [job for each in numbers if (job := self._jobs.get(each)) is not None]
+
+    def _take_event(self, number: int, link: Link, event: ConnectionEvent) -> None:
+        match event:
+            case JobFinished(job, outcomes, rest):
+                self._finish(self._jobs[job], outcomes, link.destination, rest)
+            case ContentFailed(job, error):
+                self._fail(self._jobs[job], error)
+            case ConnectionOpened():
+                self._on_event(Established(number))
+            case ConnectionClosed():
+                for each in self._about(number, link, event):
+                    each.connection = None
+                self._on_event(Closed(number) if link.is_open else NotOpened(number))
+
+    def _finish(
+        self, job: OpenJob, outcomes: Mapping[str, Outcome], destination: str, rest: timedelta
+    ) -> None:
+        """Note the outcomes of a job, before all else that may fail; what is beyond them goes again
+        at once, as no attempt. A destination is left alone for the `rest` that it asks for, after
+        which those that are deferred come again."""
+        ledger, now = job.ledger, self._deliverer.clock.elapsed()
+        self._jobs.forget(job)
+        placed = job.at_site(outcomes) or job.at_site(dict.fromkeys(job.recipients, NO_OUTCOME))
+        ledger.heard(placed, job.seconds_until(now), now + rest if rest else timedelta(0))
+        if rest:
+            self._on_event(LeftAlone(destination, (now + rest).total_seconds()))
+        self._on_replied(job.route.name, placed.values())
+        self._on_event(Finished(job.number))
+        left = tuple(each for each in job.recipients if each not in placed)
+        if left and not ledger.is_over:
+            self._on_left(ledger, job.route, left)
+        self.save_memory(ledger)
+        ledger.go_on()
+
+    def _fail(self, job: OpenJob, error: Exception) -> None:
+        """The content of a job could not be read."""
+        ledger, ids = job.ledger, ids_of(self._deliverer.queue, job.ledger.item)
+        if isinstance(error, BlobMissing):
+            _log.info("mail without its bytes", **ids)  # ended by the queue
+            ledger.give_up()
+        elif isinstance(error, QueueClosed | EntryEnded | EntryLost):
+            ledger.give_up()
+        elif isinstance(error, LeaseOver):
+            ledger.not_tried(job.recipients, NO_TIME_LEFT)
+        elif not ledger.is_over:
+            _log.warning("mail not transmitted", **ids, exc_info=error)
+            text = deferred_by(error)
+            if job.is_attempt(error):
+                took = job.seconds_until(self._deliverer.clock.elapsed())
+                ledger.heard(dict.fromkeys(job.recipients, Outcome.deferred(text)), took)
+            else:
+                ledger.not_tried(job.recipients, text)
+        self._jobs.forget(job)
+        self._on_event(Withdrawn(job.scheduled))
+        ledger.go_on()
