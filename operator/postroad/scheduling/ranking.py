@@ -10,7 +10,7 @@ Rank = tuple[float, ...]
 
 
 class Ranking(Generic[Member]):
-    """Members by rank, the least first. No two members have the same rank.
+    """Members by rank, the least first; those of equal ranks in no order that means anything.
 
     >>> hosts = Ranking[str]()
     >>> hosts.put("a", (2,)); hosts.put("b", (1,)); hosts.put("b", (3,))

@@ -41,10 +41,11 @@ from postroad.scheduling.events import (
     Withdrawn,
 )
 from postroad.scheduling.jobs import DeliveryJob, Precedence, precedence_of
+from postroad.scheduling.queues import MailShare, SiteQueue
 from postroad.scheduling.routing import Routing
 from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.shares import may_grow
-from postroad.scheduling.waiting import MailShare, SiteQueue, Waiting
+from postroad.scheduling.waiting import Waiting
 
 Placed = tuple[DeliveryJob, MailShare, SiteQueue, ConnectionRecord]
 

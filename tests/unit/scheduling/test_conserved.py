@@ -14,7 +14,7 @@ from postroad.scheduling.rules import Order, SchedulerRules, ShareLimits
 from postroad.scheduling.shares import may_grow
 from support.simulated_delivery import Simulation
 
-HOSTS = [f"h{number}" for number in range(8)]
+HOSTS = [f"h{number}" for number in range(16)]
 JOBS = 100
 
 

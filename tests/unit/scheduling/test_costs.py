@@ -37,3 +37,24 @@ def test_an_event_costs_about_as_much_with_ten_times_the_jobs_and_connections() 
 
     assert percentile(many, 0.99) < 1.5 * percentile(few, 0.99)
     assert percentile(many, 0.5) < 1.5 * percentile(few, 0.5)
+
+
+def calls_beside_a_shared_destination(sites: int) -> list[float]:
+    """Return the calls of each event while so many sites with one destination in common have jobs,
+    of mails for one of them and for two of them, and other mail takes each connection that becomes
+    free. The destination fills up and opens again all the time."""
+    chance = random.Random(1)
+    simulation = Simulation(SchedulerRules(connections=20, per_destination=5), seed=1)
+    for number in range(sites):
+        for site in (f"{number}a", f"{number}b")[: 1 + number % 2]:
+            shared = Site((("shared",), (f"own{site}",)))
+            simulation.submit(f"m{number}", shared, seconds=chance.expovariate(1))
+        simulation.submit(f"x{number}", Site(((f"x{number}",),)), seconds=chance.expovariate(1))
+    simulation.run(0.01)
+    return counted(simulation, EVENTS)
+
+
+def test_a_destination_opens_and_fills_up_at_once_for_all_its_sites() -> None:
+    few, many = (calls_beside_a_shared_destination(number) for number in (200, 2000))
+
+    assert sum(many) < 1.5 * sum(few)
