@@ -15,8 +15,9 @@ from pydantic import Field, ValidationError
 
 from postroad.controller.allowed_namespaces import AllowedNamespaces
 from postroad.controller.server_tls import CassandraTls, ServerTls, StoreTls
-from postroad.controller.spec_parts import Host, LocalReference, Model, PortInRange, at_least, holds
+from postroad.controller.spec_parts import Host, Model, PortInRange, at_least, holds
 from postroad.delivery_settings.patterns import Duration, Port
+from postroad.delivery_settings.secret_references import SecretReference
 
 NOT_A_SYSTEM_KEYSPACE = holds(
     lambda name: name != "system" and not name.startswith("system_"),
@@ -51,7 +52,7 @@ class RabbitMQ(Model):
     namespace. Absent: not used; then maintenance does not find mails whose messages RabbitMQ
     lost."""
 
-    secret_ref: LocalReference
+    secret_ref: SecretReference
     """Secret with the keys `username` and `password`."""
 
     tls: ServerTls | None = None
@@ -125,7 +126,7 @@ class Cassandra(Model):
     queues. Free to change while everything runs: existing rows keep their lifetime, and marks of
     finished mail live as long as any row."""
 
-    secret_ref: LocalReference | None = None
+    secret_ref: SecretReference | None = None
     """Secret with the keys `username` and `password`. Absent: Cassandra asks for no password."""
 
     tls: Annotated[
@@ -156,7 +157,7 @@ class S3(Model):
     )
     """Begins the name of every bucket that the operator creates. Cannot be changed."""
 
-    secret_ref: LocalReference | None = None
+    secret_ref: SecretReference | None = None
     """Secret with the keys `accessKey` and `secretKey`. Absent: the credentials of the pods (of
     a cloud's service account, for instance), and for the operator its own, which it has to be
     started for (--ambient-credentials)."""

@@ -29,7 +29,7 @@ from postroad.controller.server_tls import (
     ServerTls,
     StoreTls,
 )
-from postroad.controller.spec_parts import LocalReference
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
 from postroad.logins import LOGIN, S3_LOGIN
 from postroad.settings.pipeline import LEAST_KEY
@@ -103,7 +103,7 @@ async def read_credentials(
 async def _read_server(
     api: Reads,
     namespace: str,
-    login: LocalReference | None,
+    login: SecretReference | None,
     keys: tuple[str, ...],
     tls: StoreTls | None,
 ) -> Credentials:
@@ -152,7 +152,7 @@ async def check_certificate(api: Reads, namespace: str, name: str) -> None:
     await _read_certificate(api, namespace, name)
 
 
-async def check_address_key(api: Reads, namespace: str, reference: LocalReference) -> None:
+async def check_address_key(api: Reads, namespace: str, reference: SecretReference) -> None:
     """Check that a Secret has a key for hashed addresses. Raises: CredentialsMissing."""
     found = await _read(api, namespace, reference, (ADDRESS_KEY,))
     if len(found[ADDRESS_KEY]) < LEAST_KEY:
@@ -183,13 +183,13 @@ async def _read_certificate(api: Reads, namespace: str, name: str) -> str:
 
 async def read_values(api: Reads, namespace: str, name: str, keys: Sequence[str]) -> dict[str, str]:
     """Return what a Secret has under these keys. Raises: CredentialsMissing."""
-    return await _read(api, namespace, LocalReference(name=name), keys)
+    return await _read(api, namespace, SecretReference(name=name), keys)
 
 
 async def _read(
     api: Reads,
     namespace: str,
-    reference: LocalReference | AuthoritiesReference,
+    reference: SecretReference | AuthoritiesReference,
     keys: Sequence[str],
 ) -> dict[str, str]:
     kind = getattr(reference, "kind", SECRET.name)

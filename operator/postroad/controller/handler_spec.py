@@ -11,13 +11,13 @@ from pydantic import Field, model_validator
 from postroad.controller.server_tls import AuthoritiesReference
 from postroad.controller.spec_parts import (
     Host,
-    LocalReference,
     Model,
     PortInRange,
     SocketPath,
     holds,
 )
 from postroad.delivery_settings.patterns import Duration, Port
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.handed_mails import LARGEST_HANDED, LONGEST_HANDING
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.sasl import Mechanism
@@ -38,7 +38,7 @@ WebhookText = Annotated[
 class RelayLogin(Model):
     """The login at the next hop (AUTH)."""
 
-    secret_ref: LocalReference
+    secret_ref: SecretReference
     """Secret with `username` and `password`, in the same namespace. Connections that open later use
     a renewed one once the kubelet has written it into the pod, within about a minute; no pod
     restarts."""
@@ -120,7 +120,7 @@ class WebhookSpec(Model):
     """URL that gets the requests, without a login. A host without a dot is a Service in the
     MailQueue's namespace. With https, the certificate is verified."""
 
-    secret_ref: LocalReference
+    secret_ref: SecretReference
     """Secret with `secret`, in the same namespace: 1 to 4 secrets, one a line, that sign each
     request. A renewed one is used once the kubelet has written it into the pod, within about a
     minute; no pod restarts."""

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from postroad.controller.spec_parts import LocalReference, Model, NetworkText, Replicas
+from postroad.controller.spec_parts import Model, NetworkText, Replicas
 from postroad.delivery_settings.patterns import Port
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidInput
 
@@ -15,7 +16,7 @@ from postroad.errors import InvalidInput
 class IntakeTls(Model):
     """TLS with the clients of the intake, from version 1.2 on."""
 
-    secret_ref: LocalReference
+    secret_ref: SecretReference
     """Secret with the certificate and its chain in `tls.crt` and the key in `tls.key` (type
     kubernetes.io/tls, as cert-manager writes it). New sessions use a renewed certificate once the
     kubelet has written it into the pod, within about a minute; no pod restarts."""

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from postroad.controller.spec_parts import Anything, LocalReference, Model, Schedule
+from postroad.controller.spec_parts import Anything, Model, Schedule
+from postroad.delivery_settings.secret_references import SecretReference
 
 JOBS = ("archive", "traffic", "destinations", "advise", "ages", "audit", "forget")
 """Jobs that can be scheduled: commands of `postroad pipeline`, and fields of `spec.pipeline`."""
@@ -67,7 +68,7 @@ class AddressesSpec(Model):
     """hashed: keyed hashes, for which keyRef names the key. plain: the addresses. none: nothing of
     them."""
 
-    key_ref: LocalReference | None = None
+    key_ref: SecretReference | None = None
     """Secret with the key of the hashes in `key`, 16 characters or more. With another key, the same
     address has another hash. Required with hashed."""
 

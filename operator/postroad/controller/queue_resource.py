@@ -10,7 +10,7 @@ from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, Key
 from postroad.controller.claims import adopted_by
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.spec import MailQueueSpec
-from postroad.controller.spec_parts import LocalReference
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.names import QueueName
 from postroad.errors import InvalidQueueName
 from postroad.ports.kubernetes import Object
@@ -117,7 +117,7 @@ def cluster_of_pods(cluster: QueueClusterSpec, queue: Queue) -> QueueClusterSpec
     one."""
     if cluster.rabbitmq.users is None:
         return cluster
-    own = {"secret_ref": LocalReference(name=queue.login_secret), "users": None}
+    own = {"secret_ref": SecretReference(name=queue.login_secret), "users": None}
     rabbitmq = cluster.rabbitmq.model_copy(update=own)
     return cluster.model_copy(update={"rabbitmq": rabbitmq})
 

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from postroad.controller.spec_parts import LocalReference, Model, Name
+from postroad.controller.spec_parts import Model, Name
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.next_hops import HOSTNAME_PATTERN
 from postroad.tls import Encryption
 
@@ -47,7 +48,7 @@ class StoreTls(Model):
 class ServerTls(StoreTls):
     """TLS to a server that may ask for a client certificate."""
 
-    client_cert_ref: LocalReference | None = None
+    client_cert_ref: SecretReference | None = None
     """Secret with a certificate in `tls.crt` and its unencrypted key in `tls.key`, which the server
     is shown. Absent: none."""
 
@@ -85,7 +86,7 @@ class ServerFiles:
 
     section: str
     tls: StoreTls
-    login: LocalReference | None = None
+    login: SecretReference | None = None
     login_keys: tuple[str, ...] = ()
 
     @property

@@ -91,10 +91,3 @@ class Model(BaseModel):
         use_attribute_docstrings=True,
         ser_json_timedelta="iso8601",
     )
-
-
-class LocalReference(Model):
-    """Names an object in the same namespace."""
-
-    name: Name
-    """Name of the object."""

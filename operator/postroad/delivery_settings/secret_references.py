@@ -15,7 +15,7 @@ REFERENCE = "secretRef"
 
 
 class SecretReference(DeliverySection):
-    """Names a Secret in the namespace of the MailQueue."""
+    """Names a Secret in the namespace of the resource that names it."""
 
     name: Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
     """Name of the Secret."""
