@@ -28,12 +28,21 @@ class Causes:
         self._indexes = indexes
         self._work = work
         self._fingerprints: dict[Key, Fingerprint] = {}
-        self.deleted: dict[Key, Object] = {}
-        """Resources that a watch saw deleted, as they were last; a reconcile takes them out."""
+        self._deleted: dict[Key, Object] = {}
+        """Resources that a watch saw deleted, as they were last."""
 
     def forget(self, key: Key) -> None:
         """Forget a resource that is gone. Idempotent."""
         self._fingerprints.pop(key, None)
+
+    def deleted(self, key: Key) -> Object | None:
+        """Return a resource that a watch saw deleted, as it was last, until `announced`."""
+        return self._deleted.get(key)
+
+    def announced(self, key: Key, deleted: Object) -> None:
+        """Forget a deletion, unless another resource of this name was deleted meanwhile."""
+        if self._deleted.get(key) is deleted:
+            del self._deleted[key]
 
     def on_event(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
         """Queue a MailQueue or QueueCluster that was added, changed or deleted. `routine`: it was
@@ -42,7 +51,7 @@ class Causes:
         key = key_of(body)
         before = self._fingerprints.pop(key, None)
         if gone:
-            self.deleted[key] = body
+            self._deleted[key] = body
         else:
             self._fingerprints[key] = now = fingerprint_of(body)
             if before == now:

@@ -196,11 +196,11 @@ class Controller:
             return await self._reconcile(key)
 
     async def _reconcile(self, key: Key) -> timedelta | None:
-        deleted = self.causes.deleted.get(key)
+        deleted = self.causes.deleted(key)
         if deleted is not None:
             if await self._class.has(deleted):
                 await self._status_writer.require_announced(deleted, retained(deleted))
-            del self.causes.deleted[key]
+            self.causes.announced(key, deleted)
         kind = MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
         found = await self._api.get(kind, key.namespace, key.name)
         if found is None and kind is QUEUE_CLUSTER and (gone := self._uids.get(key)):

@@ -19,6 +19,7 @@ from postroad.controller.api import (
     QUEUE_CLUSTER,
     SECRET,
 )
+from postroad.controller.watched import key_of
 from postroad.errors import KubernetesError, KubernetesRefused, KubernetesUnavailable
 from support.manual_loop import move, run
 from support.resources import mail_queue, queue_cluster, secret, secrets, workers
@@ -218,5 +219,22 @@ def test_the_event_about_a_retained_queue_waits_for_the_api_server() -> None:
             await move(20)
 
             assert len(operator.events("Retained")) == 1
+
+    run(scene())
+
+
+def test_a_second_deletion_outlives_the_announcement_of_the_first() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            causes = operator.controller.causes
+            first, second = mail_queue(NAMESPACE), mail_queue(NAMESPACE)
+            key = key_of(first)
+
+            for body in (first, second):
+                causes.on_event(MAIL_QUEUE, body, gone=True, routine=False)
+            causes.announced(key, first)
+            assert causes.deleted(key) is second
+            causes.announced(key, second)
+            assert causes.deleted(key) is None
 
     run(scene())
