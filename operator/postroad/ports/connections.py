@@ -6,6 +6,7 @@ connection transmits its jobs in order and reports what became of each.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -88,6 +89,13 @@ ConnectionEvent = ConnectionOpened | JobFinished | ContentFailed | ConnectionClo
 
 
 OnEvent = Callable[[ConnectionEvent], None]
+
+
+def report_late(transmission: Transmission, on_event: OnEvent) -> None:
+    """Report a job that was submitted after the end of its connection (see Connection), once the
+    caller of `submit` has gone on."""
+    late = ConnectionClosed("451 4.4.2 the connection has ended", (transmission.job,))
+    asyncio.get_running_loop().call_soon(on_event, late)
 
 
 class Connection(Protocol):

@@ -17,6 +17,7 @@ from postroad.ports.connections import (
     ContentFailed,
     JobFinished,
     Transmission,
+    report_late,
 )
 from postroad.routing.routes import ResolvedHop
 
@@ -85,8 +86,7 @@ class MemoryConnection:
     def submit(self, transmission: Transmission) -> None:
         """Add a job (see the port)."""
         if self._has_ended:
-            late = ConnectionClosed(LOST, (transmission.job,))
-            asyncio.get_running_loop().call_soon(self._on_event, late)
+            report_late(transmission, self._on_event)
             return
         self._jobs.append(transmission)
         self._changed.set()

@@ -41,6 +41,7 @@ from postroad.ports.connections import (
     JobFinished,
     OnEvent,
     Transmission,
+    report_late,
 )
 from postroad.ports.signing import Signer
 from postroad.routing.routes import ResolvedHop
@@ -128,8 +129,7 @@ class SmtpConnection:
     def submit(self, transmission: Transmission) -> None:
         """Add a job (see the port)."""
         if self._has_ended:
-            late = ConnectionClosed("451 4.4.2 the connection has ended", (transmission.job,))
-            self._loop.call_soon(self._on_event, late)
+            report_late(transmission, self._on_event)
             return
         self._jobs.append(ConnectionJob(transmission))
         self._wake()
