@@ -1,7 +1,9 @@
-"""The archive and the lake of a queue in a directory: who may have them, and for which queue."""
+"""The archive and the lake of a queue in a directory: who may have them, for which queue, and that
+one run at a time writes the lake."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -10,10 +12,12 @@ import pytest
 
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock
-from postroad.bootstrap.archived_store import LakeLock, begin_archive, lake_of
+from postroad.bootstrap.archived_store import TRIED_AGAIN, LakeLock, begin_archive, lake_of
 from postroad.embedded.opening import describe
 from postroad.embedded.options import StoreOptions
-from postroad.errors import InvalidInput
+from postroad.errors import ArchiveUnderWay, InvalidInput
+
+MINUTE, AT_ONCE = timedelta(minutes=1), timedelta(0)
 
 
 @pytest.fixture
@@ -105,3 +109,33 @@ async def test_a_lake_is_that_of_the_queue_that_came_first(tmp_path: Path) -> No
 )
 def test_each_run_spells_a_lake_alike(folder: str, place: str) -> None:
     assert str(lake_of("embedded:///store", Path(folder))) == place
+
+
+async def test_a_second_run_is_refused_until_the_first_ended(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with LakeLock(tmp_path, "/store", clock, AT_ONCE):
+        with pytest.raises(ArchiveUnderWay):
+            await LakeLock(tmp_path, "/store", clock, AT_ONCE).__aenter__()
+
+    async with LakeLock(tmp_path, "/store", clock, AT_ONCE):
+        pass
+
+
+async def test_a_patient_run_begins_when_the_one_before_has_ended(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with LakeLock(tmp_path, "/store", clock, AT_ONCE):
+        following = asyncio.create_task(LakeLock(tmp_path, "/store", clock, MINUTE).__aenter__())
+        await clock.advance(MINUTE / 2)
+        assert not following.done()
+
+    await clock.advance(TRIED_AGAIN)
+    await (await following).__aexit__(None, None, None)
+
+
+async def test_a_patient_run_gives_up_in_the_end(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with LakeLock(tmp_path, "/store", clock, AT_ONCE):
+        following = asyncio.create_task(LakeLock(tmp_path, "/store", clock, MINUTE).__aenter__())
+        await clock.advance(MINUTE + TRIED_AGAIN)
+        with pytest.raises(ArchiveUnderWay):
+            await following
