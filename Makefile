@@ -81,7 +81,7 @@ demo: setup ## from kubectl apply to delivered mail (MAIL=dir for mails of your 
 test-matrix: setup ## the contract suites over other versions of the servers, and over TLS (LEGS="rabbitmq4 tls")
 	$(PY) -m matrix $(LEGS)
 
-bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, scheduler, broker, operator, pipeline)
+bench: setup ## measure side by side with a peer, or with what was calculated (ROOM=queue, mta, delivery, scheduler, broker, operator, pipeline)
 	$(PY) -m bench $(ROOM)
 
 # One run by default; see docs/chaos.md for what else can be said.

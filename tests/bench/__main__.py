@@ -12,6 +12,7 @@ from stack.errors import StackError
 
 ROOMS = {
     "broker": "bench.broker_room",
+    "delivery": "bench.delivery_room",
     "mta": "bench.mta_room",
     "operator": "bench.operator_room",
     "pipeline": "bench.pipeline_room",

@@ -141,21 +141,23 @@ class SmtpSink:
 
 
 def source_command(
-    folder: Path, port: int, mails: int, sessions: int, size: int
+    folder: Path, port: int, mails: int, sessions: int, size: int, *, is_kept: bool = False
 ) -> Sequence[str | Path]:
-    """Return the command of smtp-source that sends mails of `size` octets."""
+    """Return the command of smtp-source that sends mails of `size` octets; each in a session of its
+    own, unless sessions are kept."""
     script = (
-        f"exec smtp-source -s {sessions} -l {size} -m {mails} -f sender@source.example"
+        f"exec smtp-source {'-d ' * is_kept}-s {sessions} -l {size} -m {mails} -f sender@source.example"
         f" -t recipient@sink.example 127.0.0.1:{port}"
     )
     return inside(programs(), folder, script)
 
 
-async def smtp_source(folder: Path, port: int, mails: int, sessions: int, size: int) -> None:
+async def smtp_source(
+    folder: Path, port: int, mails: int, sessions: int, size: int, *, is_kept: bool = False
+) -> None:
     """Send mails; returns when the last one was answered with 250. Raises: RuntimeError."""
-    process = await asyncio.create_subprocess_exec(
-        *map(str, source_command(folder, port, mails, sessions, size)), stdout=PIPE, stderr=PIPE
-    )
+    command = source_command(folder, port, mails, sessions, size, is_kept=is_kept)
+    process = await asyncio.create_subprocess_exec(*map(str, command), stdout=PIPE, stderr=PIPE)
     _, error = await process.communicate()
     if process.returncode:
         raise RuntimeError(f"smtp-source: {error.decode()[-500:]}")
