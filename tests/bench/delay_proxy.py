@@ -48,7 +48,7 @@ class Side(asyncio.Protocol):
             self._loop.call_at(self._under_way[0][0], self._pass_on)
 
     def _pass_on(self) -> None:
-        other = self.other and self.other.transport
+        other = None if self.other is None else self.other.transport
         now = self._loop.time()
         while self._under_way and self._under_way[0][0] <= now:
             _, data = self._under_way.popleft()

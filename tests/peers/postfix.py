@@ -145,8 +145,9 @@ def source_command(
 ) -> Sequence[str | Path]:
     """Return the command of smtp-source that sends mails of `size` octets; each in a session of its
     own, unless sessions are kept."""
+    kept = "-d " if is_kept else ""
     script = (
-        f"exec smtp-source {'-d ' * is_kept}-s {sessions} -l {size} -m {mails} -f sender@source.example"
+        f"exec smtp-source {kept}-s {sessions} -l {size} -m {mails} -f sender@source.example"
         f" -t recipient@sink.example 127.0.0.1:{port}"
     )
     return inside(programs(), folder, script)
