@@ -112,6 +112,11 @@ class ManageableMailQueueContract(_Fixtures):
             pytest.param(Selector(recipient="r@y.example"), ["one", "three"], id="recipient"),
             pytest.param(Selector(recipient="r@y"), [], id="exactly"),
             pytest.param(Selector(domain="Z.EXAMPLE"), ["two", "three"], id="domain"),
+            pytest.param(
+                Selector(domains=frozenset({"z.example", "none.example"})),
+                ["two", "three"],
+                id="domains",
+            ),
             pytest.param(Selector(attribute=("color", "blue")), ["two"], id="attribute"),
             pytest.param(Selector(older_than=HOUR), [], id="age"),
             pytest.param(

@@ -74,6 +74,7 @@ _PLACES = {
 COMMANDS: dict[str, Load] = {
     **{name: partial(_load, place) for name, place in _PLACES.items()},
     **{operation.value: partial(_load_operation, operation) for operation in Operation},
+    Operation.FLUSH.value: partial(_load, "postroad.cli.site_flush:flush"),
 }
 """Subcommands, each imported when it is called or listed."""
 

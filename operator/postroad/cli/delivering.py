@@ -38,6 +38,7 @@ from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
+from postroad.worker.flush_answers import FlushAnswers
 from postroad.worker.gate import Gate
 from postroad.worker.pacing import Pacer, held_of
 from postroad.worker.routing import RelayRoutes
@@ -83,12 +84,13 @@ async def deliver(
         gate=Gate(MachineClock(), control, pacer),
     )
     consumer = Consumer(this.queue, driving, window=window)
+    answers = FlushAnswers(board, MachineClock(), name, is_all=not is_routed)
     use = partial(_use, settings, routes, pacer, driving)
     try:
         await control.read()  # before the first mail
         async with (
             background_maintenance(this),
-            _controlled(control, pacer, driving),
+            _controlled(control, pacer, answers, driving),
             _following(delivery, use),
         ):
             await consumer.run(this.stop, this.drain_within)
@@ -132,10 +134,11 @@ def _worker_name() -> str:
 
 @asynccontextmanager
 async def _controlled(
-    control: SiteControl, pacer: Pacer | None, driving: Driving
+    control: SiteControl, pacer: Pacer | None, answers: FlushAnswers, driving: Driving
 ) -> AsyncIterator[None]:
     """Let a worker obey suspensions and limits, and post what it knows of its sites."""
     running = [asyncio.create_task(control.run(driving.sites), name="control of sites")]
+    running.append(asyncio.create_task(answers.run(driving.try_now), name="flushes of sites"))
     if pacer is not None:
         running.append(asyncio.create_task(pacer.run(), name="shares of limits"))
     try:

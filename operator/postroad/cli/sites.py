@@ -41,7 +41,7 @@ async def sites(queue: MailQueue, as_json: bool) -> None:
     As of the last 15 seconds; a worker lists a hundred sites at most, those with the most to show.
     """
     board = board_of(queue)
-    suspended = await _suspensions(board)
+    suspended = await suspensions_of(board)
     workers = await board.posted(Topic.WORKERS)
     order, seen, more = list(SiteState), set[str](), 0
     lines: list[tuple[str | None, SiteView]] = []
@@ -86,8 +86,7 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
     text = " ".join(reason.split())
     if not text or len(text) > LONGEST_REASON or not text.isprintable():
         raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
-    if not site or len(site) > LONGEST_SITE or not site.isprintable():
-        raise InvalidInput("this is no name of a site: take one that `postroad sites` shows")
+    site_name(site)
     until = MachineClock().now() + duration
     made = Suspension(site, until, text, SuspendedBy.ADMINISTRATOR)
     board = board_of(queue)
@@ -109,7 +108,7 @@ async def resume(queue: MailQueue, site: str) -> None:
     have read it, which takes five seconds.
     """
     board = board_of(queue)
-    was = site in await _suspensions(board)
+    was = site in await suspensions_of(board)
     await board.take_down(Topic.SUSPENSIONS, site)
     if not was:
         raise InvalidInput(f"{site} is not suspended", hint="`postroad sites` names those that are")
@@ -117,6 +116,13 @@ async def resume(queue: MailQueue, site: str) -> None:
         f"{site} gets mail again within {format_duration(READ_EVERY)}; what was put off comes"
         f" within {format_duration(LONGEST_PUT_OFF)}"
     )
+
+
+def site_name(text: str) -> str:
+    """Return the name of a site. Raises: InvalidInput."""
+    if not text or len(text) > LONGEST_SITE or not text.isprintable():
+        raise InvalidInput("this is no name of a site: take one that `postroad sites` shows")
+    return text
 
 
 async def _known_sites(board: Board) -> set[str]:
@@ -134,7 +140,7 @@ def _read_all(notes: Mapping[str, str]) -> dict[str, tuple[Sequence[SiteView], i
     return found
 
 
-async def _suspensions(board: Board) -> Mapping[str, Suspension]:
+async def suspensions_of(board: Board) -> Mapping[str, Suspension]:
     """Return the suspensions that hold now, by site. Raises: ServerError."""
     now, found = MachineClock().now(), {}
     for site, text in (await board.posted(Topic.SUSPENSIONS)).items():

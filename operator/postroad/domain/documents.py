@@ -314,10 +314,12 @@ def selector_value(selector: Selector | None) -> dict[str, Any] | None:
     if selector is None:
         return None
     age, enqueue_id = selector.older_than, selector.enqueue_id
-    return asdict(selector) | {
+    value = asdict(selector) | {
         "enqueue_id": None if enqueue_id is None else str(enqueue_id),
         "older_than": None if age is None else duration_us(age),
     }
+    domains = value.pop("domains")  # an owner of the release before knows none
+    return value if domains is None else value | {"domains": sorted(domains)}
 
 
 def selector_of(value: Mapping[str, Any] | None) -> Selector | None:
@@ -332,6 +334,8 @@ def selector_of(value: Mapping[str, Any] | None) -> Selector | None:
     if fields["attribute"] is not None:
         name, text = fields["attribute"]
         fields["attribute"] = (name, text)
+    if "domains" in fields:
+        fields["domains"] = frozenset(map(str, fields["domains"]))
     return Selector(**fields)
 
 

@@ -30,7 +30,8 @@ class Selector:
     selects all.
 
     `older_than` is the age since acceptance; `attribute` is a (name, value) pair; `sender=""` is
-    the null reverse-path; `domain` is compared in lower case.
+    the null reverse-path; `domain` is compared in lower case; of `domains`, in lower case, one must
+    be that of a recipient.
     """
 
     enqueue_id: UUID | None = None
@@ -41,6 +42,7 @@ class Selector:
     older_than: timedelta | None = None
     attribute: tuple[str, str] | None = None
     everything: bool = False
+    domains: frozenset[str] | None = None
 
     @classmethod
     def all(cls) -> Selector:
@@ -70,6 +72,10 @@ class Selector:
             and (
                 self.domain is None
                 or any(domain_of(each) == self.domain.lower() for each in envelope.recipients)
+            )
+            and (
+                self.domains is None
+                or not self.domains.isdisjoint(map(domain_of, envelope.recipients))
             )
             and (self.older_than is None or now - entry.accepted_at > self.older_than)
             and (

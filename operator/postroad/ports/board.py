@@ -20,6 +20,12 @@ class Topic(StrEnum):
     LIMITS = "limits"
     """By worker: the limits by rate that it has mail for."""
 
+    FLUSHES = "flushes"
+    """By site: it is to be tried now."""
+
+    FLUSHED = "flushed"
+    """By worker and site: it tries the site now, and the domains that it knows of it."""
+
 
 class Board(Protocol):
     """Small notes. The last one under a name counts; one that is posted is seen by the readings

@@ -269,6 +269,17 @@ class Destinations:
         destination.rests_until = max(until, destination.rests_until)
         self._forget_at(destination, destination.rests_until)
 
+    def forgive(self, name: str) -> None:
+        """End the rest of a destination, and forget its failures."""
+        destination = self._records.get(name)
+        if destination is None or not (destination.is_resting or destination.failures):
+            return
+        destination.failures, destination.is_resting = 0, False
+        destination.rests_until = 0.0
+        self._record_moments.discard(destination)
+        if not destination.connections:
+            del self._records[name]
+
     def least_used(self) -> ConnectionRecord | None:
         """Return the idle connection that was used least recently. Source: AMB-17."""
         return next(iter(self._idle), None)

@@ -87,13 +87,20 @@ class LeftAlone:
 
 
 @dataclass(frozen=True, slots=True)
+class Forgiven:
+    """A destination is to be tried now, as if it had never failed: an administrator asks for it."""
+
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed: `Scheduler.next_moment` has come."""
 
 
 Event = (
     Asked | Answered | Submitted | Withdrawn | Finished | Established | NotOpened | Closed | Heard
-    | LeftAlone | Tick
+    | LeftAlone | Forgiven | Tick
 )  # fmt: skip
 
 

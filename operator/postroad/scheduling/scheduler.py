@@ -29,6 +29,7 @@ from postroad.scheduling.events import (
     Established,
     Event,
     Finished,
+    Forgiven,
     Heard,
     LeftAlone,
     LookUp,
@@ -103,12 +104,8 @@ class Scheduler:
                 self._lose(number, is_broken=True)
             case Closed(number):
                 self._lose(number, is_broken=False)
-            case Heard(name, until):
-                self._destinations.rest(name, min(until, now + self._rules.longest_rest))
-                self._touch(name)
-            case LeftAlone(name, until):
-                self._destinations.rest(name, until)
-                self._touch(name)
+            case Heard() | LeftAlone() | Forgiven():
+                self._set_rest(event)
             case Tick():
                 pass
         self._settle()
@@ -123,6 +120,16 @@ class Scheduler:
                 self._close(connection)
         for name in self._destinations.rested(self._now):
             self._touch(name)
+
+    def _set_rest(self, event: Heard | LeftAlone | Forgiven) -> None:
+        match event:
+            case Heard(name, until):
+                self._destinations.rest(name, min(until, self._now + self._rules.longest_rest))
+            case LeftAlone(name, until):
+                self._destinations.rest(name, until)
+            case Forgiven(name):
+                self._destinations.forgive(name)
+        self._touch(event.destination)
 
     def _submit(self, job: DeliveryJob) -> None:
         if job.mail is None:

@@ -23,6 +23,7 @@ from postroad.scheduling.events import (
     CloseConnection,
     Decision,
     Event,
+    Forgiven,
     LookUp,
     OpenConnection,
     PutOff,
@@ -146,7 +147,7 @@ class Driving:
     # Jobs
 
     def _submit(self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]) -> None:
-        self._book.seen(route)
+        self._book.seen(route, recipients)
         if self._gate.is_shut(ledger, route, recipients):
             return
         for each in chunks_of(recipients):
@@ -175,6 +176,23 @@ class Driving:
             ):
                 self._withdrawals.withdraw(job)
                 job.ledger.go_on()
+
+    def try_now(self, site: str) -> list[str]:
+        """Try a site as if it had never failed; return the domains whose mail goes there, as far as
+        this worker knows. What is in hand and waits for a rest goes at once."""
+        for name in self._book.destinations(site):
+            self._on(Forgiven(name))
+        resting = self._resting
+        self._resting = [each for each in resting if not self._is_at(each[1], site)]
+        heapq.heapify(self._resting)
+        for _, number in resting:
+            if self._is_at(number, site):
+                self._resubmit(number)
+        return self._book.domains(site)
+
+    def _is_at(self, number: int, site: str) -> bool:
+        job = self._jobs.get(number)
+        return job is not None and job.route.name == site
 
     def sites(self) -> Iterator[SiteView]:
         """Yield what is known of the sites."""

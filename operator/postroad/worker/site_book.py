@@ -9,13 +9,16 @@ from datetime import datetime, timedelta
 
 from postroad.domain.bounces import bounce_of
 from postroad.domain.instants import rfc3339
-from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.mail import Outcome, OutcomeKind, domain_of
 from postroad.domain.site_views import SiteState, SiteView
 from postroad.scheduling.destinations import DestinationView
 from postroad.worker.open_jobs import OpenJob
 from postroad.worker.routing import DeliveryRoute
 
 MOST_SITES = 10_000
+
+MOST_DOMAINS = 20_000
+"""Of all sites together; the ones that had mail last are known."""
 
 
 @dataclass(slots=True)
@@ -32,9 +35,17 @@ class SiteBook:
 
     def __init__(self) -> None:
         self._known: OrderedDict[str, _Known] = OrderedDict()
+        self._domains: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """Sites with domains."""
 
-    def seen(self, route: DeliveryRoute) -> None:
+    def seen(self, route: DeliveryRoute, recipients: Iterable[str]) -> None:
         """Note that there is mail for a site."""
+        for domain in set(map(domain_of, recipients)):
+            key = (route.name, domain)
+            self._domains[key] = None
+            self._domains.move_to_end(key)
+        while len(self._domains) > MOST_DOMAINS:
+            self._domains.popitem(last=False)
         known = self._known.get(route.name)
         if known is None:
             self._known[route.name] = _Known(route)
@@ -43,6 +54,15 @@ class SiteBook:
             self._known.move_to_end(route.name)
         while len(self._known) > MOST_SITES:
             self._known.popitem(last=False)
+
+    def domains(self, site: str) -> list[str]:
+        """Return the domains whose mail went to a site, those that had some last at the end."""
+        return [domain for name, domain in self._domains if name == site]
+
+    def destinations(self, site: str) -> Iterable[str]:
+        """Return the scheduler's names of a site's destinations."""
+        known = self._known.get(site)
+        return () if known is None else known.route.hops
 
     def replied(self, site: str, outcomes: Iterable[Outcome], now: datetime) -> None:
         """Note what a site replied: of several outcomes, one that was no delivery."""

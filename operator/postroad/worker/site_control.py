@@ -7,8 +7,8 @@ Source: ADR 0062.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
@@ -16,10 +16,11 @@ from postroad.domain.instants import rfc3339
 from postroad.domain.mail import Outcome
 from postroad.domain.site_views import SiteState, SiteView, posted_views
 from postroad.domain.suspensions import AnswerCounts, Suspension
-from postroad.errors import InvalidInput, PostroadError
+from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
 from postroad.telemetry.logs import logger
+from postroad.worker.board_use import BoardUse
 
 _log = logger("worker")
 
@@ -49,7 +50,7 @@ class SiteControl:
         self._own: dict[str, Suspension] = {}
         """Those that answers led to, until they are on the board."""
         self._new: list[str] = []
-        self._is_away = False
+        self._use = BoardUse()
 
     def suspended(self, site: str) -> Suspension | None:
         """Return the suspension of a site that holds now."""
@@ -101,7 +102,7 @@ class SiteControl:
         one."""
         now = self._clock.now()
         self._own = {site: each for site, each in self._own.items() if each.until > now}
-        with self._unless_away():
+        with self._use.unless_away():
             read = dict[str, Suspension]()
             for site, text in (await self._board.posted(Topic.SUSPENSIONS)).items():
                 with suppress(InvalidInput):
@@ -118,7 +119,7 @@ class SiteControl:
             self._suspended = read
 
     async def _post(self, views: Iterable[SiteView]) -> None:
-        with self._unless_away():
+        with self._use.unless_away():
             text = posted_views(map(self._with_suspension, views))
             await self._board.post(Topic.WORKERS, self._name, text, POSTED_FOR)
 
@@ -132,18 +133,5 @@ class SiteControl:
 
     async def close(self) -> None:
         """Take this worker's note down."""
-        with self._unless_away():
+        with self._use.unless_away():
             await self._board.take_down(Topic.WORKERS, self._name)
-
-    @contextmanager
-    def _unless_away(self) -> Iterator[None]:
-        """Go on without the board while it is away, or is of an earlier release."""
-        try:
-            yield
-        except Exception as error:  # a driver's bug must not end the loop
-            if not self._is_away:
-                text = error.explain() if isinstance(error, PostroadError) else repr(error)
-                _log.warning("the board of the queue cannot be used", error=text)
-            self._is_away = True
-        else:
-            self._is_away = False

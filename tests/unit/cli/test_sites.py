@@ -98,3 +98,18 @@ def test_notes_that_cannot_be_read_are_passed_over(store: Path) -> None:
     asyncio.run(board.post(Topic.SUSPENSIONS, "a", "{}", MINUTE))
 
     assert run(store, "sites").output == ""
+
+
+def test_a_site_is_flushed_by_what_its_workers_answer(store: Path) -> None:
+    no_worker = run(store, "flush", "--site", "mx.example")
+    assert no_worker.exit_code == 1
+    assert "no worker of this queue runs" in no_worker.output
+    both = run(store, "flush", "--site", "mx.example", "--domain", "a.example")
+    assert both.exit_code == 2
+    assert "--site cannot be combined" in both.output
+    odd = run(store, "flush", "--site", "a\x07")
+    assert "no name of a site" in odd.output
+    run(store, "suspend", "mx.example", "--for", "1h", "--reason", "they asked")
+    suspended = run(store, "flush", "--site", "mx.example")
+    assert "postroad resume mx.example" in suspended.output
+    assert run(store, "flush", "--domain", "a.example").output == "flushed 0 mails\n"

@@ -212,9 +212,17 @@ def test_printed_view_has_times_as_text_and_a_reason_for_the_dead_alone() -> Non
                 b'"older_than":null,"attribute":null,"everything":true}'
             ),
         ),
+        (
+            Selector(domains=frozenset({"b.example", "a.example"})),
+            (
+                b'{"enqueue_id":null,"name":null,"sender":null,"recipient":null,"domain":null,'
+                b'"older_than":null,"attribute":null,"everything":false,'
+                b'"domains":["a.example","b.example"]}'
+            ),
+        ),
         (None, b"null"),
     ],
-    ids=["each field", "all", "none"],
+    ids=["each field", "all", "domains", "none"],
 )
 def test_selector_is_the_recorded_bytes(selector: Selector | None, recorded_value: bytes) -> None:
     assert to_json(documents.selector_value(selector)) == recorded_value

@@ -194,3 +194,34 @@ def test_rules_that_cannot_be_followed_are_refused(wrong: dict[str, int]) -> Non
 def test_a_site_has_destinations_in_every_tier(tiers: tuple[tuple[str, ...], ...]) -> None:
     with pytest.raises(InvalidInput):
         Site(tiers)
+
+
+def test_a_destination_that_is_forgiven_is_tried_at_once_and_rests_for_a_short_time_again() -> None:
+    known = Destinations(SchedulerRules())
+    for _ in range(3):
+        until = known.fail("h", 0.0)
+        known.rested(until or 0.0)
+    known.fail("h", 1000.0)
+    assert not known.has_room("h")
+    known.forgive("h")
+
+    assert known.has_room("h")
+    assert known.find("h") is None
+    assert known.fail("h", 2000.0) == 2015.0
+    known.forgive("nothing is known of it")
+
+
+def test_a_destination_with_connections_is_forgiven_and_kept() -> None:
+    known = Destinations(SchedulerRules())
+    connection = known.open("h", 0.0)
+    known.establish(connection)
+    known.fail("h", 1.0)
+    known.forgive("h")
+
+    assert known.has_room("h")
+    assert known.next_moment() is None, "its rest is over"
+    found = known.find("h")
+    assert found is not None
+    assert (found.connections, found.established) == (1, 1)
+    known.close(connection, 5.0)
+    assert known.rested(5000.0) == ["h"]

@@ -94,6 +94,9 @@ def is_selected(selector: Selector, now: datetime) -> Column:
     if selector.domain is not None:
         wanted = selector.domain.lower()
         conditions.append(F.exists("recipients", lambda each: domain_of(each) == wanted))
+    if selector.domains is not None:
+        among = sorted(selector.domains)
+        conditions.append(F.exists("recipients", lambda each: domain_of(each).isin(among)))
     if selector.older_than is not None:
         conditions.append(F.col("accepted_at") < F.lit(now - selector.older_than))
     if selector.attribute is not None:

@@ -1,0 +1,165 @@
+"""An administrator lets workers try a site now, and its mail comes at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.memory.fault_injection import Fault
+from postroad.cli.site_flush import ANSWERED_WITHIN, try_site
+from postroad.domain.mail import Outcome
+from postroad.domain.site_flushes import FlushAnswer
+from postroad.domain.suspensions import SuspendedBy, Suspension
+from postroad.errors import InvalidInput
+from postroad.ports.board import Topic
+from postroad.worker.flush_answers import FlushAnswers
+from postroad.worker.site_control import SiteControl
+from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
+
+ONE, TWO = "mx.one.example", "mx.shared.example"
+AWAY = "451 4.4.1 connection refused"
+
+
+@asynccontextmanager
+async def an_answering_worker(*, is_all: bool = False) -> AsyncIterator[Worker]:
+    async with a_worker(has_relay=is_all) as worker:
+        worker.domain("one.example")
+        worker.domain("two.example", TWO)
+        worker.domain("three.example", TWO)
+        board, clock = worker.queue.board, worker.process.clock
+        control = SiteControl(board, clock, "w", watches_answers=False)
+        answers = FlushAnswers(board, clock, "w", is_all=is_all)
+        running = [
+            asyncio.create_task(control.run(worker.driving.sites)),
+            asyncio.create_task(answers.run(worker.driving.try_now)),
+        ]
+        try:
+            yield worker
+        finally:
+            for each in running:
+                each.cancel()
+            await asyncio.wait(running)
+
+
+async def flush(worker: Worker, site: str) -> tuple[int, tuple[str, ...]]:
+    asked = asyncio.create_task(try_site(worker.queue.board, worker.process.clock, site))
+    await worker.pass_time(ANSWERED_WITHIN + SECOND)
+    tried = await asked
+    return await worker.queue.flush(tried.selector), tried.problems
+
+
+async def test_the_mail_of_a_site_is_tried_at_once_and_its_failures_are_forgotten() -> None:
+    """Its destination has failed until it rests for an hour; mail for others waits on."""
+    async with an_answering_worker() as worker:
+        worker.hops.away = {TWO: AWAY, ONE: AWAY}
+        await worker.enqueue("b@two.example")
+        await worker.enqueue("c@three.example")
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(timedelta(hours=9))
+        assert worker.driving._scheduler.look_at(_name(worker, TWO)).rests_until is not None
+        worker.hops.away = {}
+        await worker.pass_time(SECOND)
+        assert not worker.delivered
+
+        assert await flush(worker, TWO) == (2, ())
+        await worker.pass_time(2 * SECOND)
+
+        assert worker.delivered == {"b@two.example": 1, "c@three.example": 1}
+        assert not {key for key in await worker.waiting() if "one" not in key}
+
+
+def _name(worker: Worker, site: str) -> str:
+    (name,) = worker.driving._book.destinations(site)
+    return name
+
+
+async def test_mail_in_hand_that_waits_for_a_rest_goes_at_once() -> None:
+    async with an_answering_worker() as worker:
+        worker.hops.away = {ONE: AWAY}
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(SECOND)
+        assert len(worker.driving) == 1
+        assert worker.driving._resting
+        worker.hops.away = {}
+
+        assert worker.driving.try_now(ONE) == ["one.example"]
+        await worker.pass_time(timedelta(seconds=0.1))
+
+        assert worker.delivered == {"a@one.example": 1}
+        assert not worker.driving._resting
+
+
+async def test_all_mail_of_a_worker_with_a_relay_is_that_of_its_site() -> None:
+    async with an_answering_worker(is_all=True) as worker:
+        worker.hops.outcomes["a@one.example"] = Outcome.deferred("450 4.2.1 busy")
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(6 * SECOND)
+        assert await flush(worker, "hop.example") == (1, ())
+
+
+async def test_a_site_that_no_worker_knows_is_refused() -> None:
+    async with an_answering_worker() as worker:
+        await worker.pass_time(SECOND)
+        with pytest.raises(InvalidInput, match="no worker has had mail for a site nowhere"):
+            await flush(worker, "nowhere")
+
+
+async def test_a_suspended_site_is_refused() -> None:
+    async with an_answering_worker() as worker:
+        until = worker.process.clock.now() + timedelta(days=10_000)  # by the machine's clock, too
+        made = Suspension(ONE, until, "they asked", SuspendedBy.ADMINISTRATOR)
+        await worker.queue.board.post(Topic.SUSPENSIONS, ONE, made.text(), MINUTE)
+        with pytest.raises(InvalidInput, match=r"gets no mail until .*: they asked"):
+            await try_site(worker.queue.board, worker.process.clock, ONE)
+
+
+async def test_a_worker_that_does_not_answer_is_named_and_waited_for_a_time() -> None:
+    async with an_answering_worker() as worker:
+        await worker.queue.board.post(Topic.WORKERS, "gone", "{}", MINUTE)
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(6 * SECOND)
+        began = worker.process.clock.elapsed()
+        _, problems = await flush(worker, ONE)
+
+        assert problems == ("the worker gone has not answered",)
+        assert worker.process.clock.elapsed() - began < ANSWERED_WITHIN + 2 * SECOND
+
+
+async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
+    async with a_worker() as worker:
+        asked: list[str] = []
+
+        def try_now(site: str) -> list[str]:
+            asked.append(site)
+            return [f"d{n}.example" for n in range(2003)]
+
+        board = worker.queue.board
+        answers = FlushAnswers(board, worker.process.clock, "w", is_all=False)
+        await board.post(Topic.FLUSHES, ONE, "1", MINUTE)
+        await answers.answer(try_now)
+        await answers.answer(try_now)
+        assert asked == [ONE]
+        await board.post(Topic.FLUSHES, ONE, "2", MINUTE)
+        worker.process.faults.plan = lambda _: Fault.AWAY
+        await answers.answer(try_now)
+        worker.process.faults.plan = lambda _: None
+        await answers.answer(try_now)
+        assert asked == [ONE, ONE]
+        (text,) = (await board.posted(Topic.FLUSHED)).values()
+        found = FlushAnswer.of(text)
+        assert (found.number, len(found.domains), found.more) == ("2", 2000, 3)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"worker": "w", "domains": [1]}'])
+def test_what_is_no_answer_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        FlushAnswer.of(text)
+
+
+def test_an_answer_is_read_as_it_was_written() -> None:
+    made = FlushAnswer("w", "site", "1", ("a.example",), 2, True)
+    assert FlushAnswer.of(made.text()) == made
