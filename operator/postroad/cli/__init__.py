@@ -53,6 +53,7 @@ _PLACES = {
     "sites": "postroad.cli.sites:sites",
     "suspend": "postroad.cli.sites:suspend",
     "resume": "postroad.cli.sites:resume",
+    "reroute": "postroad.cli.reroute:reroute",
     "route": "postroad.cli.route:route",
     "trace": "postroad.cli.tracing:trace",
     "signing": "postroad.cli.signing:signing",
@@ -80,7 +81,7 @@ COMMANDS: dict[str, Load] = {
 
 _REMOTE = (
     "browse", "show", "size", "ages", "dead-letters", "purge", "republish", "audit", "sites",
-    "suspend", "resume",
+    "suspend", "resume", "reroute",
 )  # fmt: skip
 
 KUBECTL_COMMANDS: dict[str, Load] = {

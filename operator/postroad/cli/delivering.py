@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,6 +41,7 @@ from postroad.worker.driving import LONGEST_GOODBYE, Driving
 from postroad.worker.flush_answers import FlushAnswers
 from postroad.worker.gate import Gate
 from postroad.worker.pacing import Pacer, held_of
+from postroad.worker.rerouting import Reroutes
 from postroad.worker.routing import RelayRoutes
 from postroad.worker.site_control import SiteControl
 
@@ -66,10 +67,13 @@ async def deliver(
     is_routed = isinstance(way, RoutingSettings)
     if is_routed and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
-    attempt_log, routes = open_attempt_log(settings), _open_routes(settings, way)
+    attempt_log = open_attempt_log(settings)
     board, name = board_of(this.queue), _worker_name()
+    reroutes = Reroutes(board, MachineClock())
+    routes = _open_routes(settings, way, reroutes)
     watches = is_routed and settings.worker.suspend_by_answers
-    control = SiteControl(board, MachineClock(), name, watches_answers=watches)
+    rule_names = partial(_rule_names, routes)
+    control = SiteControl(board, MachineClock(), name, watches_answers=watches, rules=rule_names)
     pacer = None
     if delivery is not None:
         limits = delivery.current.settings.limit_rules()
@@ -88,9 +92,11 @@ async def deliver(
     use = partial(_use, settings, routes, pacer, driving)
     try:
         await control.read()  # before the first mail
+        await reroutes.read()
         async with (
             background_maintenance(this),
             _controlled(control, pacer, answers, driving),
+            _rerouting(reroutes, routes, driving),
             _following(delivery, use),
         ):
             await consumer.run(this.stop, this.drain_within)
@@ -154,19 +160,43 @@ async def _controlled(
                     await pacer.close()
 
 
-def _open_routes(settings: Settings, way: Way) -> RelayRoutes | RoutesBySettings:
+@asynccontextmanager
+async def _rerouting(
+    reroutes: Reroutes, routes: RelayRoutes | RoutesBySettings, driving: Driving
+) -> AsyncIterator[None]:
+    """Let mail go the way that reroutes have."""
+
+    def changed() -> None:
+        routes.forget()
+        driving.route_again()
+
+    running = asyncio.create_task(reroutes.run(changed), name="reroutes")
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+def _rule_names(routes: RelayRoutes | RoutesBySettings) -> Sequence[str]:
+    return () if isinstance(routes, RelayRoutes) else routes.rule_names
+
+
+def _open_routes(
+    settings: Settings, way: Way, reroutes: Reroutes
+) -> RelayRoutes | RoutesBySettings:
     """Return what finds routes. Needs a running event loop; asks on first use.
 
     Raises: InvalidSettings, as where there is no name server.
     """
     if isinstance(way, NextHop):
-        return RelayRoutes(way)
+        return RelayRoutes(way, reroutes=lambda: reroutes.table)
     if isinstance(way, WebhookAddress | HandlerFunction):
         return RelayRoutes(NextHop(way.name, 0, TlsMode.NONE), way.name)
     # Here, because a worker without routes has no use for dnspython.
     from postroad.cli.routes_by_settings import RoutesBySettings
 
-    return RoutesBySettings(way, settings.ca_file)
+    return RoutesBySettings(way, settings.ca_file, lambda: reroutes.table)
 
 
 @asynccontextmanager

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from postroad.adapters.machine.clocks import SystemRandomness
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.bootstrap import board_of, open_queue
 from postroad.bootstrap.resolvers import open_resolver, open_sts
 from postroad.cli.queue_options import json_option, say
 from postroad.delivery_settings.files import read_delivery, read_routing
@@ -18,10 +19,13 @@ from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.durations import format_duration
 from postroad.domain.error_codes import FAILED, TRY_AGAIN
 from postroad.domain.mail import OutcomeKind, check_address, domain_of
+from postroad.domain.reroutes import RerouteTable
 from postroad.errors import InvalidInput, InvalidMail
+from postroad.ports.board import Topic
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import NULL_SENDER, RouteRequest
 from postroad.settings import from_environment
+from postroad.worker.rerouting import reroutes_in
 from postroad.worker.routing import RouteFinder
 
 _EXIT_CODES = {OutcomeKind.FAILED: FAILED, OutcomeKind.DEFERRED: TRY_AGAIN}
@@ -55,6 +59,7 @@ class AddressOrDomain(click.ParamType[str]):
 )
 @click.option("--sender", default=NULL_SENDER, help="The reverse-path; without it, the null one.")
 @click.option("--tenant", help="The tenant whose mail it is.")
+@click.option("--queue", "url", metavar="URL", help="A queue, whose reroutes count, too.")
 @json_option
 def route(
     addresses: tuple[str, ...],
@@ -62,6 +67,7 @@ def route(
     delivery: Path | None,
     sender: str,
     tenant: str | None,
+    url: str | None,
     as_json: bool,
 ) -> None:
     """Print the next hops of mail for an ADDRESS (or a domain), and why.
@@ -73,7 +79,7 @@ def route(
     routing = _routing_in(file, delivery)
     reverse_path = None if sender in ("", NULL_SENDER) else sender
     requests = [RouteRequest(_domain_in(each), reverse_path, tenant) for each in addresses]
-    found = asyncio.run(_routes(routing, requests))
+    found = asyncio.run(_routes(routing, requests, url))
     for address, each in zip(addresses, found, strict=True):
         say(printed_route(address, each), as_json=as_json, text=route_text(address, each))
     codes = {_EXIT_CODES[each.outcome.kind] for each in found if isinstance(each, NoRoute)}
@@ -94,13 +100,20 @@ def _routing_in(file: Path | None, delivery: Path | None) -> RoutingSettings:
 
 
 async def _routes(
-    routing: RoutingSettings, requests: Sequence[RouteRequest]
+    routing: RoutingSettings, requests: Sequence[RouteRequest], url: str | None
 ) -> list[Route | NoRoute]:
+    table = RerouteTable() if url is None else await _reroutes_of(url)
     resolver, plan, sts = open_resolver(routing.resolver), routing.plan(), None
     if routing.honours_sts:
         sts = open_sts(routing.sts, resolver, plan.may_reach, from_environment().ca_file)
-    router = RouteFinder(plan, resolver, SystemRandomness(), sts)
+    router = RouteFinder(plan, resolver, SystemRandomness(), sts, lambda: table)
     return [await router.route(each) for each in requests]
+
+
+async def _reroutes_of(url: str) -> RerouteTable:
+    async with open_queue(url) as queue:
+        notes = await board_of(queue).posted(Topic.REROUTES)
+    return RerouteTable.of(reroutes_in(notes, MachineClock().now()))
 
 
 def _domain_in(text: str) -> str:

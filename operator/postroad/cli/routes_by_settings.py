@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.resolvers import open_resolver, open_sts
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
+from postroad.domain.reroutes import RerouteTable
 from postroad.ports.resolver import Resolver
 from postroad.ports.sts import StsPolicies
 from postroad.routing.answers import Answer, Question
@@ -18,12 +20,19 @@ from postroad.worker.routing import DeliveryRoute, FoundRoutes, RouteFinder
 class RoutesBySettings:
     """Routes by the routing of a file of delivery (the port `Routes`). What was found in DNS, and
     policies of MTA-STS, stay over changes of all else. `ca_file` verifies the web servers of
-    policies. Needs a running event loop; asks on first use.
+    policies. `reroutes`: the mail that goes another way now. Needs a running event loop; asks on
+    first use.
 
     Raises: InvalidSettings, as where there is no name server.
     """
 
-    def __init__(self, routing: RoutingSettings, ca_file: Path | None) -> None:
+    def __init__(
+        self,
+        routing: RoutingSettings,
+        ca_file: Path | None,
+        reroutes: Callable[[], RerouteTable] = RerouteTable,
+    ) -> None:
+        self._reroutes = reroutes
         self._ca_file = ca_file
         self._clock = MachineClock()
         self._resolver = open_resolver(routing.resolver)
@@ -51,8 +60,17 @@ class RoutesBySettings:
             sts,
         )
         honoured = sts[1] if sts is not None and routing.honours_sts else None
-        finder = RouteFinder(self._plan, resolver, SystemRandomness(), honoured)
+        finder = RouteFinder(self._plan, resolver, SystemRandomness(), honoured, self._reroutes)
         self._found = FoundRoutes(finder, self._clock)
+
+    def forget(self) -> None:
+        """Find all routes anew: mail goes another way now."""
+        self._found.forget()
+
+    @property
+    def rule_names(self) -> Sequence[str]:
+        """The names of the rules."""
+        return [each.name for each in self._routing.rules]
 
     def _may_reach(self, address: str) -> bool:
         return self._plan.may_reach(address)

@@ -16,6 +16,7 @@ from postroad.cli.queue_options import DURATION, json_option, say, with_queue
 from postroad.domain.durations import format_duration
 from postroad.domain.escaping import escaped
 from postroad.domain.instants import rfc3339
+from postroad.domain.reroutes import Reroute, RerouteOf
 from postroad.domain.site_views import SiteState, SiteView, read_views
 from postroad.domain.suspensions import (
     LONGEST_REASON,
@@ -26,6 +27,7 @@ from postroad.domain.suspensions import (
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue
+from postroad.worker.rerouting import reroutes_in
 from postroad.worker.site_control import LONGEST_PUT_OFF, READ_EVERY
 
 LONGEST_SITE = 320
@@ -36,12 +38,14 @@ LONGEST_SITE = 320
 @with_queue
 @json_option
 async def sites(queue: MailQueue, as_json: bool) -> None:
-    """List the sites that workers have mail for, and those that are suspended.
+    """List the sites that workers have mail for, those that are suspended, and what is rerouted.
 
     As of the last 15 seconds; a worker lists a hundred sites at most, those with the most to show.
     """
     board = board_of(queue)
     suspended = await suspensions_of(board)
+    held = reroutes_in(await board.posted(Topic.REROUTES), MachineClock().now())
+    rerouted = {each.name: each for each in held if each.of is RerouteOf.SITE}
     workers = await board.posted(Topic.WORKERS)
     order, seen, more = list(SiteState), set[str](), 0
     lines: list[tuple[str | None, SiteView]] = []
@@ -54,9 +58,21 @@ async def sites(queue: MailQueue, as_json: bool) -> None:
         for site, each in suspended.items()
         if site not in seen
     ]
+    lines += [
+        (None, SiteView(site, SiteState.IDLE))
+        for site in sorted(rerouted)
+        if site not in seen and site not in suspended
+    ]
     lines.sort(key=lambda each: (order.index(each[1].state), each[1].site, each[0] or ""))
     for name, view in lines:
-        say({"worker": name, **asdict(view)}, as_json=as_json, text=_line(name, view))
+        reroute = rerouted.get(view.site)
+        value = {"worker": name, **asdict(view), "rerouted": _printed(reroute)}
+        say(value, as_json=as_json, text=_line(name, view, reroute))
+    for each in held:
+        if each.of is RerouteOf.DOMAIN:
+            text = f"the domain {each.name}  {_words(each)}"
+            value = {"worker": None, "site": None, "domain": each.name, "rerouted": _printed(each)}
+            say(value, as_json=as_json, text=text)
     if more and not as_json:
         click.echo(f"and {more} more sites with less to show")
 
@@ -83,16 +99,14 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
             f"a site is suspended for 1s to {format_duration(LONGEST_SUSPENSION)}: repeat the"
             " command before that is over"
         )
-    text = " ".join(reason.split())
-    if not text or len(text) > LONGEST_REASON or not text.isprintable():
-        raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
+    text = checked_reason(reason)
     site_name(site)
     until = MachineClock().now() + duration
     made = Suspension(site, until, text, SuspendedBy.ADMINISTRATOR)
     board = board_of(queue)
     await board.post(Topic.SUSPENSIONS, site, made.text(), duration)
     click.echo(f"{site} gets no mail until {rfc3339(until)}")
-    if site not in await _known_sites(board):
+    if site not in await known_sites(board):
         click.echo(
             "no worker shows a site of this name: compare it with `postroad sites`", err=True
         )
@@ -118,6 +132,14 @@ async def resume(queue: MailQueue, site: str) -> None:
     )
 
 
+def checked_reason(text: str) -> str:
+    """Return a reason with single spaces. Raises: InvalidInput."""
+    reason = " ".join(text.split())
+    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
+        raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
+    return reason
+
+
 def site_name(text: str) -> str:
     """Return the name of a site. Raises: InvalidInput."""
     if not text or len(text) > LONGEST_SITE or not text.isprintable():
@@ -125,7 +147,7 @@ def site_name(text: str) -> str:
     return text
 
 
-async def _known_sites(board: Board) -> set[str]:
+async def known_sites(board: Board) -> set[str]:
     """Return the names of the sites that workers show. Raises: ServerError."""
     notes = _read_all(await board.posted(Topic.WORKERS))
     return {each.site for views, _ in notes.values() for each in views}
@@ -162,7 +184,18 @@ def _as_suspended(view: SiteView, suspension: Suspension | None) -> SiteView:
     return view
 
 
-def _line(worker: str | None, view: SiteView) -> str:
+def _printed(reroute: Reroute | None) -> Mapping[str, object] | None:
+    """Return a reroute as JSON has it."""
+    if reroute is None:
+        return None
+    return {"to": reroute.way, "until": rfc3339(reroute.until), "reason": reroute.reason}
+
+
+def _words(reroute: Reroute) -> str:
+    return escaped(f"rerouted to {reroute.way} until {rfc3339(reroute.until)}: {reroute.reason}")
+
+
+def _line(worker: str | None, view: SiteView, reroute: Reroute | None) -> str:
     parts = [f"{view.state:10}{view.connections:>5} open{view.at_work:>7} at work"]
     parts += [f"{view.waiting:>7} waiting", escaped(view.site)]
     if view.until is not None:
@@ -171,6 +204,8 @@ def _line(worker: str | None, view: SiteView) -> str:
         parts.append(escaped(view.reason))
     elif view.reply is not None:
         parts.append(escaped(view.reply))
+    if reroute is not None:
+        parts.append(_words(reroute))
     if worker is not None:
         parts.append(f"({escaped(worker)})")
     return "  ".join(parts)

@@ -27,6 +27,7 @@ from postroad.delivery_settings.patterns import (
 from postroad.delivery_settings.sections import DeliverySection, DomainName
 from postroad.domain.networks import Networks
 from postroad.domain.next_hops import parse_host_port
+from postroad.domain.reroutes import RULE_NAME_PATTERN
 from postroad.routing.answers import DNS_PORT
 from postroad.routing.exchangers import is_address
 from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
@@ -51,9 +52,7 @@ class RouteRule(DeliverySection):
     """Which mail goes where: `mx`, or smart hosts. Conditions that are left out hold for all mail;
     of the values of one condition, one must match."""
 
-    name: Annotated[
-        str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9][-A-Za-z0-9_.]*$")
-    ]
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=RULE_NAME_PATTERN)]
     """Stands in explanations and logs. No two rules have the same."""
 
     domains: _Values[DomainPattern] | None = None

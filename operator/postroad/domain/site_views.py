@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Any
 
 from postroad.errors import InvalidInput
@@ -41,14 +42,26 @@ class SiteView:
     reason: str | None = None
 
 
-def posted_views(views: Iterable[SiteView]) -> str:
-    """Return the note of a worker: the sites with the most to show, if there are too many."""
+def posted_views(views: Iterable[SiteView], rules: Iterable[str] = ()) -> str:
+    """Return the note of a worker: the sites with the most to show, if there are too many, and the
+    first rules of its routing."""
     order = list(SiteState)
     ranked = sorted(
         views, key=lambda each: (order.index(each.state), -each.waiting - each.at_work, each.site)
     )
     shown = [_short(asdict(each)) for each in ranked[:MOST_SHOWN]]
-    return json.dumps({"sites": shown, "more": max(0, len(ranked) - MOST_SHOWN)})
+    more = max(0, len(ranked) - MOST_SHOWN)
+    return json.dumps({"sites": shown, "more": more, "rules": list(islice(rules, MOST_SHOWN + 1))})
+
+
+def has_no_rule(name: str, text: str) -> bool:
+    """Whether the note of a worker shows that it has no rule of a name. Not so where it is of the
+    release before, or has more rules than are shown."""
+    try:
+        rules = json.loads(text)["rules"]
+        return name not in rules and len(rules) <= MOST_SHOWN
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def _short(values: Mapping[str, Any]) -> dict[str, Any]:

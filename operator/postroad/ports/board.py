@@ -20,6 +20,9 @@ class Topic(StrEnum):
     LIMITS = "limits"
     """By worker: the limits by rate that it has mail for."""
 
+    REROUTES = "reroutes"
+    """By site or domain: its mail goes another way."""
+
     FLUSHES = "flushes"
     """By site: it is to be tried now."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
+from postroad.domain.internationalized import ascii_domain
 from postroad.domain.next_hops import NextHop
+from postroad.domain.reroutes import RerouteTable
+from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.resolver import Resolver
 from postroad.ports.sts import StsPolicies
@@ -17,6 +20,7 @@ from postroad.routing.routes import NoRoute, ResolvedHop, Route, written_hop
 from postroad.routing.sts import DomainPolicy
 from postroad.routing.tables import RouteRequest
 from postroad.scheduling.jobs import Site
+from postroad.worker.rerouting import explained, no_rule, plan_by
 
 LONGEST_KEPT = timedelta(minutes=1)
 """Of a found route. The resolver keeps answers for longer; this saves the search alone, and orders
@@ -28,7 +32,7 @@ MOST_KEPT = 10_000
 
 class RouteFinder:
     """Finds routes by one plan. Safe to use concurrently. `sts` finds the policies of domains;
-    None: there are none."""
+    None: there are none. `reroutes`: the mail that goes another way now."""
 
     def __init__(
         self,
@@ -36,15 +40,37 @@ class RouteFinder:
         resolver: Resolver,
         randomness: Randomness,
         sts: StsPolicies | None = None,
+        reroutes: Callable[[], RerouteTable] = RerouteTable,
     ) -> None:
         self._plan = plan
         self._resolver = resolver
         self._randomness = randomness
         self._sts = sts
+        self._reroutes = reroutes
 
     async def route(self, request: RouteRequest) -> Route | NoRoute:
-        """Find the route of one recipient."""
-        asking = find_route(request, self._plan, self._pick, await self._policy(request))
+        """Find the route of one recipient. That of a site that is rerouted is found anew, once, and
+        that of a domain is, whatever DNS has about it."""
+        table = self._reroutes()
+        reroute, usual = table.of_domain(self._domain(request)), None
+        if reroute is None:
+            usual = await self._find(request, self._plan)
+            if isinstance(usual, Route):
+                reroute = table.of_site(usual.site.name)
+        if reroute is None:
+            assert usual is not None
+            return usual
+        plan = plan_by(reroute, self._plan)
+        if isinstance(plan, NoRoute):
+            return plan
+        found = await self._find(request, plan)
+        return replace(found, explanations=(explained(reroute), *found.explanations))
+
+    def _domain(self, request: RouteRequest) -> str:
+        return _as_in_dns(request.domain or self._plan.postmaster_domain or "")
+
+    async def _find(self, request: RouteRequest, plan: RoutingPlan) -> Route | NoRoute:
+        asking = find_route(request, plan, self._pick, await self._policy(request, plan))
         try:
             questions = next(asking)
             while True:
@@ -62,8 +88,8 @@ class RouteFinder:
             tenant=request.tenant if table.has_tenants else None,
         )
 
-    async def _policy(self, request: RouteRequest) -> DomainPolicy | None:
-        if self._sts is None or (domain := sts_domain(request, self._plan)) is None:
+    async def _policy(self, request: RouteRequest, plan: RoutingPlan) -> DomainPolicy | None:
+        if self._sts is None or (domain := sts_domain(request, plan)) is None:
             return None
         return await self._sts.find(domain)
 
@@ -103,20 +129,46 @@ class Routes(Protocol):
 class RelayRoutes:
     """All mail goes to one next hop, whose name the system's resolver looks up: it may be in
     /etc/hosts, or be a name that the search domains of a pod complete. `name`: of what is no
-    server of mail."""
+    server of mail. `reroutes`: the mail that goes another way now; there are no rules."""
 
-    def __init__(self, hop: NextHop, name: str | None = None) -> None:
-        site = name or (hop.host if hop.socket is None else str(hop))
-        name = name or written_hop(hop)
-        self._route = DeliveryRoute(Site(((name,),)), site, {name: ResolvedHop(hop, ())})
+    def __init__(
+        self,
+        hop: NextHop,
+        name: str | None = None,
+        reroutes: Callable[[], RerouteTable] = RerouteTable,
+    ) -> None:
+        self._route = _route_to(hop, name)
+        self._reroutes = reroutes
 
-    def known(self, request: RouteRequest) -> DeliveryRoute:
+    def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
         """Return the route (see `Routes`)."""
-        return self._route
+        table = self._reroutes()
+        if table.is_empty:
+            return self._route
+        found = table.of_domain(_as_in_dns(request.domain)) or table.of_site(self._route.name)
+        if found is None:
+            return self._route
+        return no_rule(found) if found.hop is None else _route_to(found.hop)
 
-    async def find(self, request: RouteRequest) -> DeliveryRoute:
+    async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
         """Return the route (see `Routes`)."""
-        return self._route
+        return self.known(request)
+
+    def forget(self) -> None:
+        """Keep no route (none is kept)."""
+
+
+def _route_to(hop: NextHop, name: str | None = None) -> DeliveryRoute:
+    site = name or (hop.host if hop.socket is None else str(hop))
+    name = name or written_hop(hop)
+    return DeliveryRoute(Site(((name,),)), site, {name: ResolvedHop(hop, ())})
+
+
+def _as_in_dns(domain: str) -> str:
+    try:
+        return ascii_domain(domain)
+    except InvalidInput:
+        return domain.lower()
 
 
 class FoundRoutes:
@@ -126,6 +178,10 @@ class FoundRoutes:
         self._finder = finder
         self._clock = clock
         self._kept: dict[RouteRequest, tuple[DeliveryRoute | NoRoute, timedelta]] = {}
+
+    def forget(self) -> None:
+        """Find all routes anew: mail goes another way now."""
+        self._kept.clear()
 
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
         """Return a route that was found not long ago (see `Routes`)."""

@@ -41,9 +41,19 @@ LONGEST_PUT_OFF = timedelta(minutes=30)
 
 class SiteControl:
     """Which sites get no mail now. `name`: this worker's on the board. `watches_answers`: whether
-    answers suspend sites, which those of a relay do not, since they are about sites behind it."""
+    answers suspend sites, which those of a relay do not, since they are about sites behind it.
+    `rules`: the names of the rules of routing, which are posted, too."""
 
-    def __init__(self, board: Board, clock: Clock, name: str, *, watches_answers: bool) -> None:
+    def __init__(
+        self,
+        board: Board,
+        clock: Clock,
+        name: str,
+        *,
+        watches_answers: bool,
+        rules: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        self._rules = rules
         self._board, self._clock, self._name = board, clock, name
         self._counts = AnswerCounts() if watches_answers else None
         self._suspended: dict[str, Suspension] = {}
@@ -120,7 +130,7 @@ class SiteControl:
 
     async def _post(self, views: Iterable[SiteView]) -> None:
         with self._use.unless_away():
-            text = posted_views(map(self._with_suspension, views))
+            text = posted_views(map(self._with_suspension, views), self._rules())
             await self._board.post(Topic.WORKERS, self._name, text, POSTED_FOR)
 
     def _with_suspension(self, view: SiteView) -> SiteView:

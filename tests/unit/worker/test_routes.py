@@ -89,6 +89,7 @@ def test_a_relay_is_the_route_of_all_mail() -> None:
 
     found = routes.known(ONE)
 
+    assert isinstance(found, DeliveryRoute)
     assert found.name == "smtp.relay.example"
     assert [hop.addresses for hop in found.hops.values()] == [()]
     assert routes.known(RouteRequest("")) is found

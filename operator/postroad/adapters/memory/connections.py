@@ -56,6 +56,8 @@ class MemoryConnector:
         """Hosts that never answer the end of a mail."""
         self.rests: dict[str, timedelta] = {}
         """Hosts that answer each mail by 451, and ask to be left alone; their connections end."""
+        self.taken_by: dict[str, str] = {}
+        """The host that took the last mail of a recipient."""
         self.opened: list[str] = []
         """The host of each connection that was begun."""
 
@@ -163,6 +165,7 @@ class MemoryConnection:
         }
         taken = tuple(e for e, each in outcomes.items() if each.kind is OutcomeKind.DELIVERED)
         if taken:
+            self._hop.taken_by.update(dict.fromkeys(taken, self._host))
             self._hop.delivered.append((Envelope(job.envelope.sender, taken), content))
         self._report(JobFinished(job.job, outcomes))
 

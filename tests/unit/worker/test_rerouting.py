@@ -1,0 +1,228 @@
+"""Mail of a site or a domain goes another way while an administrator wants it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from postroad.adapters.memory.clock import SeededRandomness
+from postroad.adapters.memory.fault_injection import Fault
+from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.reroutes import Reroute, RerouteOf, RerouteTable
+from postroad.errors import InvalidInput
+from postroad.ports.board import Topic
+from postroad.routing.plans import RoutingPlan
+from postroad.routing.routes import NoRoute, Route
+from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
+from postroad.worker.rerouting import Reroutes
+from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
+from unit.worker.test_driving import SECOND, Worker, a_worker
+
+ONE, OTHER = "mx.one.example", "other.example"
+HOUR = timedelta(hours=1)
+RULE = Rule("backup", DomainPatterns.of(("x.example",)), tiers=((SmartHost(NextHop(OTHER, 587)),),))
+
+
+class Rerouted:
+    """A worker that obeys reroutes, beside a board that the test writes on."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.board, self.clock = worker.queue.board, worker.process.clock
+        self.reroutes = Reroutes(self.board, self.clock)
+        self.finder = RouteFinder(
+            RoutingPlan(RoutingTable((RULE,))),
+            worker.resolver,
+            SeededRandomness(7),
+            reroutes=lambda: self.reroutes.table,
+        )
+        worker.routes.inner = FoundRoutes(self.finder, self.clock)
+        worker.domain("one.example")
+        worker.domain("two.example", ONE)
+        worker.domain("three.example")
+        worker.resolver.add(OTHER, "192.0.2.250")
+
+    def made(self, of: RerouteOf, name: str, duration: timedelta, **way: str) -> Reroute:
+        hop = NextHop(OTHER, 2525, TlsMode.ENCRYPTED) if not way else None
+        until = self.clock.now() + duration
+        return Reroute(of, name, until, "it is broken", hop=hop, rule=way.get("rule"))
+
+    async def post(self, made: Reroute) -> None:
+        await self.board.post(Topic.REROUTES, made.key, made.text(), made.until - self.clock.now())
+
+    def changed(self) -> None:
+        self.worker.routes.inner.forget()
+        self.worker.driving.route_again()
+
+
+@asynccontextmanager
+async def a_rerouted_worker() -> AsyncIterator[Rerouted]:
+    async with a_worker() as worker:
+        found = Rerouted(worker)
+        running = asyncio.create_task(found.reroutes.run(found.changed))
+        try:
+            yield found
+        finally:
+            running.cancel()
+            await asyncio.wait((running,))
+
+
+async def test_the_mail_of_a_site_goes_another_way_until_its_time_is_over() -> None:
+    async with a_rerouted_worker() as rerouted:
+        worker = rerouted.worker
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(SECOND)
+        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        await worker.pass_time(6 * SECOND)
+        await worker.enqueue("b@one.example", "c@two.example")
+        await worker.enqueue("d@three.example")
+        await worker.pass_time(SECOND)
+        assert rerouted.worker.hops.taken_by.get("a@one.example") == ONE
+        assert (
+            rerouted.worker.hops.taken_by.get("b@one.example")
+            == rerouted.worker.hops.taken_by.get("c@two.example")
+            == OTHER
+        )
+        assert rerouted.worker.hops.taken_by.get("d@three.example") == "mx.three.example"
+
+        await worker.pass_time(HOUR)
+        await worker.enqueue("e@one.example")
+        await worker.pass_time(SECOND)
+        assert rerouted.worker.hops.taken_by.get("e@one.example") == ONE
+
+
+async def test_mail_that_waits_for_a_site_goes_the_other_way_at_once() -> None:
+    async with a_rerouted_worker() as rerouted:
+        worker = rerouted.worker
+        worker.hops.away = {ONE: "451 4.4.1 connection refused"}
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(SECOND)
+        assert not worker.delivered
+        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        await worker.pass_time(6 * SECOND)
+        assert rerouted.worker.hops.taken_by.get("a@one.example") == OTHER
+
+
+async def test_a_domain_is_rerouted_whatever_dns_has_about_it() -> None:
+    async with a_rerouted_worker() as rerouted:
+        worker = rerouted.worker
+        await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "xn--bcher-kva.example", HOUR))
+        await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR, rule="backup"))
+        await worker.pass_time(6 * SECOND)
+        await worker.enqueue("a@BÜCHER.example")
+        await worker.enqueue("b@one.example")
+        await worker.enqueue("c@two.example")
+        await worker.pass_time(SECOND)
+        assert (
+            rerouted.worker.hops.taken_by.get("a@BÜCHER.example")
+            == rerouted.worker.hops.taken_by.get("b@one.example")
+            == OTHER
+        )
+        assert rerouted.worker.hops.taken_by.get("c@two.example") == ONE
+        found = await rerouted.finder.route(RouteRequest("one.example"))
+        assert isinstance(found, Route)
+        ((hop,),) = found.tiers
+        assert hop.next_hop.port == 587
+        assert found.explanations[0].subject == "domain one.example"
+        assert "rerouted to rule backup until" in found.explanations[0].text
+        assert "by an administrator: it is broken" in found.explanations[0].text
+
+
+async def test_mail_waits_for_a_rule_that_there_is_not() -> None:
+    async with a_rerouted_worker() as rerouted:
+        await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR, rule="gone"))
+        await rerouted.reroutes.read()
+        found = await rerouted.finder.route(RouteRequest("one.example"))
+
+        assert isinstance(found, NoRoute)
+        assert found.outcome.text == "451 4.3.5 rerouted to the rule gone, which there is not"
+
+
+async def test_a_way_that_is_rerouted_itself_is_followed_once() -> None:
+    async with a_rerouted_worker() as rerouted:
+        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        found = await _site(rerouted)
+        await rerouted.post(rerouted.made(RerouteOf.SITE, found, HOUR, rule="gone"))
+        assert await _site(rerouted) == found
+
+
+async def _site(rerouted: Rerouted) -> str:
+    await rerouted.reroutes.read()
+    found = await rerouted.finder.route(RouteRequest("one.example"))
+    assert isinstance(found, Route)
+    return found.site.name
+
+
+async def test_what_was_read_holds_while_the_board_is_away_and_ends_in_time() -> None:
+    async with a_rerouted_worker() as rerouted:
+        worker = rerouted.worker
+        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        await worker.pass_time(6 * SECOND)
+        worker.process.faults.plan = lambda step: Fault.AWAY if step.operation == "posted" else None
+        await worker.enqueue("a@one.example")
+        await worker.pass_time(SECOND)
+        assert rerouted.worker.hops.taken_by.get("a@one.example") == OTHER
+        await worker.pass_time(HOUR)
+        assert rerouted.reroutes.table.is_empty
+
+
+async def test_a_worker_that_starts_anew_obeys_before_its_first_mail() -> None:
+    async with a_rerouted_worker() as rerouted:
+        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        anew = Reroutes(rerouted.board, rerouted.clock)
+        await anew.read()
+        found = anew.table.of_site(ONE)
+        assert found is not None
+        assert (found.hop, found.reason) == (
+            NextHop(OTHER, 2525, TlsMode.ENCRYPTED),
+            "it is broken",
+        )
+
+
+async def test_the_mail_of_a_relay_goes_another_way() -> None:
+    async with a_rerouted_worker() as rerouted:
+        relay = NextHop("smtp.relay.example", 2525)
+        routes = RelayRoutes(relay, reroutes=lambda: rerouted.reroutes.table)
+        request = RouteRequest("one.example")
+        await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR))
+        await rerouted.reroutes.read()
+        found = routes.known(request)
+        assert isinstance(found, DeliveryRoute)
+        assert [each.next_hop.host for each in found.hops.values()] == [OTHER]
+        usual = routes.known(RouteRequest("two.example"))
+        assert isinstance(usual, DeliveryRoute)
+        assert usual.name == "smtp.relay.example"
+
+        made = rerouted.made(RerouteOf.SITE, "smtp.relay.example", HOUR, rule="backup")
+        await rerouted.post(made)
+        await rerouted.reroutes.read()
+        assert isinstance(routes.known(RouteRequest("two.example")), NoRoute)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '"x"',
+        '{"of": "host", "name": "a", "until": "2030-01-01T00:00:00Z", "reason": "", "rule": "r"}',
+        '{"of": "site", "name": "a", "until": "soon", "reason": "", "rule": "r"}',
+        '{"of": "site", "name": "a", "until": "2030-01-01T00:00:00Z", "reason": "", "hop": "a b"}',
+        '{"of": "site", "name": "a", "until": "2030-01-01T00:00:00Z", "hop": "a:1", "tls": "odd"}',
+    ],
+)  # fmt: skip
+def test_what_is_no_reroute_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        Reroute.read(text)
+
+
+async def test_no_site_is_taken_for_a_domain() -> None:
+    async with a_rerouted_worker() as rerouted:
+        made = rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR)
+        table = RerouteTable.of([made])
+
+        assert table.of_site("one.example") is None
+        assert table.of_domain("one.example") == made
+        assert Reroute.read(made.text()) == made
