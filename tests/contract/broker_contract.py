@@ -353,8 +353,8 @@ class BrokerContract:
 
         other = process()
         await other.delete()
-        # RabbitMQ may deliver nothing of a queue that is declared while it still cancels the
-        # consumers of the deleted one.
+        # Of a queue that is declared while RabbitMQ still cancels the consumers of the deleted one,
+        # it may deliver nothing to them: the consumer subscribes again after five minutes.
         await asyncio.sleep(0.2)
         await other.declare()
         await publish(other, b"c")

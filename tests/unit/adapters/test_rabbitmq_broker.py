@@ -173,7 +173,7 @@ class Played:
         self._left = list(deliveries)
         self.broken = broken
         self.lost = broken
-        self.is_outdated = False
+        self.is_outdated = self.watched = False
         self.holds = 0
         self.stopped = self.closed = 0
 
@@ -187,6 +187,13 @@ class Played:
         if found is None:
             await asyncio.Event().wait()
         return found
+
+    async def outdate_when_silent(self) -> None:
+        self.watched = True
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.watched = False
 
     async def stop(self) -> None:
         self.stopped += 1
@@ -236,7 +243,11 @@ async def test_a_consumer_goes_on_after_losses_and_waits_longer_after_failures(
     deliveries = cast("Any", broker.consume(5))
 
     assert await taken(deliveries, 3) == ["a", "b", "c"]
+    await asyncio.sleep(0)
+    assert (first.watched, second.watched) == (False, True)
     await deliveries.aclose()
+    await asyncio.sleep(0)
+    assert not second.watched
 
     assert STARTED == [("postroad.mail.outgoing.work", 5)] * 5
     assert WAITED == [1, 2, 1, 1]

@@ -413,3 +413,29 @@ async def test_a_subscription_that_does_not_start_leaves_no_channel(silent: str)
 
     assert channel.abandoned
     assert channel.asked[-1][0] == silent
+
+
+async def test_a_subscription_that_gets_nothing_is_followed_by_another_one(
+    channel: Played, subscription: Subscription
+) -> None:
+    """Unless a delivery comes, or is in hand: the next subscription would take more than its
+    prefetch beside it."""
+    pauses: list[float] = []
+    held: list[RabbitMQDelivery] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        assert not channel.is_outdated
+        match len(pauses):
+            case 1:
+                held.extend(await handed_out(subscription, 1))
+            case 3:
+                await acked(*held)
+
+    await subscription.outdate_when_silent(pause)
+
+    assert pauses == [300] * 3
+    assert channel.is_outdated
+    with pytest.raises(StopAsyncIteration):
+        await anext(subscription)
+    assert channel.called == ["basic_cancel"]

@@ -383,6 +383,25 @@ async def test_an_outdated_channel_without_messages_ends_at_once() -> None:
     assert first.abandoned == 1
 
 
+async def test_a_channel_that_refuses_a_message_is_used_for_no_other() -> None:
+    """A channel of RabbitMQ 3.10 that found a queue's leader gone refuses all that follows."""
+    first, second = OneChannel(), OneChannel()
+    over = await publisher_over(first, second)
+    one, two = await published(over, 1), await published(over, 2)
+
+    first.nack(2)
+    with pytest.raises(BrokerUnavailable, match="could not store"):
+        await two
+    again = await published(over, 2)
+    second.ack(1)
+    await again
+    assert (first.abandoned, one.done(), len(second.driver.published)) == (0, False, 1)
+
+    first.ack(1)
+    await one
+    assert first.abandoned == 1
+
+
 async def test_a_publisher_that_is_closed_while_it_opens_leaves_no_channel() -> None:
     channel = OneChannel()
     over = await publisher_over(channel)

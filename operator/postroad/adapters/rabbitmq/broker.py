@@ -67,10 +67,12 @@ class RabbitMQBroker:
                 await self._wait(failures)
                 continue
             failures = 0
+            silence = asyncio.create_task(subscription.outdate_when_silent())
             try:
                 async for delivery in subscription:
                     yield delivery
             finally:
+                silence.cancel()
                 await subscription.stop()
             if not subscription.is_outdated:
                 await self._wait(1)

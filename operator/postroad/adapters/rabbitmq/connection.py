@@ -121,7 +121,8 @@ class RabbitMQConnection:
 
 class Channel:
     """A channel whose requests can be awaited. `lost` is the reason once it is closed.
-    `is_outdated`: another connection follows the channel's, so that it is used for nothing new.
+    `is_outdated`: another channel follows, often on another connection, so that this one is used
+    for nothing new.
     """
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,9 @@ from pika import exceptions
 
 from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.errors import BrokerUnavailable, ServerError
+
+SILENCE = timedelta(minutes=5)
+"""After how long without a message a subscription is followed by another one."""
 
 
 class RabbitMQDelivery:
@@ -72,6 +76,7 @@ class Subscription:
         self._driver = channel.driver
         self._buffer: deque[RabbitMQDelivery] = deque()
         self._arrived = asyncio.Event()
+        self._arrivals = 0
         self._leased: dict[int, bool] = {}  # tag → whether its ack waits to be sent, in tag order
         self._acks_waiting = 0
         self._loop = asyncio.get_running_loop()
@@ -122,6 +127,20 @@ class Subscription:
     def holds(self) -> int:
         """How many deliveries were handed out and have not ended."""
         return len(self._leased) - self._acks_waiting - len(self._buffer)
+
+    async def outdate_when_silent(
+        self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """Return once the subscription is outdated, because nothing came for `SILENCE` and nothing
+        is in hand. RabbitMQ shows a consumer no difference between an empty queue and one that was
+        deleted and declared anew in the same instant: it subscribes the channel to the new queue,
+        leases messages to it and drops them there. Closing the channel frees them."""
+        while True:
+            before = self._arrivals
+            await pause(SILENCE.total_seconds())
+            if self._arrivals == before and not self._leased:
+                self._channel.outdate()
+                return
 
     def __aiter__(self) -> Subscription:
         return self
@@ -231,6 +250,7 @@ class Subscription:
     def _on_message(
         self, _: object, method: Any, properties: pika.BasicProperties, body: bytes
     ) -> None:
+        self._arrivals += 1
         self._leased[method.delivery_tag] = False
         self._buffer.append(
             RabbitMQDelivery(self, method.delivery_tag, method.redelivered, properties, body)

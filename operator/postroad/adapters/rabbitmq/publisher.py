@@ -28,8 +28,8 @@ PERSISTENT = 2
 
 class Publisher:
     """Publishes one mail queue's messages over a channel of its own, because a missing exchange
-    closes the channel. Opens another one when it is lost or outdated; an outdated one ends with its
-    last confirm."""
+    closes the channel. Opens another one when it is lost, outdated, or had a message refused; an
+    outdated one ends with its last confirm."""
 
     def __init__(self, connection: RabbitMQConnection) -> None:
         self._connection = connection
@@ -149,7 +149,11 @@ class _Confirming:
         for each in returned:
             self._unconfirmed.resolve(each, Unroutable(), multiple=False)
         self._unconfirmed.resolve(tag, error, multiple=method.multiple)
-        if self.channel.is_outdated:
+        if error is not None and not self.channel.is_outdated:
+            # A channel that first publishes to a quorum queue while the node that led the queue is
+            # gone refuses all later messages, too (RabbitMQ 3.10); a new channel finds the leader.
+            self.channel.outdate()
+        elif self.channel.is_outdated:
             self._end_when_confirmed()
 
     def _on_return(
