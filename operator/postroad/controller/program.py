@@ -140,10 +140,10 @@ class Program:
         """Watch and reconcile while the Lease is kept. It is given back when all that was under way
         has ended by itself; else the next leader waits until it expires."""
         keeping = asyncio.create_task(self._elector.keep())
-        working = asyncio.create_task(self.controller.run(self._options.tasks))
+        indexed, watches_end = asyncio.Event(), asyncio.Event()
+        working = asyncio.create_task(self._reconcile(indexed))
         stopping = asyncio.create_task(self.stop.wait())
-        watches_end = asyncio.Event()
-        watching = asyncio.create_task(self._watch(watches_end))
+        watching = asyncio.create_task(self._watch(indexed, watches_end))
         tasks = (keeping, working, stopping, watching)
         has_finished = False
         ended: set[asyncio.Task[Any]] = set()
@@ -165,9 +165,13 @@ class Program:
         for each in ended:
             each.result()
 
-    async def _watch(self, end: asyncio.Event) -> None:
+    async def _reconcile(self, indexed: asyncio.Event) -> None:
+        await indexed.wait()
+        await self.controller.run(self._options.tasks)
+
+    async def _watch(self, indexed: asyncio.Event, end: asyncio.Event) -> None:
         api, namespaces = self._dependencies.api, self._options.namespaces
-        await watch(self.controller, api, namespaces, self.ready, end, self._take_signals)
+        await watch(self.controller, api, namespaces, self.ready, indexed, end, self._take_signals)
 
     async def _finish(self, keeping: asyncio.Task[Any]) -> bool:
         """Let what is under way end; return whether all has, with the Lease still kept."""

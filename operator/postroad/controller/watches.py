@@ -31,12 +31,16 @@ from postroad.controller.api import (
 )
 from postroad.controller.classes import class_of_cluster
 from postroad.controller.controller import Controller
-from postroad.controller.index_toggles import replace_toggles
+from postroad.controller.index_toggles import waiting_reconciles
 from postroad.controller.watched import User, as_object, as_user, key_of
 from postroad.ports.kubernetes import Kind, Object
 
 LONGEST_BACKOFF = 30.0
 """Seconds between Kopf's requests to an API server that refuses them or does not answer."""
+
+LISTED_AT_ONCE, IDLE_SECONDS = 100, 0.1
+"""Objects of one answer; how long Kopf keeps an object's task, with its last event, for another
+event. Larger ones are memory that the process keeps after the watches began."""
 
 
 async def watch(
@@ -44,15 +48,17 @@ async def watch(
     api: ApiServer,
     namespaces: Sequence[str],
     ready: asyncio.Event,
+    indexed: asyncio.Event,
     end: asyncio.Event,
     take_signals: Callable[[], None],
 ) -> None:
-    """Watch until `end` is set, in these namespaces or in all; set `ready` when it begins.
+    """Watch until `end` is set, in these namespaces or in all; set `ready` when it begins, and
+    `indexed` when the indexes have all objects that there were then.
 
     Kopf takes the signals of the process; `take_signals` takes them back, because Kopf's handlers
     would end what is under way.
     """
-    replace_toggles()
+    waiting_reconciles(indexed)
     ignored = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=registry_of(controller, api),
@@ -172,7 +178,8 @@ def watching_settings() -> kopf.OperatorSettings:
     settings.watching.server_timeout = 290
     settings.watching.client_timeout = 300
     settings.watching.connect_timeout = 15
-    settings.watching.chunk_size = 500
+    settings.watching.chunk_size = LISTED_AT_ONCE
+    settings.queueing.idle_timeout = IDLE_SECONDS
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 15
     settings.networking.error_backoffs = Backoffs()

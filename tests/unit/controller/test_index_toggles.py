@@ -1,65 +1,77 @@
-"""Objects that wait until all are indexed cost no wake-up for each that is."""
+"""Objects do not wait for each other until all are indexed; the first reconcile does."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from kopf._cogs.aiokits import aiotoggles
 from kopf._core.reactor import orchestration
 
-from postroad.controller.index_toggles import IndexToggles, replace_toggles
-
-OBJECTS = 300
+from postroad.controller.index_toggles import IndexToggles, waiting_reconciles
 
 
-async def test_objects_wake_once_all_are_indexed() -> None:
-    looks = 0
+@pytest.fixture
+def complete() -> asyncio.Event:
+    return asyncio.Event()
 
-    def all_on(states: Iterable[bool]) -> bool:
-        nonlocal looks
-        looks += 1
-        return all(states)
 
-    indexed, order = IndexToggles(all_on), list[str]()
-    toggles = [await indexed.make_toggle(name=f"object {n}") for n in range(OBJECTS)]
+@pytest.fixture
+def indexed(complete: asyncio.Event) -> IndexToggles:
+    return IndexToggles(complete)
 
-    async def index(toggle: aiotoggles.Toggle) -> None:
-        await indexed.drop_toggle(toggle)
-        order.append("indexed")
+
+async def kinds_of(indexed: IndexToggles, count: int) -> list[aiotoggles.Toggle]:
+    """Make the toggles of so many kinds, as Kopf does: it holds another one meanwhile."""
+    blocker = await indexed.make_toggle()
+    kinds = [await indexed.make_toggle() for _ in range(count)]
+    await indexed.drop_toggle(blocker)
+    return kinds
+
+
+async def test_an_object_waits_for_no_other_one(
+    indexed: IndexToggles, complete: asyncio.Event
+) -> None:
+    (kind,) = await kinds_of(indexed, 1)
+    toggles = [await indexed.make_toggle() for _ in range(3)]
+    for each in toggles:
+        await indexed.drop_toggle(each)
         await indexed.wait_for(True)
-        order.append("handled")
+    assert not complete.is_set()
 
-    await asyncio.gather(*map(index, toggles))
-
-    assert order == ["indexed"] * OBJECTS + ["handled"] * OBJECTS
-    assert looks < 10 * OBJECTS
+    await indexed.drop_toggle(kind)
+    assert complete.is_set()
 
 
-async def test_a_toggle_that_comes_later_is_waited_for() -> None:
-    indexed = IndexToggles(all)
-    kinds = [await indexed.make_toggle(), await indexed.make_toggle()]
-    waiting = asyncio.create_task(indexed.wait_for(True))
-    await indexed.drop_toggle(kinds[0])
-    await asyncio.sleep(0)
+async def test_reconciles_wait_for_all_kinds_and_their_objects(
+    indexed: IndexToggles, complete: asyncio.Event
+) -> None:
+    first, second = await kinds_of(indexed, 2)
+    await indexed.drop_toggle(first)
     late = await indexed.make_toggle()
-
-    await indexed.drop_toggles([kinds[1]])
-    await asyncio.sleep(0)
-    assert not waiting.done()
+    await indexed.drop_toggles([second])
+    assert not complete.is_set()
 
     await indexed.drop_toggle(late)
-    await waiting
-    assert indexed.is_on()
+    assert complete.is_set()
+
+
+async def test_reconciles_wait_until_kopf_knows_the_kinds(
+    indexed: IndexToggles, complete: asyncio.Event
+) -> None:
+    assert await kinds_of(indexed, 0) == []
+    assert not complete.is_set()
 
 
 class _Seen(Exception):
     """Kopf has come to where it makes the set."""
 
 
-async def test_objects_of_kopf_wait_by_such_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kopf_waits_for_its_indexes_by_such_a_set(
+    monkeypatch: pytest.MonkeyPatch, complete: asyncio.Event
+) -> None:
     made, unread = dict[str, object](), cast("Any", None)
 
     def ensemble(**named: object) -> None:
@@ -68,7 +80,8 @@ async def test_objects_of_kopf_wait_by_such_a_set(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(aiotoggles, "ToggleSet", aiotoggles.ToggleSet)  # put back afterwards
     monkeypatch.setattr(orchestration, "Ensemble", ensemble)
-    replace_toggles()
+    waiting_reconciles(complete)
+    make = cast("Callable[..., aiotoggles.ToggleSet]", aiotoggles.ToggleSet)
 
     with pytest.raises(_Seen):
         await orchestration.orchestrator(
@@ -76,7 +89,8 @@ async def test_objects_of_kopf_wait_by_such_a_set(monkeypatch: pytest.MonkeyPatc
             settings=unread,
             identity=unread,
             insights=unread,
-            operator_paused=aiotoggles.ToggleSet(any),
+            operator_paused=make(any),
         )
 
     assert isinstance(made["operator_indexed"], IndexToggles)
+    assert not isinstance(made["operator_paused"], IndexToggles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -61,6 +62,31 @@ async def test_the_life_of_a_queue(operator: Running, served: tuple[str, HttpKub
 
     assert await operator.events("Deleted")
     assert served[1].authorizations == {"Bearer t0ken"}, "Kopf's watches too"
+
+
+async def test_no_reconcile_begins_before_all_kinds_are_indexed(
+    served: tuple[str, HttpKubernetes],
+) -> None:
+    api = ApiServer(access_to(served[0], "t0ken"), "user")
+    operator = Running(api, "mail")
+    await operator.apply_cluster()
+    await operator.apply(mail_queue("mail"))
+    queues, deployments = (
+        f"{each.prefix}/namespaces/mail/{each.plural}" for each in (MAIL_QUEUE, DEPLOYMENT)
+    )
+    served[1].silent.add(deployments)
+    operator.begin()
+    while served[1].requests.count(f"GET {queues}") < 2:  # it was listed, and is watched
+        await asyncio.sleep(0.01)
+    await operator.apply(mail_queue("mail", "second"))
+    await operator.pause()
+    assert not [each for each in served[1].requests if each.startswith(("PATCH", "PUT"))]
+
+    served[1].silent.clear()
+    await operator.until_ready()
+    await operator.until_ready("second")
+    await operator.stop()
+    await api.close()
 
 
 async def test_watches_that_are_forgotten_begin_anew(

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import (
     BotoCoreError,
@@ -25,6 +24,7 @@ from botocore.exceptions import (
 from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.clients import ObjectClients
 from postroad.adapters.s3.codes import error_of
+from postroad.adapters.s3.models import OPENING, open_client
 from postroad.adapters.s3.objects import Objects
 from postroad.errors import BlobsUnavailable, CredentialsRefused, PostroadError
 from postroad.ports.servers import Guard
@@ -96,44 +96,46 @@ class Store:
     def _client(self, timeout: timedelta | None) -> S3Client:
         """Return the client with this timeout: a client of its own, because boto3's timeout for
         connecting is also the one for sending a body. Raises: CredentialsMissing."""
+        known = timeout, *self._access.keys
+        found = self._clients.get(known)
+        if found is None:
+            with OPENING:
+                found = self._clients.get(known) or self._opened_client(*known)
+                # Clients of earlier keys end with the calls that use them.
+                kept = {key: each for key, each in self._clients.items() if key[1:] == known[1:]}
+                self._clients = kept | {known: found}
+        return found
+
+    def _opened_client(
+        self, timeout: timedelta | None, access_key: str | None, secret_key: str | None
+    ) -> S3Client:
         access = self._access
-        access_key, secret_key = access.keys
-        known = timeout, access_key, secret_key
-        if known not in self._clients:
-            # Clients of earlier keys end with the calls that use them.
-            self._clients = {
-                each: client
-                for each, client in list(self._clients.items())
-                if each[1:] == (access_key, secret_key)
-            }
-            if access.ca_file is not None:
-                authorities(access.ca_file)
-            seconds = timeout and timeout.total_seconds()
-            client = boto3.session.Session().client(
-                "s3",
-                endpoint_url=access.endpoint,
-                region_name=access.region,
-                aws_access_key_id=access_key,
-                aws_secret_access_key=secret_key,
-                verify=str(access.ca_file) if access.ca_file else None,
-                config=Config(
-                    # Else presigned URLs and some stores get version 2 signatures.
-                    signature_version="s3v4",
-                    s3={"addressing_style": "path" if access.endpoint else "auto"},
-                    max_pool_connections=THREADS,
-                    connect_timeout=seconds or CONNECT_SECONDS,
-                    read_timeout=seconds or READ_SECONDS,
-                    retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
-                    # Stores other than AWS lack the newer default checksums.
-                    request_checksum_calculation="when_required",
-                    response_checksum_validation="when_required",
-                ),
-            )
-            if self._guard is not None:
-                guard = self._guard
-                client.meta.events.register("before-send.s3", lambda **_: guard())
-            self._clients[known] = client
-        return self._clients[known]
+        if access.ca_file is not None:
+            authorities(access.ca_file)
+        seconds = timeout and timeout.total_seconds()
+        client = open_client(
+            endpoint_url=access.endpoint,
+            region_name=access.region,
+            aws_access_key_id=access_key,
+            aws_secret_access_key=secret_key,
+            verify=str(access.ca_file) if access.ca_file else None,
+            config=Config(
+                # Else presigned URLs and some stores get version 2 signatures.
+                signature_version="s3v4",
+                s3={"addressing_style": "path" if access.endpoint else "auto"},
+                max_pool_connections=THREADS,
+                connect_timeout=seconds or CONNECT_SECONDS,
+                read_timeout=seconds or READ_SECONDS,
+                retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+                # Stores other than AWS lack the newer default checksums.
+                request_checksum_calculation="when_required",
+                response_checksum_validation="when_required",
+            ),
+        )
+        if self._guard is not None:
+            guard = self._guard
+            client.meta.events.register("before-send.s3", lambda **_: guard())
+        return client
 
     async def close(self) -> None:
         """Close idle connections; running calls end by themselves. Idempotent."""
