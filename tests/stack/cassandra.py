@@ -15,11 +15,11 @@ from pathlib import Path
 
 from stack import cache, folders, maven
 from stack.cache import Entry
+from stack.configuration_files import fill, write
 from stack.cql import Connection, CqlError
 from stack.errors import MissingRequirement
 from stack.native import NativeServer
 from stack.records import Record
-from stack.server import fill, write
 
 USER = "postroad"
 VERSION = "5.0.9"

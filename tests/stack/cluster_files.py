@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from stack import kube, node
-from stack.server import fill, write
+from stack.configuration_files import fill, write
 
 API_PORT = 6443
 NODE = "node1"

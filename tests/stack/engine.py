@@ -14,13 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stack import folders, packages, processes
+from stack import control_groups, folders, packages, processes
+from stack.configuration_files import write
 from stack.errors import MissingRequirement, StackError, StepFailed
 from stack.progress import Progress
-from stack.server import POLL_SECONDS, write
+from stack.server import POLL_SECONDS
 
 DEBIAN = ("docker.io", "slirp4netns", "iptables", "iproute2", "util-linux")
-CGROUPS = Path("/sys/fs/cgroup")
 START_SECONDS, END_SECONDS = 60.0, 60.0
 STATUS = Path("/proc/self/status")
 RESOURCE_BIT = 24
@@ -112,6 +112,8 @@ class Engine:
             *("--pidfile", self.folder / "docker.pid", "--host", self.host),
             *("--config-file", write(self.folder / "daemon.json", "{}\n")),
             *("--dns", SLIRP_DNS, "--cgroup-parent", f"/{self._mark}"),
+            # With cgroup v2, systemd would make the groups, and take no such name for their parent.
+            *("--exec-opt", "native.cgroupdriver=cgroupfs"),
         ]
         if not has_resource_capability():
             runtime = write(self.folder / "runc", RUNC, 0o755)
@@ -161,14 +163,13 @@ class Engine:
         """Ask dockerd to end, which stops its containers, and end what is left of them. Images and
         the containers' data stay."""
         self._end_dockerd()
-        groups = [CGROUPS / self._mark, *CGROUPS.glob(f"*/{self._mark}")]
-        for folder in (Path(folder) for top in groups for folder, _, _ in os.walk(top)):
+        for folder in control_groups.left(self._mark):
             with contextlib.suppress(OSError):
                 for pid in (folder / "cgroup.procs").read_text().split():
                     if process := processes.look(int(pid)):
                         processes.send(process, signal.SIGKILL)
         processes.kill_members(self.folder)
-        for folder in (Path(folder) for top in groups for folder, _, _ in os.walk(top, False)):
+        for folder in control_groups.left(self._mark):
             with contextlib.suppress(OSError):
                 folder.rmdir()
 

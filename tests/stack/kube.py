@@ -15,8 +15,8 @@ from pathlib import Path
 
 from stack import archives, cache, folders, golang
 from stack.cache import Entry
+from stack.configuration_files import fill, write
 from stack.records import Record
-from stack.server import fill, write
 
 SOURCE = folders.SOURCES / "kube"
 PAUSE_SOURCE = folders.SOURCES / "pause.c"

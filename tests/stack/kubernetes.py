@@ -19,17 +19,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack import cluster_files, folders, golang, kube, processes
+from stack import cluster_files, control_groups, folders, golang, kube, processes
 from stack.cache import Entry
 from stack.cluster import Cluster, script
 from stack.cluster_files import API_PORT, Network
+from stack.configuration_files import write
 from stack.errors import MissingRequirement, StackError, StepFailed
 from stack.native import NativeServer
 from stack.records import Record
-from stack.server import POLL_SECONDS, write
+from stack.server import POLL_SECONDS
 
 TEST_RANGE = ipaddress.ip_network("198.18.0.0/15")
-CGROUPS = Path("/sys/fs/cgroup")
 PARTS = (
     *("containerd", "etcd", "apiserver", "controllers", "scheduler"),
     *("kubelet", "proxy", "dns", "forwarder"),
@@ -85,11 +85,13 @@ class Kubernetes(Cluster, NativeServer):
         return {"host": host, "node": node}
 
     def check_machine(self) -> None:
-        """Refuse a user who is not root, and a machine with cgroup v2 only."""
+        """Refuse a user who is not root, and a machine without the kubelet's controllers."""
         if os.geteuid() != 0:
-            raise MissingRequirement("a native Kubernetes needs root (or use a Docker engine)")
-        if (CGROUPS / "cgroup.controllers").exists():
-            raise MissingRequirement("a native Kubernetes needs cgroup v1 (or a Docker engine)")
+            raise MissingRequirement(
+                "a native Kubernetes needs root: rootless use is not supported (or use a Docker"
+                " engine)"
+            )
+        control_groups.check()
         super().check_machine()
 
     def launch(self, record: Record) -> None:
@@ -107,7 +109,7 @@ class Kubernetes(Cluster, NativeServer):
         program = kube.program().path / "kube"
         plan = cluster_files.plan(self.directory, program, network)
         plan_path = write(self.directory / "plan.json", json.dumps(plan, indent=1))
-        _make_cgroups(network.name)
+        control_groups.make(network.name)
         processes.start(
             self.directory,
             [
@@ -168,7 +170,7 @@ class Kubernetes(Cluster, NativeServer):
         super().end()
         deadline = time.monotonic() + 20
         # The kernel can remove a control group a moment after its pods are gone.
-        while groups := _cgroups(self.mark):
+        while groups := control_groups.left(self.mark):
             for group in groups:
                 with contextlib.suppress(OSError):
                     group.rmdir()
@@ -220,25 +222,6 @@ def _ip(*arguments: str) -> None:
         subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
     except subprocess.CalledProcessError as error:
         raise StackError(f"ip {' '.join(arguments)}: {error.stderr.strip()}") from error
-
-
-def _make_cgroups(name: str) -> None:
-    for hierarchy in CGROUPS.iterdir():
-        if hierarchy.is_dir() and hierarchy.name != "unified":
-            (hierarchy / name).mkdir(exist_ok=True)
-    for setting in ("cpuset.cpus", "cpuset.mems"):
-        value = (CGROUPS / "cpuset" / setting).read_text()
-        (CGROUPS / "cpuset" / name / setting).write_text(value)
-
-
-def _cgroups(name: str) -> list[Path]:
-    """Return the control groups of a cluster, the innermost first."""
-    found: list[Path] = []
-    for hierarchy in CGROUPS.iterdir():
-        top = hierarchy / name
-        if top.is_dir():
-            found += [Path(folder) for folder, _, _ in os.walk(top, topdown=False)]
-    return found
 
 
 def _free_pair(seed: str) -> tuple[str, str]:

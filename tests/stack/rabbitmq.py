@@ -13,9 +13,9 @@ from typing import ClassVar
 from urllib.parse import quote
 
 from stack import ports, probes
+from stack.configuration_files import fill, write
 from stack.native import NativeServer
 from stack.records import Record
-from stack.server import fill, write
 
 SCRIPTS = Path("/usr/lib/rabbitmq/bin")
 USER = "postroad"

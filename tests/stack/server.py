@@ -8,7 +8,7 @@ import abc
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import ClassVar
@@ -294,18 +294,3 @@ class ManagedServer(Server):
         self.end()
         if self.directory.exists():
             shutil.rmtree(self.directory)
-
-
-def write(path: Path, text: str, mode: int = 0o600) -> Path:
-    """Write a configuration file that only its owner reads."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(mode)
-    return path
-
-
-def fill(template: str, values: Mapping[str, object]) -> str:
-    """Replace `{{name}}` in a template; braces elsewhere stay (YAML and JSON are full of them)."""
-    for name, value in values.items():
-        template = template.replace("{{" + name + "}}", str(value))
-    return template

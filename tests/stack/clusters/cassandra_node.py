@@ -9,9 +9,9 @@ from typing import ClassVar
 from stack import ports
 from stack.cassandra import USER, Cassandra, jars, java
 from stack.clusters.node import Node, Place
+from stack.configuration_files import write
 from stack.cql import CONSISTENCY_ALL, CONSISTENCY_QUORUM, Connection, CqlError
 from stack.records import Record
-from stack.server import write
 
 GOSSIP_SECONDS = 60
 KEYSPACE = "postroad_stack"

@@ -1,0 +1,106 @@
+"""The control groups of the native Kubernetes, on machines with cgroup v1 and with cgroup v2.
+
+With v1, each controller has a hierarchy, a folder below the root. With v2 there is one hierarchy: a
+group has a controller when all groups above it hand the controller on. The kubelet makes the groups
+of pods below one group of ours, which is named after the cluster; it finds out the layout itself.
+
+Source: Linux, admin-guide/cgroup-v1 and admin-guide/cgroup-v2; Kubernetes,
+pkg/kubelet/cm/cgroup_v2_manager_linux.go.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence, Set
+from pathlib import Path
+
+from stack.errors import MissingRequirement, StackError
+
+ROOT = Path("/sys/fs/cgroup")
+
+NEEDED = {1: ("cpu", "cpuacct", "cpuset", "memory"), 2: ("cpu", "cpuset", "memory", "pids")}
+"""What the kubelet needs, by the version of the layout. Accounting of CPU is always on with v2."""
+
+HANDED_ON = ("cpu", "cpuset", "hugetlb", "memory", "pids")
+"""What the kubelet looks for in its group where the machine has it, with v2."""
+
+INHERITED = ("cpuset.cpus", "cpuset.mems")
+"""With v1, files that are empty in a new group, to which no process can be added then."""
+
+
+def version(root: Path = ROOT) -> int:
+    """Return the version of the layout that the machine was booted with. A machine with hierarchies
+    of v1 beside one of v2 counts as v1: its controllers are there."""
+    return 2 if (root / "cgroup.controllers").exists() else 1
+
+
+def check(root: Path = ROOT) -> None:
+    """Look for the controllers that the kubelet needs.
+
+    Raises:
+        MissingRequirement: some of them are not there.
+    """
+    layout, present = version(root), _present(root)
+    absent = [name for name in NEEDED[layout] if name not in present]
+    if absent:
+        raise MissingRequirement(
+            f"a native Kubernetes needs the controllers {', '.join(absent)} of cgroup v{layout},"
+            f" which {root} does not have: the kernel lacks them, its command line switches them"
+            " off (cgroup_disable=), or a container hides them (or use a Docker engine)"
+        )
+
+
+def make(name: str, root: Path = ROOT) -> None:
+    """Make the group of a cluster, which has all controllers for groups below it. Idempotent.
+
+    Raises:
+        StackError: with v2, the machine's root hands no controllers on.
+    """
+    if version(root) == 2:
+        (root / name).mkdir(exist_ok=True)
+        # systemd takes from the root what none of its units uses; the kernel refuses that while a
+        # group of ours hands it on.
+        for folder in (root, root / name):
+            _hand_on(folder)
+        return
+    for hierarchy in _folders(root):
+        if hierarchy.name != "unified":
+            (hierarchy / name).mkdir(exist_ok=True)
+    for setting in INHERITED:
+        value = (root / "cpuset" / setting).read_text()
+        (root / "cpuset" / name / setting).write_text(value)
+
+
+def left(name: str, root: Path = ROOT) -> Sequence[Path]:
+    """Return the groups of a cluster, the innermost first."""
+    hierarchies = [root] if version(root) == 2 else _folders(root)
+    return [
+        Path(folder)
+        for hierarchy in hierarchies
+        for folder, _, _ in os.walk(hierarchy / name, topdown=False)
+    ]
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders of v1's hierarchies; `cpu` may be a link to `cpu,cpuacct`."""
+    return [each for each in root.iterdir() if each.is_dir() and not each.is_symlink()]
+
+
+def _present(root: Path) -> Set[str]:
+    if version(root) == 2:
+        return set((root / "cgroup.controllers").read_text().split())
+    return {part for each in _folders(root) for part in each.name.split(",")}
+
+
+def _hand_on(folder: Path) -> None:
+    """Let the groups below this one have what the kubelet looks for."""
+    present = (folder / "cgroup.controllers").read_text().split()
+    wanted = " ".join(f"+{name}" for name in HANDED_ON if name in present)
+    try:
+        (folder / "cgroup.subtree_control").write_text(wanted)
+    except OSError as error:
+        raise StackError(
+            f"{folder} does not hand on its controllers ({error.strerror}): in a container,"
+            " processes in this group prevent that. Run the stack outside of the container, or use"
+            " a Docker engine"
+        ) from error
