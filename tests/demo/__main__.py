@@ -43,6 +43,7 @@ class Demo:
             raise DemoFailed(f"{mail} holds no .eml files: give a folder of mails by MAIL=dir")
         self.progress = Progress(title=lambda: f"demo: {self.bar.text(time.monotonic())} ")
         self.stack = stack.Stack(progress=self.progress)
+        self.stack.check()
         self.was_running = bool(self.stack.running())
         expected = forecast(self.machine())
         self.bar = Bar(expected)

@@ -15,7 +15,7 @@ from stack import cache, docker, exports, folders, images, locks, records, tools
 from stack.cassandra import Cassandra
 from stack.cluster import Cluster
 from stack.control_plane import ControlPlane
-from stack.errors import NotPossible, StackError
+from stack.errors import MissingRequirement, NotPossible, StackError
 from stack.existing import ExistingServer
 from stack.kind import KindCluster
 from stack.kubernetes import Kubernetes
@@ -154,11 +154,25 @@ class Stack:
         """Return what has to be made before the cluster can be given an image."""
         return images.missing(context, name)
 
+    def check(self, names: Iterable[str] = ()) -> None:
+        """Look for what no preparation can give to these servers.
+
+        Raises:
+            MissingRequirement: some cannot run here; the message names all that they lack.
+        """
+        refusals: list[str] = []
+        for server in self._parts(names)[0]:
+            try:
+                server.check_machine()
+            except MissingRequirement as error:
+                refusals.append(str(error))
+        if refusals:
+            raise MissingRequirement("\n".join(dict.fromkeys(refusals)))
+
     def prepare(self, names: Iterable[str] = ()) -> None:
         """Build, download and install servers and tools, several at once."""
+        self.check(names)
         servers, preparations = self._parts(names)
-        for server in servers:
-            server.check_machine()
         preparations += [functools.partial(server.prepare, self.progress) for server in servers]
         _side_by_side(preparations)
 
@@ -169,9 +183,8 @@ class Stack:
         Raises:
             StackError: one did not start; the others were still waited for.
         """
+        self.check(names)
         servers, preparations = self._parts(names)
-        for server in servers:
-            server.check_machine()
         _side_by_side([functools.partial(self._up, server) for server in servers] + preparations)
 
     def _parts(self, names: Iterable[str]) -> tuple[list[Server], list[Callable[[], None]]]:

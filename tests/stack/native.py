@@ -44,8 +44,10 @@ class NativeServer(ManagedServer):
         return absent + [entry.name for entry in self.entries() if not entry.path.is_dir()]
 
     def check_machine(self) -> None:
-        """Refuse when packages are missing that cannot be installed."""
+        """Refuse when packages are missing that cannot be installed, or no Go can be had for what
+        is built."""
         packages.check(self.debian)
+        self.entries()
 
     def prepare(self, progress: Progress) -> None:
         """Install packages, build and download."""

@@ -87,14 +87,35 @@ def test_what_cannot_run_here_is_refused_before_anything_is_prepared(
     begun: list[str] = []
 
     def refuse(server: Server) -> None:
-        raise MissingRequirement("no cgroup v1")
+        raise MissingRequirement("no control groups")
 
     monkeypatch.setattr("stack.kubernetes.Kubernetes.check_machine", refuse)
     monkeypatch.setattr(RabbitMQ, "check_machine", lambda _: None)
     monkeypatch.setattr(RabbitMQ, "prepare", lambda *_: begun.append("rabbitmq"))
 
     for act in (Stack.up, Stack.prepare):
-        with pytest.raises(MissingRequirement, match="no cgroup v1"):
+        with pytest.raises(MissingRequirement, match="no control groups"):
             act(Stack(tmp_path, environment={}), ["rabbitmq", "kubernetes"])
 
     assert begun == []
+
+
+def test_a_person_reads_all_that_is_missing_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr("stack.packages.missing", list)
+    monkeypatch.setattr("stack.packages.shutil.which", lambda _: "/usr/bin/apt-get")
+    monkeypatch.setattr("stack.golang._version_in_path", lambda: None)
+
+    with pytest.raises(MissingRequirement) as refused:
+        Stack(tmp_path, environment={"POSTROAD_STACK_PROVIDER": "native"}).check()
+
+    assert str(refused.value).splitlines() == [
+        "packages are missing; as root: apt-get install --no-install-recommends rabbitmq-server",
+        "packages are missing; as root: apt-get install --no-install-recommends maven"
+        " openjdk-17-jre-headless",
+        "building the stack's servers needs Go 1.26 or newer in PATH (on Debian, root gets one by"
+        " itself)",
+        "a native Kubernetes needs root: rootless use is not supported (or use a Docker engine)",
+    ]
