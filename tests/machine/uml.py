@@ -67,11 +67,22 @@ class Machine:
         """Start it; `variables` are given to its first process."""
         fixed = {"GUEST_PROJECT": self._project, "GUEST_ADDRESS": INSIDE, "GUEST_OUTSIDE": OUTSIDE}
         given = [f"{name}={value}" for name, value in {**fixed, **variables}.items()]
-        kernel_line = [
-            *("/usr/bin/linux.uml", f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs"),
-            *("rootflags=/host", "ro", "con0=null,fd:1", "con=null", "ssl=null", "quiet"),
-            f"vec0:transport=raw,ifname={OTHER_END},depth=128",
+        await self._start(
+            *(f"mem={MEMORY}", "root=/dev/root", "rootfstype=hostfs", "rootflags=/host", "ro"),
             *(*given, "init=/bin/sh", "--", str(self._project / "tests/machine/guest.sh")),
+        )
+
+    async def boot_from(self, image: Path, memory: str) -> None:
+        """Start it from a disk of its own, which has a whole system."""
+        await self._start(
+            *(f"mem={memory}", f"ubd0=/host{image}", "root=/dev/ubda", "rw"),
+            *("net.ifnames=0", "systemd.show_status=0"),
+        )
+
+    async def _start(self, *line: str) -> None:
+        kernel_line = [
+            *("/usr/bin/linux.uml", "con0=null,fd:1", "con=null", "ssl=null", "quiet"),
+            *(f"vec0:transport=raw,ifname={OTHER_END},depth=128", *line),
         ]
         apart = ("setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--pid", "--fork",
                  "--kill-child=KILL")  # fmt: skip
