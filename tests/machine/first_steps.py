@@ -40,7 +40,7 @@ class Ended:
         """What is wrong with it."""
         if (self.code == 0) != self.step.succeeds:
             return f"ended with {self.code}"
-        if re.search(self.step.shown, self.output) is None:
+        if re.search(self.step.shown, self.output, re.MULTILINE) is None:
             return f"shows no {self.step.shown!r}"
         return None
 

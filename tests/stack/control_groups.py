@@ -1,8 +1,8 @@
-"""The control groups of the native Kubernetes, on machines with cgroup v1 and with cgroup v2.
+"""The control groups of the native Kubernetes, and of a Docker engine of the stack's own.
 
-With v1, each controller has a hierarchy, a folder below the root. With v2 there is one hierarchy: a
-group has a controller when all groups above it hand the controller on. The kubelet makes the groups
-of pods below one group of ours, which is named after the cluster; it finds out the layout itself.
+With cgroup v1, each controller has a hierarchy, a folder below the root. With v2 there is one
+hierarchy: a group has a controller when all groups above it hand the controller on. The kubelet and
+dockerd make groups below one group of ours; they find out the layout themselves.
 
 Source: Linux, admin-guide/cgroup-v1 and admin-guide/cgroup-v2; Kubernetes,
 pkg/kubelet/cm/cgroup_v2_manager_linux.go.
@@ -23,6 +23,9 @@ NEEDED = {1: ("cpu", "cpuacct", "cpuset", "memory"), 2: ("cpu", "cpuset", "memor
 
 HANDED_ON = ("cpu", "cpuset", "hugetlb", "memory", "pids")
 """What the kubelet looks for in its group where the machine has it, with v2."""
+
+WEIGHT = 20
+"""The CPU of a weighed group, in processes of default priority."""
 
 INHERITED = ("cpuset.cpus", "cpuset.mems")
 """With v1, files that are empty in a new group, to which no process can be added then."""
@@ -51,7 +54,7 @@ def check(root: Path = ROOT) -> None:
 
 
 def make(name: str, root: Path = ROOT) -> None:
-    """Make the group of a cluster, which has all controllers for groups below it. Idempotent.
+    """Make a group, which has all controllers for groups below it. Idempotent.
 
     Raises:
         StackError: with v2, the machine's root hands no controllers on.
@@ -71,8 +74,17 @@ def make(name: str, root: Path = ROOT) -> None:
         (root / "cpuset" / name / setting).write_text(value)
 
 
+def weigh(name: str, root: Path = ROOT) -> None:
+    """Let a group that `make` made have as much CPU as many processes of the machine: without it,
+    the scheduler gives all that runs in the group together what it gives one other process."""
+    if version(root) == 2:
+        (root / name / "cpu.weight").write_text(str(WEIGHT * 100))
+    else:
+        (root / "cpu" / name / "cpu.shares").write_text(str(WEIGHT * 1024))
+
+
 def left(name: str, root: Path = ROOT) -> Sequence[Path]:
-    """Return the groups of a cluster, the innermost first."""
+    """Return a group and those below it, the innermost first."""
     hierarchies = [root] if version(root) == 2 else _folders(root)
     return [
         Path(folder)

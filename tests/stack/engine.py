@@ -119,6 +119,8 @@ class Engine:
             runtime = write(self.folder / "runc", RUNC, 0o755)
             options += ["--add-runtime", f"fit={runtime}", "--default-runtime", "fit"]
             options += ["--oom-score-adjust", "0"]
+        control_groups.make(self._mark)
+        control_groups.weigh(self._mark)
         own = ("unshare", "--net", "--mount", "--propagation", "private")
         inside = ("sh", "-ec", INSIDE, "sh", self.folder, *options)
         processes.start(self.folder, [*own, *inside], self.log)

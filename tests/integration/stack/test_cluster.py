@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stack import archives, processes
+from stack import archives, control_groups, processes
 from stack.kubernetes import Kubernetes
 from stack.local import Stack
 from stack.native import NativeServer
@@ -158,7 +158,7 @@ def test_down_leaves_no_process_link_group_route_mount_or_namespace(
     assert processes.members(cluster.directory) == []
     assert not cluster.directory.exists()
     assert not Path(f"/sys/class/net/{network.name}").exists()
-    assert list(Path("/sys/fs/cgroup").glob(f"*/{network.name}")) == []
+    assert control_groups.left(network.name) == []
     routes = subprocess.run(["ip", "route"], capture_output=True, text=True, check=True).stdout
     assert network.host not in routes
     assert mount not in Path("/proc/self/mounts").read_text()

@@ -104,6 +104,20 @@ def test_with_v1_each_hierarchy_gets_the_group_and_cpuset_its_settings(tmp_path:
     assert (tmp_path / "cpuset/pr-1/cpuset.mems").read_text() == "0"
 
 
+def test_a_weighed_group_has_the_cpu_of_many_processes(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    hierarchies(one, "cpu", "cpuset")
+    unified(two)
+    control_groups.make("pr-1", one)
+
+    control_groups.weigh("pr-1", one)
+    control_groups.weigh("pr-1", two)
+
+    assert (one / "cpu/pr-1/cpu.shares").read_text() == "20480"
+    assert (two / "pr-1/cpu.weight").read_text() == "2000"
+
+
 def test_what_is_left_comes_innermost_first_and_once(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir()
