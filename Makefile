@@ -68,7 +68,8 @@ test-kind: setup ## the demo and the e2e tests over Docker and kind (an engine i
 	cd tests && TESTS="$(TESTS)" ../$(PY) -m stack engine run sh run-kind.sh $(PY)
 
 MACHINE = --cuts $(or $(CUTS),50) --minutes $(or $(MINUTES),30) --undone $(or $(UNDONE),nothing)
-test-machine: setup ## power cuts of a machine of its own, on two kinds of disk (CUTS=50 MINUTES=30 UNDONE=spool|log)
+test-machine: setup ## a machine of its own: first commands on a fresh Debian 12, then power cuts (CUTS=50 MINUTES=30 UNDONE=spool|log)
+	cd tests && ../$(PY) -m machine.fresh
 	cd tests && ../$(PY) -m machine $(MACHINE)
 	cd tests && ../$(PY) -m machine $(MACHINE) --drops
 
