@@ -113,9 +113,13 @@ def test_a_person_reads_all_that_is_missing_at_once(
 
     assert str(refused.value).splitlines() == [
         "packages are missing; as root: apt-get install --no-install-recommends rabbitmq-server",
-        "packages are missing; as root: apt-get install --no-install-recommends maven"
-        " openjdk-17-jre-headless",
-        "building the stack's servers needs Go 1.26 or newer in PATH (on Debian, root gets one by"
-        " itself)",
+        (
+            "packages are missing; as root: apt-get install --no-install-recommends maven"
+            " openjdk-17-jre-headless"
+        ),
+        (
+            "building the stack's servers needs Go 1.26 or newer in PATH"
+            " (on Debian, root gets one by itself)"
+        ),
         "a native Kubernetes needs root: rootless use is not supported (or use a Docker engine)",
     ]
