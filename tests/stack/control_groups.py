@@ -4,8 +4,8 @@ With cgroup v1, each controller has a hierarchy, a folder below the root. With v
 hierarchy: a group has a controller when all groups above it hand the controller on. The kubelet and
 dockerd make groups below one group of ours; they find out the layout themselves.
 
-Source: Linux, admin-guide/cgroup-v1 and admin-guide/cgroup-v2; Kubernetes,
-pkg/kubelet/cm/cgroup_v2_manager_linux.go.
+Linux describes both in admin-guide/cgroup-v1 and admin-guide/cgroup-v2; what the kubelet looks for
+is in its pkg/kubelet/cm.
 """
 
 from __future__ import annotations
