@@ -19,7 +19,7 @@ from contract.connections_contract import (
     RecipientsContract,
 )
 from postroad.adapters.memory.connections import Loss, MemoryConnector
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
 from postroad.domain.handed_mails import LARGEST_HANDED, HandedMail
 from postroad.domain.mail import Outcome

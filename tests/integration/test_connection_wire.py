@@ -7,7 +7,7 @@ import ssl
 
 import pytest
 
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.routing.routes import ResolvedHop

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.network.authentication import NO_LOGIN
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import HopLogin, NextHop, TlsMode
 from postroad.domain.sasl import Mechanism

@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 
 from postroad.adapters.memory.clock import START
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail import Envelope, OutcomeKind
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.routing.routes import ResolvedHop

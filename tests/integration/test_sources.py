@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.next_hops import NextHop, SourceAddresses, TlsMode
 from postroad.routing.routes import ResolvedHop, RoutedSite
 from support.connections import Events, a_job

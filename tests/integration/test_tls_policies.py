@@ -11,7 +11,7 @@ import uvloop
 
 from postroad.adapters.dns.resolver import DnsResolver, NameServer
 from postroad.adapters.memory.clock import SeededRandomness
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, OldestTls, TlsMode
 from postroad.ports.connections import ConnectionClosed

@@ -36,7 +36,7 @@ from peers.server import Peer, Road
 from peers.table import settle
 from peers.tap import Tap
 from postroad import open_queue
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.retries import RetryPlan

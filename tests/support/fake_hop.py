@@ -16,7 +16,7 @@ CLOSE = b"close"
 HopRule = Callable[[str, int], bytes | None]
 """(verb, number of the mail) → octets to send instead of the usual reply; b"" is silence from there
 on. The verbs are those of the commands, GREETING, CONTENT (the mail has begun) and DOT. The first
-mail is 1."""
+mail is 1. The end of a chunk is DOT, too."""
 
 POINTS = ("GREETING", "EHLO", "MAIL", "RCPT", "DATA", "CONTENT", "DOT")
 
@@ -24,7 +24,8 @@ USUAL = {"GREETING": b"220 hop\r\n", "DATA": b"354 go\r\n", "DOT": b"250 kept\r\
 
 
 class FakeHop(FakeTransport):
-    """`wire` is the client's side. `kept` has the mails that arrived whole, with their number."""
+    """`wire` is the client's side. `kept` has the mails that arrived whole, with their number;
+    `taken` those of them that it answered by 250."""
 
     def __init__(
         self,
@@ -39,13 +40,16 @@ class FakeHop(FakeTransport):
         self.received = b""
         self.verbs: list[str] = []
         self.kept: dict[int, bytes] = {}
+        self.taken: set[int] = set()
         self._extensions = extensions
         self._sizes = repeat(1 << 20) if sizes is None else sizes
         """Of the chunks in which replies arrive."""
         self._unread, self._unsaid = b"", b""
         self._held: bytes | None = None
         """The replies since it fell silent."""
-        self._mail = 0
+        self._mail = self._recipients = 0
+        self._chunk: int | None = None
+        """The octets of the chunk that it reads."""
         self._is_in_content = self._is_over = self._is_ending = self._is_delivering = False
         self.wire.connection_made(self)
         self._answer("GREETING")
@@ -94,6 +98,8 @@ class FakeHop(FakeTransport):
         self._schedule()
 
     def _read_one(self) -> bool:
+        if self._chunk is not None:
+            return self._read_chunk(self._chunk)
         ending = b"\r\n.\r\n" if self._is_in_content else b"\r\n"
         text, found, rest = self._unread.partition(ending)
         if self._is_in_content and self.verbs[-1] != "CONTENT" and self._unread:
@@ -105,10 +111,25 @@ class FakeHop(FakeTransport):
             self._is_in_content = False
             self.kept[self._mail] = text
             self._answer("DOT")
+            return True
+        verb, *words = text.decode().split(" ")
+        if verb == "BDAT":
+            self._chunk = int(words[0])
+            return True
+        self._mail += verb == "MAIL"
+        self._answer(verb)
+        return True
+
+    def _read_chunk(self, size: int) -> bool:
+        if len(self._unread) < size or self._is_ending:
+            return False
+        self.verbs.append("BDAT")
+        chunk, self._unread, self._chunk = self._unread[:size], self._unread[size:], None
+        if self._recipients:
+            self.kept[self._mail] = chunk.removesuffix(b"\r\n")
+            self._answer("DOT")
         else:
-            verb = text.split(b" ")[0].decode()
-            self._mail += verb == "MAIL"
-            self._answer(verb)
+            self.say(b"503 5.5.1 no valid recipients\r\n")
         return True
 
     def _answer(self, verb: str) -> None:
@@ -123,6 +144,11 @@ class FakeHop(FakeTransport):
             self._held = b""
         if reply is None:
             reply = self._hello() if verb in ("EHLO", "LHLO") else USUAL.get(verb, b"250 ok\r\n")
+        if verb in ("EHLO", "RSET", "MAIL"):
+            self._recipients = 0
+        self._recipients += verb == "RCPT" and reply.startswith(b"2")
+        if verb == "DOT" and reply.startswith(b"2"):
+            self.taken.add(self._mail)
         if verb == "DATA" and reply.startswith(b"354"):
             self._is_in_content = True
         self.say(reply)

@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from postroad.adapters.network.connections import SmtpConnection, SmtpConnector
+from postroad.adapters.network.connections import SmtpConnection
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.next_hops import NextHop

@@ -9,6 +9,7 @@ from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.connections import SmtpConnection
 from postroad.adapters.network.opening import SessionTerms
 from postroad.adapters.network.preparation import Preparation
+from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
@@ -24,9 +25,11 @@ def connect(
     events: Events,
     timeouts: Timeouts = USUAL,
     protocol: Protocol = Protocol.SMTP,
+    unfit: RememberedHops | None = None,
 ) -> SmtpConnection:
     next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol)
-    terms = SessionTerms(next_hop, "relay.example", None, timeouts)
+    unfit = unfit or RememberedHops()
+    terms = SessionTerms(next_hop, "relay.example", None, timeouts, unfit=unfit)
 
     async def open_session() -> ClientSession:
         return await ClientSession.open(cast("Addresses", hop), terms)

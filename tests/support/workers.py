@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Protocol
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.next_hops import NextHop
 from postroad.domain.retries import RetryPlan

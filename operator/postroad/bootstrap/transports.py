@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.network.connections import SmtpConnector
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.programs import open_function, open_webhook
 from postroad.bootstrap.ways import Way

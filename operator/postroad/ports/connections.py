@@ -75,7 +75,8 @@ class ConnectionClosed:
     """The connection has ended, or could not be opened.
 
     `unsaid` are its jobs without another event, in their order: the next hop answered about none of
-    their recipients, the end of none was sent, and no attempt is counted. They may be submitted to
+    their recipients, the end of none was sent, or it refused to go on (421) before it read them,
+    and no attempt is counted. They may be submitted to
     another connection at once: each connection that opens finishes its first job, so this ends.
     """
 
@@ -109,7 +110,8 @@ class Connection(Protocol):
 
     def submit(self, transmission: Transmission) -> None:
         """Add a job behind the others, also before the connection is open. Where the next hop
-        offers PIPELINING, its first commands go out before the mail before it is answered."""
+        offers PIPELINING, its first commands go out before the mail before it is answered, and
+        where it offers CHUNKING, perhaps its content."""
         ...
 
     def close(self) -> None:

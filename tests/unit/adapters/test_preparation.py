@@ -12,9 +12,11 @@ from postroad.adapters.network import preparation as preparations
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.preparation import Preparation
 from postroad.domain.mail import Envelope
+from postroad.domain.next_hops import NextHop
 from postroad.domain.seven_bits import PIECE
 from postroad.domain.shapes import Shape, shape_of
 
+HOP = NextHop("mx.dest.example")
 ENVELOPE = Envelope("a@b.example", ("c@d.example",))
 FIELD = b"Signed: yes\r\n"
 MEBIBYTE = 1024 * 1024
@@ -59,7 +61,7 @@ async def all_of(content: OpenContent) -> bytes:
 async def sent(
     preparation: Preparation, content: OpenContent, *, takes_8bit: bool = True
 ) -> tuple[bytes, Shape | None]:
-    preparing = preparation.of(content, ENVELOPE, takes_8bit=takes_8bit)
+    preparing = preparation.of(content, ENVELOPE, HOP, takes_8bit=takes_8bit)
     if preparing is None:
         return await all_of(content), content.shape
     async with preparing as ready:
@@ -112,7 +114,7 @@ async def test_a_mail_that_no_key_signs_goes_as_it_is(mail: bytes) -> None:
     content = await opened(mail)
 
     assert (await sent(Preparation(Signed(b"")), content))[0] == mail
-    assert Preparation(None).of(content, ENVELOPE, takes_8bit=True) is None
+    assert Preparation(None).of(content, ENVELOPE, HOP, takes_8bit=True) is None
 
 
 async def test_a_mail_too_large_to_be_in_memory_goes_unsigned_and_is_counted(
@@ -128,36 +130,57 @@ async def test_a_mail_too_large_to_be_in_memory_goes_unsigned_and_is_counted(
     assert REGISTRY.get_sample_value("postroad_unsigned_mails_total", labels) == before + 1
 
 
-async def test_large_mails_wait_until_there_is_room_in_their_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(preparations, "LARGEST_CHANGED", 5 * MEBIBYTE)
-    preparation, begun = Preparation(Signed()), list[int]()
-    ends = [asyncio.Event() for _ in range(4)]
+class Transmissions:
+    """Mails of some mebibytes that are prepared in this order, each until it ends."""
 
-    async def transmit(number: int, size: int) -> None:
-        mail = b"From: a\r\n\r\n" + b"x\r\n" * (size * MEBIBYTE // 3)
-        preparing = preparation.of(await opened(mail), ENVELOPE, takes_8bit=True)
+    def __init__(self, preparation: Preparation) -> None:
+        self._preparation = preparation
+        self._tasks: list[asyncio.Task[None]] = []
+        self.begun: list[int] = []
+        self.ends: list[asyncio.Event] = []
+
+    async def begin(self, mebibytes: int, host: str) -> None:
+        """Begin one; return when what can follow from it has happened."""
+        self.ends.append(asyncio.Event())
+        transmitting = self._transmit(len(self._tasks), mebibytes, NextHop(host))
+        self._tasks.append(asyncio.create_task(transmitting))
+        await self._later()
+
+    async def end(self, number: int) -> None:
+        """End one."""
+        self.ends[number].set()
+        await self._later()
+
+    async def end_all(self) -> None:
+        for each in self.ends:
+            each.set()
+        await asyncio.gather(*self._tasks)
+
+    async def _transmit(self, number: int, mebibytes: int, hop: NextHop) -> None:
+        mail = b"From: a\r\n\r\n" + b"x\r\n" * (mebibytes * MEBIBYTE // 3)
+        preparing = self._preparation.of(await opened(mail), ENVELOPE, hop, takes_8bit=True)
         assert preparing is not None
         async with preparing:
-            begun.append(number)
-            await ends[number].wait()
+            self.begun.append(number)
+            await self.ends[number].wait()
 
-    async def later() -> list[int]:
+    async def _later(self) -> None:
         for _ in range(2000):
             await asyncio.sleep(0)
-        return begun
 
-    tasks = []
-    for number, size in enumerate((2, 2, 4, 2)):
-        tasks.append(asyncio.create_task(transmit(number, size)))
-        await later()
-    assert begun == [0, 1]
-    ends[0].set()
-    assert await later() == [0, 1], "the third needs both places, and the fourth waits behind it"
-    ends[1].set()
-    assert await later() == [0, 1, 2]
-    ends[2].set()
-    assert await later() == [0, 1, 2, 3]
-    ends[3].set()
-    await asyncio.gather(*tasks)
+
+async def test_a_slow_next_hop_holds_up_its_own_large_mails_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preparations, "ROOM", 12 * MEBIBYTE)
+    transmissions = Transmissions(Preparation(Signed()))
+    for _ in range(6):
+        await transmissions.begin(2, "slow.example")
+    await transmissions.begin(2, "other.example")
+    await transmissions.begin(2, "third.example")
+
+    slow, others = {0, 1, 2, 3, 4, 5}, {6, 7}
+    assert others <= set(transmissions.begun)
+    assert slow & set(transmissions.begun)
+    await transmissions.end_all()
+    assert sorted(transmissions.begun) == sorted(slow | others)

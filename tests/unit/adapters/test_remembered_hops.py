@@ -1,17 +1,17 @@
-"""How long broken TLS is remembered."""
+"""How long next hops are remembered with which TLS or chunks failed."""
 
 import pytest
 
-from postroad.adapters.network import broken_tls
-from postroad.adapters.network.broken_tls import KEPT, BrokenTls
+from postroad.adapters.network import remembered_hops
+from postroad.adapters.network.remembered_hops import KEPT, RememberedHops
 from postroad.domain.next_hops import NextHop, OldestTls
 from support.manual_loop import move, run
 
 
 def test_a_next_hop_is_remembered_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(broken_tls, "MOST_REMEMBERED", 2)
-        known = BrokenTls()
+        monkeypatch.setattr(remembered_hops, "MOST_REMEMBERED", 2)
+        known = RememberedHops()
         known.add(NextHop("a.example"))
         assert known.has(NextHop("a.example"))
         assert not known.has(NextHop("a.example", 587))

@@ -25,13 +25,21 @@ KIND = {"2": DELIVERED, "5": FAILED, "4": DEFERRED}
 def dialogues(draw: st.DrawFn) -> list[tuple[list[str], str]]:
     """For each mail: the replies to its recipients, and to its end."""
     recipients = st.lists(st.sampled_from(REFUSALS), min_size=1, max_size=3)
-    return draw(st.lists(st.tuples(recipients, st.sampled_from(REFUSALS)), min_size=1, max_size=4))
+    return draw(st.lists(st.tuples(recipients, st.sampled_from(REFUSALS)), min_size=1, max_size=8))
+
+
+STEPWISE, PIPELINED = (), ("PIPELINING",)
+CHUNKED = ("PIPELINING", "CHUNKING")
 
 
 @settings(max_examples=1000, deadline=None)
-@given(dialogues(), st.booleans(), st.lists(st.integers(1, 40), max_size=30))
+@given(
+    dialogues(),
+    st.sampled_from([STEPWISE, PIPELINED, CHUNKED]),
+    st.lists(st.integers(1, 40), max_size=30),
+)
 def test_replies_belong_to_their_jobs_however_they_arrive(
-    mails: list[tuple[list[str], str]], is_pipelined: bool, sizes: list[int]
+    mails: list[tuple[list[str], str]], extensions: tuple[str, ...], sizes: list[int]
 ) -> None:
     """In chunks of drawn sizes, beside commands that go out in the order that follows from it."""
 
@@ -45,7 +53,6 @@ def test_replies_belong_to_their_jobs_however_they_arrive(
                 return b"554 5.5.1 no recipients\r\n"
             return mails[mail - 1][1].encode() + b"\r\n" if verb == "DOT" else None
 
-        extensions = ("PIPELINING",) if is_pipelined else ()
         hop = FakeHop(rule, extensions=extensions, sizes=endless(sizes))
         jobs = [
             a_job(number, *(f"b{i}@dest.example" for i in range(len(answers))))
@@ -75,13 +82,12 @@ ODD = st.sampled_from(
 @settings(max_examples=300, deadline=None)
 @given(
     st.dictionaries(st.tuples(st.sampled_from(POINTS), st.integers(0, 3)), ODD, max_size=4),
-    st.booleans(),
+    st.sampled_from([STEPWISE, PIPELINED, CHUNKED]),
 )
 def test_delivered_is_reported_only_of_mails_that_arrived_whole(
-    odd: dict[tuple[str, int], bytes], is_pipelined: bool
+    odd: dict[tuple[str, int], bytes], extensions: tuple[str, ...]
 ) -> None:
     async def run() -> None:
-        extensions = ("PIPELINING",) if is_pipelined else ()
         hop = FakeHop(lambda verb, mail: odd.get((verb, mail)), extensions=extensions)
         events = await carried(hop, map(a_job, (1, 2, 3)), HASTY)
 

@@ -126,12 +126,14 @@ async def transmit(
     session: ClientSession, envelope: Envelope, content: OpenContent
 ) -> dict[str, Outcome]:
     """Take the steps of a connection with one mail."""
-    transaction = session.begin(envelope, content)
-    if isinstance(transaction, Outcome):
-        return dict.fromkeys(envelope.recipients, transaction)
+    mail = session.begin(envelope, content)
+    if isinstance(mail, Outcome):
+        return dict.fromkeys(envelope.recipients, mail)
+    transaction = session.by_data(mail)
     try:
-        await session.send(transaction)
-        if await transaction.run() and await transaction.send_end():
+        await session.send(transaction.first_group)
+        is_due = await transaction.offer() and await transaction.send_content()
+        if is_due and await transaction.send_end():
             await transaction.conclude()
     except WireError as error:
         return session.interrupted(transaction, envelope, error)

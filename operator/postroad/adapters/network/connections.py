@@ -1,10 +1,11 @@
 """A connection to a next hop over SMTP or LMTP, as the port `connections` describes it.
 
 One task writes and reads. It holds the first commands of the next mail ready and puts them behind
-the end of a mail, or sends them while that end is unanswered. No further: DATA is the last command
-of a group, so its reply comes before anything else is sent, and every reply of an earlier command
-with it. At most two mails are under way so, and no `delivered` can belong to another one.
-Source: RFC 2920 3.1; AMB-20; ADR 0038.
+the end of a mail, or sends them while that end is unanswered. No further by DATA, which is the last
+command of a group: its reply comes before anything else is sent, and every reply of an earlier
+command with it. Where the next hop takes chunks, whole mails go between the two; the reply to DATA
+behind them shows whose replies theirs are.
+Source: RFC 2920 3.1; RFC 3030; AMB-20; ADR 0038, 0066.
 """
 
 from __future__ import annotations
@@ -13,24 +14,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from functools import lru_cache, partial
-from pathlib import Path
 
-from postroad.adapters.network.authentication import authentication_at
-from postroad.adapters.network.broken_tls import BrokenTls
-from postroad.adapters.network.connecting import (
-    Addresses,
-    KnownAddresses,
-    Reached,
-    Shunned,
-    UnixSocket,
-)
 from postroad.adapters.network.exchange import text_of
+from postroad.adapters.network.job_line import JobLine
 from postroad.adapters.network.jobs import ConnectionJob
-from postroad.adapters.network.opening import SessionTerms, context_for, ehlo_name_to
+from postroad.adapters.network.mail_replies import MailReplies
 from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import ClientTransaction
 from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.mail import Outcome
@@ -43,64 +33,8 @@ from postroad.ports.connections import (
     Transmission,
     report_late,
 )
-from postroad.ports.signing import Signer
-from postroad.routing.routes import ResolvedHop
 
-_TIMEOUTS = Timeouts()
 _FOR_EVER = timedelta.max
-
-MOST_LOGINS = 1000
-"""Next hops whose last login is remembered."""
-
-
-class SmtpConnector:
-    """Opens connections. `ehlo_name`, `ca_file` and `signer` as for `SmtpRelay`."""
-
-    def __init__(
-        self,
-        *,
-        ehlo_name: str | None,
-        ca_file: Path | None = None,
-        signer: Signer | None = None,
-        timeouts: Timeouts = _TIMEOUTS,
-    ) -> None:
-        self._ehlo_name = ehlo_name
-        self._timeouts = timeouts
-        self._shunned = Shunned()
-        self._addresses_of = lru_cache(Addresses)
-        self._ca_file = ca_file
-        self._context_for = lru_cache(context_for)
-        self._broken_tls = BrokenTls()
-        self._authentication_of = lru_cache(MOST_LOGINS)(authentication_at)
-        self._preparation = Preparation(signer)
-
-    def open(self, hop: ResolvedHop, on_event: OnEvent) -> SmtpConnection:
-        """Begin to open a connection (see the port)."""
-        next_hop = hop.next_hop
-        open_session = partial(
-            ClientSession.open,
-            self._reach(hop),
-            SessionTerms(
-                next_hop,
-                ehlo_name_to(next_hop, self._ehlo_name),
-                self._context_for(
-                    next_hop.tls, self._ca_file, next_hop.oldest_tls, by_tlsa=next_hop.by_tlsa
-                ),
-                self._timeouts,
-                self._authentication_of(next_hop),
-                hop.certificates,
-                self._broken_tls,
-            ),
-        )
-        return SmtpConnection(open_session, self._preparation, on_event)
-
-    def _reach(self, hop: ResolvedHop) -> Reached:
-        next_hop = hop.next_hop
-        if next_hop.socket is not None:
-            return UnixSocket(next_hop.socket)
-        if hop.addresses:
-            return KnownAddresses(hop.addresses, next_hop.port, self._shunned, next_hop.source)
-        return self._addresses_of(next_hop.host, next_hop.port, next_hop.source)
 
 
 class SmtpConnection:
@@ -113,13 +47,9 @@ class SmtpConnection:
         on_event: OnEvent,
     ) -> None:
         self._open_session = open_session
-        self._preparation = preparation
+        self._line = JobLine(preparation)
         self._on_event = on_event
         self._session: ClientSession | None = None
-        self._begun: deque[ConnectionJob] = deque()
-        """Jobs whose first commands were sent, at most two."""
-        self._jobs: deque[ConnectionJob] = deque()
-        """Those behind them."""
         self._is_running = self._is_closing = self._is_aborted = self._is_over = False
         self._has_ended = False
         """Whether the last event has its jobs: it takes no more."""
@@ -131,7 +61,7 @@ class SmtpConnection:
         if self._has_ended:
             report_late(transmission, self._on_event)
             return
-        self._jobs.append(ConnectionJob(transmission))
+        self._line.add(transmission)
         self._wake()
 
     def close(self) -> None:
@@ -179,90 +109,85 @@ class SmtpConnection:
     async def _serve(self, session: ClientSession) -> None:
         """Transmit one job after the other. Raises: WireError."""
         while await self._begin_next(session):
-            while self._begun and not self._is_aborted:
-                job = self._begun[0]
-                if not await self._transmit(session, job):
+            while self._line.begun and not self._is_aborted:
+                if not await self._transmit(session):
                     raise WireError("the session ended with the mail before")
 
     async def _begin_next(self, session: ClientSession) -> bool:
         """Wait for a job, and send its first commands; return False where none is to be sent any
         more. Raises: WireError."""
+        behind = self._line.behind
         while not self._is_closing:
             await session.exchange.expect_silence()
             if session.is_worn:
                 raise WireError("the next hop takes no more mails in one session")
-            if (transaction := self._begin_ready(session)) is not None:
-                await session.send(transaction)
+            self._line.read_ahead(session)
+            if octets := self._line.begin(session, is_ahead=False):
+                await session.send(octets)
                 return True
-            if self._jobs and (event := self._jobs[0].untransmitted) is not None:
-                await self._report(self._jobs, event)
-            elif not self._jobs or not self._jobs[0].is_read:
+            if behind and (event := behind[0].untransmitted) is not None:
+                await self._report(behind, event)
+            elif not behind or not behind[0].is_read:
                 await session.wire.arrival(_FOR_EVER)
         return False
 
-    def _begin_ready(self, session: ClientSession) -> ClientTransaction | None:
-        """Begin the next job if its content is there; else see to it that it will be."""
-        if not self._jobs or session.is_worn:
-            return None
-        job = self._jobs[0]
-        if not job.is_read:
-            job.read(session, self._preparation)
-            return None
-        transaction = job.begin(session)
-        if transaction is not None:
-            self._begun.append(self._jobs.popleft())
-        return transaction
-
-    async def _transmit(self, session: ClientSession, job: ConnectionJob) -> bool:
-        """Transmit a job whose first commands were sent. Return whether the session goes on.
-        Raises: WireError."""
-        transaction, envelope = job.transaction, job.transmission.envelope
-        assert transaction is not None
-        self._read_ahead(session)
+    async def _transmit(self, session: ClientSession) -> bool:
+        """Transmit the job whose first commands were sent, behind chunks or alone. Return whether
+        the session goes on. Raises: WireError."""
+        if session.is_pipelined:
+            self._line.read_ahead(session)
+        for _, chunk in self._line.chunks():
+            await chunk.read()
+        job, transaction = self._line.last
+        is_taken = await transaction.offer()
+        await self._settle_chunks(session)
+        if self._is_aborted:
+            return True
         try:
-            is_due = await transaction.run()
+            is_due = is_taken and await transaction.send_content()
         except WireError:
             raise
         except Exception as error:  # of the content
-            await self._report(self._begun, ContentFailed(job.number, error))
+            await self._report(self._line.begun, ContentFailed(job.number, error))
             return False
         session.learn(transaction)
-        if is_due and await transaction.send_end(self._behind(session)):
+        if is_due and await transaction.send_end(self._ahead(session)):
             await self._follow(session, transaction)
             await transaction.conclude()
-        outcomes = session.settled(transaction, envelope)
-        await self._report(self._begun, JobFinished(job.number, outcomes))
+        await self._settle(session, job, transaction)
+        if transaction.ended_by is not None and self._line.chunks():
+            raise transaction.ended_by
         return transaction.is_clean
 
-    def _read_ahead(self, session: ClientSession) -> None:
-        """Read the beginning of the next mail, so that its commands can go behind this one."""
-        if self._jobs and session.is_pipelined and not session.is_worn:
-            self._jobs[0].read(session, self._preparation)
+    async def _settle_chunks(self, session: ClientSession) -> None:
+        """Report what became of chunks: the mail behind them was answered in step."""
+        for job, chunk in self._line.chunks():
+            await self._settle(session, job, chunk)
 
-    def _behind(self, session: ClientSession) -> bytes:
-        """Return the first commands of the next mail, if they may stand behind the end of this."""
-        transaction = self._begin_ahead(session)
-        return b"" if transaction is None else transaction.first_group
+    async def _settle(
+        self, session: ClientSession, job: ConnectionJob, transaction: MailReplies
+    ) -> None:
+        outcomes = session.settled(transaction, job.transmission.envelope)
+        await self._report(self._line.begun, JobFinished(job.number, outcomes))
 
     async def _follow(self, session: ClientSession, transaction: ClientTransaction) -> None:
-        """Until the end of a mail is answered, send the first commands of a mail that gets ready.
-        An error is left to the reading of the reply."""
+        """Until the end of a mail is answered, send the first commands of mails that get ready. An
+        error is left to the reading of the reply."""
         try:
-            while len(self._begun) == 1 and not session.wire.has_unread:
-                if (ahead := self._begin_ahead(session)) is not None:
+            while len(self._line.begun) == 1 and not session.wire.has_unread:
+                if ahead := self._ahead(session):
                     await session.send(ahead)
                 else:
                     await session.wire.arrival(transaction.time_left)
         except WireError:
             pass
 
-    def _begin_ahead(self, session: ClientSession) -> ClientTransaction | None:
-        if self._is_closing or not session.is_pipelined:
-            return None
-        transaction = self._begin_ready(session)
-        if transaction is not None:
-            transaction.is_ahead = True
-        return transaction
+    def _ahead(self, session: ClientSession) -> bytes:
+        """Return what may be sent behind the end of a mail, once all of it is there; else nothing:
+        a series is not longer than what is sent at once."""
+        if self._is_closing or not session.is_pipelined or not self._line.read_ahead(session):
+            return b""
+        return self._line.begin(session, is_ahead=True)
 
     async def _report(self, jobs: deque[ConnectionJob], event: JobFinished | ContentFailed) -> None:
         """Report what became of the first job."""
@@ -272,36 +197,46 @@ class SmtpConnection:
 
     async def _end(self, error: WireError | None) -> None:
         self._is_over = True
-        if (event := self._last_event(error)) is not None:
-            await self._report(self._begun or self._jobs, event)
         if self._session is not None:
-            if error is None and not self._begun and not self._is_aborted:
+            await self._finish_begun(self._session, error)
+            if error is None and not self._line.begun and not self._is_aborted:
                 await self._session.quit()
             else:
                 self._session.abort()
         unsaid = []
-        for jobs in (self._begun, self._jobs):
+        for jobs in (self._line.begun, self._line.behind):
             while jobs:
                 unsaid.append(jobs[0].number)
                 await jobs.popleft().release()
         self._has_ended = True
         self._on_event(ConnectionClosed("" if error is None else text_of(error), tuple(unsaid)))
 
-    def _last_event(self, error: WireError | None) -> JobFinished | None:
-        """Return the event of the job that the end of the connection finishes, if there is one."""
-        session = self._session
-        if session is None:
-            return None
-        if self._begun:
-            job = self._begun[0]
-            why = error or ConnectionLost()
-            assert job.transaction is not None
-            is_given_up = self._is_aborted and not job.transaction.is_answered
-            if is_given_up or session.is_stale(job.transaction, why):
-                return None
-            outcomes = session.interrupted(job.transaction, job.transmission.envelope, why)
-            return JobFinished(job.number, outcomes)
-        if error is not None and self._jobs and not session.transactions:
-            job = self._jobs[0]  # else a next hop that only greets would have it come for ever
-            return JobFinished(job.number, job.all_recipients(Outcome.deferred(text_of(error))))
-        return None
+    async def _finish_begun(self, session: ClientSession, error: WireError | None) -> None:
+        """Report the jobs that the end of the connection finishes; the others are unsaid."""
+        line, why = self._line, error or ConnectionLost()
+        if line.first is not None and not await self._interrupt(session, why):
+            return
+        chunks = line.chunks()
+        are_read = all(chunk.is_clean for _, chunk in chunks)
+        for job, chunk in chunks:
+            if (outcomes := session.left(chunk, why)) is None:
+                return
+            await self._report(line.begun, JobFinished(job.number, outcomes))
+        if chunks and are_read:
+            await self._interrupt(session, why)
+        elif error is not None and line.behind and not session.transactions:
+            job = line.behind[0]  # else a next hop that only greets would have it come for ever
+            outcomes = job.all_recipients(Outcome.deferred(text_of(error)))
+            await self._report(line.behind, JobFinished(job.number, outcomes))
+
+    async def _interrupt(self, session: ClientSession, error: WireError) -> bool:
+        """Report the job that was under way by DATA, unless nothing is known of it; return whether
+        it is."""
+        assert self._line.first is not None
+        job, transaction = self._line.first
+        is_given_up = self._is_aborted and not transaction.is_answered
+        if is_given_up or session.is_stale(transaction, error):
+            return False
+        outcomes = session.interrupted(transaction, job.transmission.envelope, error)
+        await self._report(self._line.begun, JobFinished(job.number, outcomes))
+        return True

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 
+from postroad.adapters.network.chunks import ChunkTransaction
 from postroad.adapters.network.content import OpenContent
+from postroad.adapters.network.mail_replies import Outgoing
 from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.transactions import ClientTransaction
@@ -19,7 +21,7 @@ class ConnectionJob:
     def __init__(self, transmission: Transmission) -> None:
         self.transmission = transmission
         self.number = transmission.job
-        self.transaction: ClientTransaction | None = None
+        self.transaction: ClientTransaction | ChunkTransaction | None = None
         self.untransmitted: JobFinished | ContentFailed | None = None
         """What becomes of it without a transaction, once that is known."""
         self._reading: asyncio.Task[OpenContent] | None = None
@@ -36,7 +38,7 @@ class ConnectionJob:
             self._reading = asyncio.create_task(self._peek(session, preparation))
             self._reading.add_done_callback(lambda _: session.wire.wake())
 
-    def begin(self, session: ClientSession) -> ClientTransaction | None:
+    def begin(self, session: ClientSession) -> Outgoing | None:
         """Begin the transaction. None: `untransmitted` has what becomes of the job."""
         assert self._reading is not None
         if self.untransmitted is None:
@@ -46,8 +48,7 @@ class ConnectionJob:
                 self.untransmitted = ContentFailed(self.number, error)
                 return None
             begun = session.begin(self.transmission.envelope, self._reading.result())
-            if isinstance(begun, ClientTransaction):
-                self.transaction = begun
+            if isinstance(begun, Outgoing):
                 return begun
             self.untransmitted = JobFinished(self.number, self.all_recipients(begun))
         return None
@@ -70,7 +71,9 @@ class ConnectionJob:
         shape = await self.transmission.shape()
         content = await OpenContent.peek(chunks, self.transmission.size_bytes, shape)
         envelope = self.transmission.envelope
-        preparing = preparation.of(content, envelope, takes_8bit=session.takes_8bit)
+        preparing = preparation.of(
+            content, envelope, session.next_hop, takes_8bit=session.takes_8bit
+        )
         if preparing is None:
             return content
         return await self._resources.enter_async_context(preparing)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from postroad import tls
 from postroad.adapters.network.authentication import Authentication
-from postroad.adapters.network.broken_tls import BrokenTls
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.exchange import Exchange, SessionRefused
+from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
 from postroad.domain.next_hops import NextHop, OldestTls, Protocol, TlsMode, address_literal
+from postroad.domain.replies import Reply
 from postroad.errors import InvalidSettings, TlsRefused
 from postroad.routing.securing import TlsaRecords
 from postroad.tls import OLDEST_TLS
@@ -47,7 +48,11 @@ class SessionTerms:
     authentication: Authentication | None = None
     certificates: TlsaRecords | None = None
     """What the certificate of a next hop `by_tlsa` has to match."""
-    broken_tls: BrokenTls = field(default_factory=BrokenTls)
+    broken_tls: RememberedHops = field(default_factory=RememberedHops)
+    """Next hops with opportunistic TLS that offer it and with which none could be started. No other
+    mail ever goes in clear."""
+    unfit: RememberedHops = field(default_factory=RememberedHops)
+    """Those that offer CHUNKING, and left mails in doubt that were sent so."""
 
 
 class Opening:
@@ -59,6 +64,8 @@ class Opening:
         self._next_hop = terms.next_hop
         self._timeouts = terms.timeouts
         self._extensions: dict[str, str] = {}
+        self.hello = b""
+        """EHLO, or LHLO, as it was sent."""
 
     async def run(self) -> dict[str, str]:
         """Greet, start TLS as the next hop's mode requires, log in. Return the extensions.
@@ -88,12 +95,10 @@ class Opening:
     async def _hello(self, name: str) -> None:
         verb = "LHLO" if self._next_hop.protocol is Protocol.LMTP else "EHLO"
         command = self._timeouts.command
-        reply = await self._exchange.ask(f"{verb} {name}\r\n".encode(), command)
-        self._extensions = {}
+        self.hello = f"{verb} {name}\r\n".encode()
+        reply = await self._exchange.ask(self.hello, command)
+        self._extensions = extensions_of(reply)
         if reply.is_positive:
-            for line in reply.lines[1:]:
-                keyword, _, parameters = line.strip().partition(" ")
-                self._extensions[keyword.upper()] = parameters
             return
         if verb == "EHLO" and reply.is_permanent:
             reply = await self._exchange.ask(f"HELO {name}\r\n".encode(), command)
@@ -131,6 +136,15 @@ class Opening:
             return _GREETS_IN_CLEAR
         refused = tls.refusal("the next hop", str(error))
         return refused.explain() if refused else str(error)
+
+
+def extensions_of(reply: Reply) -> dict[str, str]:
+    """Return what a reply to EHLO offers; nothing, where it refuses."""
+    extensions = {}
+    for line in reply.lines[1:] if reply.is_positive else ():
+        keyword, _, parameters = line.strip().partition(" ")
+        extensions[keyword.upper()] = parameters
+    return extensions
 
 
 def _compare(wire: ClientWire, host: str, records: TlsaRecords) -> None:

@@ -11,9 +11,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
 from postroad.domain.mail import Envelope
+from postroad.domain.next_hops import NextHop
 from postroad.octet_room import OctetRoom
 from postroad.ports.signing import Signer, Signing
 from postroad.telemetry.metrics import UNSIGNED
+
+ROOM = LARGEST_CHANGED + LARGEST_CHANGED // 2
+"""Octets of contents that are prepared at the same time: beside the largest, some more."""
 
 
 class Preparation:
@@ -21,14 +25,15 @@ class Preparation:
 
     def __init__(self, signer: Signer | None = None) -> None:
         self._signer = signer
-        self._room = OctetRoom(LARGEST_CHANGED)
+        self._room = OctetRoom(ROOM)
 
     def of(
-        self, content: OpenContent, envelope: Envelope, *, takes_8bit: bool
+        self, content: OpenContent, envelope: Envelope, hop: NextHop, *, takes_8bit: bool
     ) -> AbstractAsyncContextManager[OpenContent] | None:
-        """Return the content as this next hop gets it, which stays in memory until the context
-        ends; None where it goes as it is. A large one waits until there is room for it. Entering
-        raises what reading the content raises."""
+        """Return the content as a next hop gets it, which stays in memory until the context ends;
+        None where it goes as it is. A large one waits until there is room for it; where its next
+        hop is slow, its further ones do, and those of others do not. Entering raises what reading
+        the content raises."""
         is_converted = not takes_8bit and content.may_have_8bit
         signing = None if self._signer is None else self._signer.begin(content.header, envelope)
         if signing is None and not is_converted:
@@ -37,13 +42,13 @@ class Preparation:
             if signing is not None:
                 UNSIGNED.labels("size").inc()
             return None
-        return self._prepared(content, signing, is_converted=is_converted)
+        return self._prepared(content, signing, hop, is_converted=is_converted)
 
     @asynccontextmanager
     async def _prepared(
-        self, content: OpenContent, signing: Signing | None, *, is_converted: bool
+        self, content: OpenContent, signing: Signing | None, hop: NextHop, *, is_converted: bool
     ) -> AsyncIterator[OpenContent]:
-        async with self._room.taken(0 if content.is_held else content.size_bytes):
+        async with self._room.taken(0 if content.is_held else content.size_bytes, hop):
             if is_converted:
                 content = await content.in_seven_bits()
             yield content if signing is None else await content.signed(signing)

@@ -1,4 +1,5 @@
-"""Remembers next hops whose TLS is broken, so that mail that may go in clear does so at once."""
+"""Remembers next hops that offer what does not work with them, so that it is not tried again with
+each mail."""
 
 from __future__ import annotations
 
@@ -13,9 +14,8 @@ KEPT = timedelta(hours=1)
 MOST_REMEMBERED = 10_000
 
 
-class BrokenTls:
-    """Next hops that offer TLS with which no connection could be made. It is asked for hops with
-    opportunistic TLS alone: no other mail ever goes in clear. Needs a running event loop."""
+class RememberedHops:
+    """Next hops with which something failed lately. Needs a running event loop."""
 
     def __init__(self) -> None:
         self._until: OrderedDict[NextHop, float] = OrderedDict()
@@ -23,7 +23,7 @@ class BrokenTls:
         a hop: what fails for mail that wants a newer TLS may work for other mail."""
 
     def has(self, hop: NextHop) -> bool:
-        """Whether TLS to a next hop failed lately, while a connection in clear did not."""
+        """Whether a next hop is remembered."""
         return self._until.get(hop, 0.0) > asyncio.get_running_loop().time()
 
     def add(self, hop: NextHop) -> None:

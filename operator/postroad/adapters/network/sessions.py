@@ -5,17 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from postroad.adapters.network import chunks
+from postroad.adapters.network.chunks import ChunkTransaction
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
 from postroad.adapters.network.connecting import Reached
 from postroad.adapters.network.content import OpenContent
-from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
+from postroad.adapters.network.exchange import (
+    Exchange,
+    OutOfStep,
+    ServiceUnavailable,
+    SessionRefused,
+    text_of,
+)
+from postroad.adapters.network.mail_replies import MailReplies, Outgoing
 from postroad.adapters.network.opening import Opening, SecuringFailed, SessionTerms
-from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.transactions import ClientTransaction, Outgoing
+from postroad.adapters.network.transactions import ClientTransaction
 from postroad.adapters.network.wire import WireError
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.mail import Envelope, Outcome, OutcomeKind, Responder
+from postroad.domain.next_hops import Protocol, TlsMode
 
 
 class ClientSession:
@@ -24,16 +32,22 @@ class ClientSession:
     def __init__(
         self,
         exchange: Exchange,
-        next_hop: NextHop,
         extensions: Mapping[str, str],
-        timeouts: Timeouts,
+        terms: SessionTerms,
+        hello: bytes,
     ) -> None:
         self.exchange = exchange
-        self._next_hop = next_hop
-        self._timeouts = timeouts
+        self._terms = terms
+        self._hello = hello
+        self.next_hop = terms.next_hop
+        self._timeouts = terms.timeouts
         self._extensions = extensions
+        is_lmtp = self.next_hop.protocol is Protocol.LMTP
+        self._responder = Responder(self.next_hop.host, "DSN" in extensions, is_lmtp)
+        self._may_chunk = not is_lmtp and "CHUNKING" in extensions and self.is_pipelined
         self._most_recipients: int | None = None
         self._is_broken = False
+        self._has_worked = False
         self.transactions = 0
         """Transactions so far, failed ones too."""
 
@@ -65,14 +79,15 @@ class ClientSession:
         except WireError as error:
             raise SessionRefused(f"451 4.4.1 {error}") from error
         exchange = Exchange(wire)
+        opening = Opening(exchange, terms)
         try:
-            extensions = await Opening(exchange, terms).run()
+            extensions = await opening.run()
         except BaseException as error:
             wire.abort()
             if isinstance(error, WireError) and not isinstance(error, SessionRefused):
                 raise SessionRefused(text_of(error)) from error
             raise
-        return cls(exchange, terms.next_hop, extensions, terms.timeouts)
+        return cls(exchange, extensions, terms, opening.hello)
 
     @property
     def wire(self) -> ClientWire:
@@ -91,32 +106,51 @@ class ClientSession:
         return "PIPELINING" in self._extensions
 
     @property
+    def takes_chunks(self) -> bool:
+        """Whether mails may be sent as chunks behind one another. The first mail of a session shows
+        that the next hop does not close behind it, which would leave all of them in doubt."""
+        return self._may_chunk and self._has_worked and not self._terms.unfit.has(self.next_hop)
+
+    @property
     def takes_8bit(self) -> bool:
         """Whether the next hop offers 8BITMIME."""
         return "8BITMIME" in self._extensions
 
-    def begin(self, envelope: Envelope, content: OpenContent) -> ClientTransaction | Outcome:
-        """Return the next transaction, or the outcome of a mail that this next hop cannot take at
-        all. Until the transaction is settled, the session is broken."""
+    def begin(self, envelope: Envelope, content: OpenContent) -> Outgoing | Outcome:
+        """Begin the next transaction: `by_data` or `by_chunk` carries it out; or return the outcome
+        of a mail that this next hop cannot take at all. Until the transaction is settled, the
+        session is broken."""
         needs = Needs.of(envelope, content)
         if refused := refusal(needs, self._extensions):
             return refused
         self.transactions += 1
         self._is_broken = True  # an exception leaves it so
         recipients = envelope.recipients[: self._limit_of_recipients()]
-        mail = Outgoing(envelope, recipients, needs, content)
+        is_first = self.transactions == 1
+        return Outgoing(envelope, recipients, needs, content, self._responder, is_first)
+
+    def by_data(self, mail: Outgoing, *, follows_chunks: bool = False) -> ClientTransaction:
+        """Return the transaction of a mail that is sent by DATA."""
         return ClientTransaction(
             self.exchange,
-            self._next_hop,
+            self.next_hop.protocol,
             self._extensions,
             self._timeouts,
             mail,
-            is_first=self.transactions == 1,
+            behind_chunks=self._hello if follows_chunks else None,
         )
 
-    async def send(self, transaction: ClientTransaction) -> None:
-        """Send the first commands of a transaction. Raises: WireError."""
-        await self.exchange.send(transaction.first_group, self._timeouts.command)
+    def may_be_chunk(self, mail: Outgoing) -> bool:
+        """Whether a mail may be sent as a chunk, if another one follows it."""
+        return self.takes_chunks and chunks.fits(mail)
+
+    def by_chunk(self, mail: Outgoing) -> ChunkTransaction:
+        """Return the transaction of a mail that is sent as a chunk."""
+        return ChunkTransaction(self.exchange, self._extensions, self._timeouts, mail)
+
+    async def send(self, octets: bytes) -> None:
+        """Send the first commands of transactions. Raises: WireError."""
+        await self.exchange.send(octets, self._timeouts.command)
 
     def is_stale(self, transaction: ClientTransaction, error: WireError) -> bool:
         """Whether a transaction failed for no reason but that the session had ended before it."""
@@ -130,9 +164,20 @@ class ClientSession:
         transaction.interrupted(error)
         return _with_rest(envelope, transaction.outcomes, text_of(error))
 
-    def settled(self, transaction: ClientTransaction, envelope: Envelope) -> dict[str, Outcome]:
+    def left(self, transaction: ChunkTransaction, error: WireError) -> dict[str, Outcome] | None:
+        """Return the outcomes of a chunk whose replies do not count, because the connection ended
+        or they were not in step; None: it was not taken. A next hop that leaves mails in doubt gets
+        no chunks for a while."""
+        if not transaction.ended(error):
+            return None
+        if not isinstance(error, ServiceUnavailable):
+            self._terms.unfit.add(self.next_hop)
+        return transaction.outcomes
+
+    def settled(self, transaction: MailReplies, envelope: Envelope) -> dict[str, Outcome]:
         """Return the outcomes of a transaction that was carried through."""
         self._is_broken = not transaction.is_clean
+        self._has_worked |= transaction.is_clean
         self.learn(transaction)
         outcomes = transaction.outcomes
         goes_on = transaction.is_clean and any(
@@ -142,7 +187,7 @@ class ClientSession:
             return {each: outcomes[each] for each in envelope.recipients if each in outcomes}
         return _with_rest(envelope, outcomes, "451 4.3.0 the next hop gave no answer")
 
-    def learn(self, transaction: ClientTransaction) -> None:
+    def learn(self, transaction: MailReplies) -> None:
         """Remember how many recipients the next hop takes in one transaction."""
         if transaction.has_overflowed:
             self._most_recipients = transaction.accepted

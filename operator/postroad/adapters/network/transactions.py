@@ -9,24 +9,24 @@ Source: RFC 2920; AMB-20.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import replace
 from datetime import timedelta
-from typing import NamedTuple
 
-from postroad.adapters.network.commands import (
-    Extensions,
-    Needs,
-    mail_command,
-    recipient_command,
-)
-from postroad.adapters.network.content import OpenContent
+from postroad.adapters.network.commands import Extensions
 from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
+from postroad.adapters.network.mail_replies import (
+    RESET,
+    MailReplies,
+    Outgoing,
+    answer,
+    expect_reset,
+    in_doubt,
+)
+from postroad.adapters.network.opening import extensions_of
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.dot_stuffing import Stuffer
-from postroad.domain.mail import Envelope, Outcome, Responder
-from postroad.domain.next_hops import NextHop, Protocol
+from postroad.domain.mail import Outcome
+from postroad.domain.next_hops import Protocol
 from postroad.domain.replies import Reply
 
 GROUP = 100
@@ -39,71 +39,44 @@ refusal that arrives while the next hop reads it is the outcome."""
 ANSWERED_EARLY = "451 4.5.0 the next hop answered before the end of the mail"
 
 
-class Outgoing(NamedTuple):
-    """A mail for one transaction."""
+class ClientTransaction(MailReplies):
+    """One transaction of a session: `first_group` is sent, then `offer`; where that returns True,
+    `send_content`; where that does, `send_end` and `conclude`.
 
-    envelope: Envelope
-    recipients: Sequence[str]
-    """Those of its envelope that are offered in this transaction."""
-
-    needs: Needs
-    content: OpenContent
-
-
-class ClientTransaction:
-    """One transaction of a session: `first_group` is sent, then `run`; where that returns True,
-    `send_end` and `conclude`.
-
-    `outcomes` has the recipients with a final or deferred outcome; those that are neither there nor
-    `accepted` were not tried. An outcome is `delivered` only if the end of the content was written
-    and answered with 2xx.
+    An outcome is `delivered` only if the end of the content was written and answered with 2xx.
     """
 
     def __init__(
         self,
         exchange: Exchange,
-        next_hop: NextHop,
+        protocol: Protocol,
         extensions: Extensions,
         timeouts: Timeouts,
         mail: Outgoing,
         *,
-        is_first: bool,
+        behind_chunks: bytes | None = None,
     ) -> None:
-        self.is_first = is_first
-        """Whether it is the first one of its session."""
+        super().__init__(mail)
+        self._behind_chunks = behind_chunks
+        """EHLO, where mails sent as chunks are before this one. RSET clears what a refused one
+        left. Where this mail is refused, too, EHLO does, as its reply is like no other: those to
+        refused commands are like those to chunks."""
         self._exchange = exchange
-        self._protocol = next_hop.protocol
-        self._responder = Responder(
-            next_hop.host, "DSN" in extensions, next_hop.protocol is Protocol.LMTP
-        )
+        self._protocol = protocol
         self._timeouts = timeouts
-        self._recipients = mail.recipients
         self._content_of_mail = mail.content
-        self._commands = [
-            mail_command(mail.envelope, mail.needs, extensions),
-            *(recipient_command(each, mail.envelope, extensions) for each in mail.recipients),
-            b"DATA\r\n",
-        ]
+        self._commands = [*mail.commands(extensions), b"DATA\r\n"]
         self._group = GROUP if "PIPELINING" in extensions else 1
-        self._accepted: list[str] = []
         self._end = b""
         self._ended_at = 0.0
-        self.has_overflowed = False
-        """Whether the next hop accepts fewer recipients than it was offered."""
-        self.outcomes: dict[str, Outcome] = {}
-        self.is_clean = False
-        """Whether another transaction may follow on the same connection."""
         self.is_ahead = False
         """Whether the first group was sent before the mail before was answered: then a reply too
         many would shift those of this transaction, so a refusal counts only once RSET is answered
         as it must be."""
         self.is_ended = False
         """Whether the end of the content was sent, or may have been."""
-
-    @property
-    def accepted(self) -> int:
-        """How many recipients the next hop accepted."""
-        return len(self._accepted)
+        self.ended_by: WireError | None = None
+        """What came instead of the reply to the end."""
 
     @property
     def is_answered(self) -> bool:
@@ -113,15 +86,18 @@ class ClientTransaction:
     @property
     def first_group(self) -> bytes:
         """The commands to send first, perhaps before the mail before is answered (RFC 2920 3.1)."""
-        return b"".join(self._commands[: self._group])
+        reset = [RESET] if self._behind_chunks else []
+        return b"".join(reset + self._commands[: self._group])
 
-    async def run(self) -> bool:
-        """Read the replies to the first group, send the rest and the content. Return whether the
-        end of the content is to be sent.
+    async def offer(self) -> bool:
+        """Read the replies to the first group, and send the rest of MAIL, RCPT and DATA. Return
+        whether the content is to be sent; either way, all replies until then were in step where
+        the transaction `is_ahead`.
 
-        Raises: WireError while MAIL, RCPT or DATA is under way (the caller then calls
-        `interrupted`); what reading the content raises.
+        Raises: WireError (the caller then calls `interrupted`).
         """
+        if self._behind_chunks:
+            expect_reset(await self._exchange.reply(self._timeouts.command))
         reply = await self._envelope()
         if reply is None:
             await self._reset()
@@ -129,7 +105,7 @@ class ClientTransaction:
             self._answer_accepted(self._heard(reply.refusal))
             await self._reset()
         elif self._accepted:
-            return await self._send_content()
+            return True
         elif self._protocol is Protocol.LMTP:
             self._exchange.wire.abort()  # LMTP has no reply to a mail for no recipient (RFC 2033)
         else:
@@ -146,7 +122,7 @@ class ClientTransaction:
         try:
             await self._exchange.send(self._end + behind, self._timeouts.data_end)
         except WireError as error:
-            await self._stop_early(_in_doubt(error))
+            await self._stop_early(in_doubt(error))
             return False
         return True
 
@@ -156,11 +132,12 @@ class ClientTransaction:
             if self._protocol is Protocol.LMTP:
                 await self._read_each()
             else:
-                reply = _answer(await self._exchange.reply(self.time_left))
+                reply = answer(await self._exchange.reply(self.time_left))
                 self._answer_accepted(self._heard(reply.final_outcome))
         except WireError as error:
+            self.ended_by = error
             known = isinstance(error, SessionRefused)
-            self._answer_accepted(Outcome.deferred(str(error) if known else _in_doubt(error)))
+            self._answer_accepted(Outcome.deferred(str(error) if known else in_doubt(error)))
             return
         self.is_clean = True
 
@@ -175,7 +152,7 @@ class ClientTransaction:
         stay refused, unless the replies may belong to other commands."""
         if isinstance(error, OutOfStep):
             self.outcomes.clear()
-        text = _in_doubt(error) if self.is_ended else text_of(error)
+        text = in_doubt(error) if self.is_ended else text_of(error)
         self._answer_accepted(Outcome.deferred(text))
 
     async def _envelope(self) -> Reply | None:
@@ -202,38 +179,21 @@ class ClientTransaction:
         for number in range(start, end):
             if number == len(self._commands) - 1:
                 return _go_ahead(await self._exchange.reply(self._timeouts.data_start))
-            reply = _answer(await self._exchange.reply(self._timeouts.command))
-            if number == 0 and not reply.is_positive:
-                refused = self._heard(reply.refusal)
-                self.outcomes.update(dict.fromkeys(self._recipients, refused))
-            elif number > 0:
-                self._note(self._recipients[number - 1], reply)
+            reply = answer(await self._exchange.reply(self._timeouts.command))
+            self._note_command(number, reply)
         return None
 
-    def _note(self, recipient: str, reply: Reply) -> None:
-        if recipient in self.outcomes:
-            return  # MAIL was refused: the reply to a pipelined RCPT means nothing
-        if reply.is_positive:
-            self._accepted.append(recipient)
-        elif self._accepted and reply.is_too_many_recipients:
-            self.has_overflowed = True  # the next transaction has this recipient
-        else:
-            self.outcomes[recipient] = self._heard(reply.recipient_refusal)
-
-    def _heard(self, outcome: Outcome) -> Outcome:
-        return replace(outcome, responder=self._responder)
-
-    def _answer_accepted(self, outcome: Outcome) -> None:
-        for recipient in self._accepted:
-            self.outcomes.setdefault(recipient, outcome)
-
     async def _reset(self) -> None:
-        reply = await self._exchange.ask(b"RSET\r\n", self._timeouts.command)
-        if self.is_ahead and not reply.is_positive:
-            raise OutOfStep(f"451 4.5.0 the next hop answered RSET with {reply.code}")
+        reply = await self._exchange.ask(self._behind_chunks or RESET, self._timeouts.command)
+        if self._behind_chunks and "CHUNKING" not in extensions_of(reply):
+            raise OutOfStep(f"451 4.5.0 the next hop answered EHLO with {reply.code}")
+        if self.is_ahead:
+            expect_reset(reply)
         self.is_clean = reply.is_positive
 
-    async def _send_content(self) -> bool:
+    async def send_content(self) -> bool:
+        """Send the content but for its end; return whether that is to be sent. Raises: what reading
+        the content raises."""
         content = self._content_of_mail
         wire, stuffer = self._exchange.wire, Stuffer(content.shape, folds=content.folds)
         held = b""  # the last piece goes together with the dot
@@ -284,20 +244,8 @@ class ClientTransaction:
         due = now() + self._timeouts.all_ends.total_seconds()
         for recipient in self._accepted:
             timeout = min(most, timedelta(seconds=due - now()))
-            reply = _answer(await self._exchange.reply(timeout))
+            reply = answer(await self._exchange.reply(timeout))
             self.outcomes[recipient] = self._heard(reply.final_outcome)
-
-
-def _in_doubt(error: WireError) -> str:
-    """Return the text of an outcome that the reply to the end of a mail did not decide."""
-    return f"{text_of(error)}; the end of the mail was sent, so it may be delivered"
-
-
-def _answer(reply: Reply) -> Reply:
-    """Refuse 3xx, which is a reply to DATA only. Raises: OutOfStep."""
-    if reply.is_intermediate:
-        raise OutOfStep(f"451 4.5.0 the next hop sent {reply.code} out of sequence")
-    return reply
 
 
 def _go_ahead(reply: Reply) -> Reply:

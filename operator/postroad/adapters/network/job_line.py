@@ -1,0 +1,97 @@
+"""The jobs of a connection in order: those whose commands were sent, and those behind them."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+from postroad.adapters.network.chunks import ChunkTransaction
+from postroad.adapters.network.jobs import ConnectionJob
+from postroad.adapters.network.mail_replies import Outgoing
+from postroad.adapters.network.preparation import Preparation
+from postroad.adapters.network.sessions import ClientSession
+from postroad.adapters.network.transactions import ClientTransaction
+from postroad.ports.connections import Transmission
+
+LONGEST_SERIES = 10
+"""Mails that are sent before one of them is answered, at most: chunks, and one by DATA behind them.
+So many may come twice where a connection is lost."""
+
+OCTETS_READ_AHEAD = 128 * 1024
+"""Of contents that are in memory before their turn: a process has hundreds of connections."""
+
+
+class JobLine:
+    """The jobs of one connection."""
+
+    def __init__(self, preparation: Preparation) -> None:
+        self._preparation = preparation
+        self.begun: deque[ConnectionJob] = deque()
+        """Jobs whose first commands were sent: perhaps one whose end is not answered; chunks; one
+        by DATA."""
+        self.behind: deque[ConnectionJob] = deque()
+
+    def add(self, transmission: Transmission) -> None:
+        """Add a job behind the others."""
+        self.behind.append(ConnectionJob(transmission))
+
+    def read_ahead(self, session: ClientSession) -> bool:
+        """Read the beginnings of the mails that could be sent next, once each; return whether all
+        of them are there."""
+        if session.is_worn:
+            return True
+        octets, is_ready = 0, True
+        for job in islice(self.behind, LONGEST_SERIES if session.takes_chunks else 1):
+            octets += job.transmission.size_bytes
+            if octets > OCTETS_READ_AHEAD and job is not self.behind[0]:
+                break
+            job.read(session, self._preparation)
+            is_ready = is_ready and job.is_read
+        return is_ready
+
+    def begin(self, session: ClientSession, *, is_ahead: bool) -> bytes:
+        """Begin the next job whose content is there, and where the next hop takes chunks, a series:
+        all but the last of it are chunks. Return what is to be sent; empty: nothing is."""
+        series: list[tuple[ConnectionJob, Outgoing]] = []
+        while self.behind and self.behind[0].is_read and not session.is_worn:
+            mail = self.behind[0].begin(session)
+            if mail is None:
+                break
+            series.append((self.behind.popleft(), mail))
+            if len(series) == LONGEST_SERIES or not session.may_be_chunk(mail):
+                break
+        if not series:
+            return b""
+        octets: list[bytes] = []
+        for job, mail in series[:-1]:
+            chunk = job.transaction = session.by_chunk(mail)
+            octets.append(chunk.octets)
+        job, mail = series[-1]
+        follows_chunks = len(series) > 1
+        last = job.transaction = session.by_data(mail, follows_chunks=follows_chunks)
+        last.is_ahead = is_ahead or follows_chunks
+        self.begun.extend(job for job, _ in series)
+        return b"".join((*octets, last.first_group))
+
+    def chunks(self) -> list[tuple[ConnectionJob, ChunkTransaction]]:
+        """Return the first jobs, as far as they are chunks."""
+        found: list[tuple[ConnectionJob, ChunkTransaction]] = []
+        for job in self.begun:
+            if not isinstance(job.transaction, ChunkTransaction):
+                break
+            found.append((job, job.transaction))
+        return found
+
+    @property
+    def last(self) -> tuple[ConnectionJob, ClientTransaction]:
+        """The last job whose first commands were sent, which goes by DATA."""
+        job = self.begun[-1]
+        assert isinstance(job.transaction, ClientTransaction)
+        return job, job.transaction
+
+    @property
+    def first(self) -> tuple[ConnectionJob, ClientTransaction] | None:
+        """The job that is under way by DATA, where it is the first."""
+        if self.begun and isinstance(self.begun[0].transaction, ClientTransaction):
+            return self.begun[0], self.begun[0].transaction
+        return None

@@ -1,0 +1,70 @@
+"""Other servers take mails that are sent whole before others are answered, refused ones among
+them."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from peers.conftest import prepared
+from peers.exim import Exim
+from peers.maddy import Maddy
+from peers.postfix import Postfix
+from peers.server import Peer, Road
+from peers.tap import Tap
+from postroad.adapters.network.connector import SmtpConnector
+from postroad.domain.mail import OutcomeKind
+from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.routing.routes import ResolvedHop
+from support.certificates import Certificates
+from support.connections import Events, a_job
+from support.sink import Sink
+
+MAILS = 40
+REFUSED = "refused@dest.example"
+
+
+@pytest.mark.needs("peers")
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("kind", [Postfix, Exim, Maddy])
+async def test_a_server_takes_a_series_of_chunks(
+    kind: type[Peer], base: Path, certificates: Certificates
+) -> None:
+    """Every fifth mail is for no other than the recipient who is refused, some are for both."""
+    prepared(kind)
+    recipients = {
+        job: (REFUSED,) if job % 5 == 0 else (f"b{job}@dest.example", REFUSED)[: 1 + (job % 7 == 0)]
+        for job in range(1, MAILS + 1)
+    }
+    async with Sink() as sink:
+        peer = kind(base, Road(sink.port, certificates))
+        await peer.start()
+        try:
+            async with Tap(peer.port) as tap:
+                hop = NextHop("127.0.0.1", tap.port, TlsMode.NONE)
+                events = Events()
+                connection = SmtpConnector(ehlo_name="postroad.example").open(
+                    ResolvedHop(hop, ("127.0.0.1",)), events
+                )
+                for job, to in recipients.items():
+                    connection.submit(a_job(job, *to))
+                await events.until_finished(MAILS)
+                connection.close()
+                await events.until_closed()
+                said = b"".join(tap.said)
+            wanted = {each for to in recipients.values() for each in to} - {REFUSED}
+            async with asyncio.timeout(60):
+                while sink.received < len(wanted):
+                    await asyncio.sleep(0.05)
+        finally:
+            await peer.stop()
+
+    assert said.count(b"BDAT") > MAILS // 2
+    assert events.jobs == list(recipients)
+    for job, kinds in events.finished.items():
+        assert kinds == {
+            each: OutcomeKind.FAILED if each == REFUSED else OutcomeKind.DELIVERED
+            for each in recipients[job]
+        }
+    assert Counter(each for mail in sink.mails for each in mail.recipients) == Counter(wanted)
