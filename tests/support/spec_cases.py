@@ -187,6 +187,10 @@ MAIL_QUEUES = (
     Case({"delivery": {"routing": {}}}),
     Case(_delivery(routing={}) | _relay(), "delivery.routing goes with the handler mx"),
     Case({"delivery": {"signing": []}} | _relay()),
+    Case({"delivery": {"suppression": {}}} | _relay()),
+    Case(_delivery(suppression={"bounces": ["no-mailbox"], "addresses": "hashed"})),
+    Case(_delivery(suppression={"bounces": ["content"]}), "delivery.suppression.bounces"),
+    Case(_delivery(suppression={"addresses": "md5"}), "delivery.suppression.addresses"),
     Case(
         _delivery(routing={"mx": {"tls": "none", "honours": ["sts"]}}), "tls: none never encrypts"
     ),

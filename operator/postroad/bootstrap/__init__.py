@@ -16,6 +16,7 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import InvalidInput, InvalidQueueURL
 from postroad.ports.board import Board
 from postroad.ports.mail_queue import MailQueue
+from postroad.ports.suppression_list import SuppressionList
 from postroad.settings import Settings, from_environment
 
 Opener = Callable[[OpenRequest], Awaitable[MailQueue]]
@@ -95,6 +96,14 @@ def board_of(queue: MailQueue) -> Board:
     if board is None:
         raise InvalidInput(f"the queue {queue.name} has no board")
     return board
+
+
+def suppression_list_of(queue: MailQueue) -> SuppressionList:
+    """Return the addresses that a queue does not mail. Raises: InvalidInput for one without."""
+    found: SuppressionList | None = getattr(queue, "suppression_list", None)
+    if found is None:
+        raise InvalidInput(f"the queue {queue.name} has no suppression list")
+    return found
 
 
 async def _open(request: OpenRequest) -> MailQueue:

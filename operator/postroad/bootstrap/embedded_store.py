@@ -12,6 +12,7 @@ from urllib.parse import SplitResult, parse_qs, unquote
 
 from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.disk.suppression_list import FileSuppressionList
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.open_request import OpenRequest
@@ -147,7 +148,9 @@ async def open_directory(
     receiver = None if lock is None else await asyncio.to_thread(_receiver, files, root, lock)
     layout, clock = Layout(root, root), MachineClock()
     board = DirectoryBoard(root / "board", clock)
-    return await EmbeddedQueue(str(root), files, layout, clock, engine, receiver, board).open()
+    suppressed = FileSuppressionList(root / "suppressed.sqlite")
+    queue = EmbeddedQueue(str(root), files, layout, clock, engine, receiver, board, suppressed)
+    return await queue.open()
 
 
 def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:

@@ -55,6 +55,7 @@ _PLACES = {
     "resume": "postroad.cli.sites:resume",
     "reroute": "postroad.cli.reroute:reroute",
     "route": "postroad.cli.route:route",
+    "suppression": "postroad.cli.suppression:suppression",
     "trace": "postroad.cli.tracing:trace",
     "signing": "postroad.cli.signing:signing",
     "worker": "postroad.cli.worker:worker",

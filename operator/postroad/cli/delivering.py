@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.programs.function import HandlerFunction
-from postroad.bootstrap import board_of
+from postroad.bootstrap import board_of, suppression_list_of
 from postroad.bootstrap.transports import (
     ehlo_name_of,
     open_attempt_log,
@@ -44,6 +44,7 @@ from postroad.worker.pacing import Pacer, held_of
 from postroad.worker.rerouting import Reroutes
 from postroad.worker.routing import RelayRoutes
 from postroad.worker.site_control import SiteControl
+from postroad.worker.suppressing import Suppressing
 
 if TYPE_CHECKING:
     from postroad.bootstrap.delivery_file import DeliveryFile, Use
@@ -78,18 +79,25 @@ async def deliver(
     if delivery is not None:
         limits = delivery.current.settings.limit_rules()
         pacer = Pacer(limits, board, MachineClock(), name, held_of(window))
+    suppressing = None
+    if delivery is not None:
+        addresses, rules = suppression_list_of(this.queue), delivery.current.settings
+        suppressing = Suppressing(
+            this.queue.name, addresses, MachineClock(), rules.suppression_rules()
+        )
     driving = Driving(
-        _deliverer_of(settings, this, randomness, attempt_log),
+        _deliverer_of(settings, this, randomness, attempt_log, suppressing),
         open_connector(settings, way, open_signer(delivery)),
         routes,
         rules_of(settings, way),
         randomness,
         window=window if is_routed else None,
         gate=Gate(MachineClock(), control, pacer),
+        suppressing=suppressing,
     )
     consumer = Consumer(this.queue, driving, window=window)
     answers = FlushAnswers(board, MachineClock(), name, is_all=not is_routed)
-    use = partial(_use, settings, routes, pacer, driving)
+    use = partial(_use, settings, routes, pacer, suppressing, driving)
     try:
         await control.read()  # before the first mail
         await reroutes.read()
@@ -106,18 +114,23 @@ async def deliver(
 
 
 def _deliverer_of(
-    settings: Settings, this: Process, randomness: Randomness, log: AttemptLog | None
+    settings: Settings,
+    this: Process,
+    randomness: Randomness,
+    log: AttemptLog | None,
+    suppressing: Suppressing | None,
 ) -> Deliverer:
     section = settings.retry
     plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
     reporting = reporting_of(settings, this.queue, plan)
-    return Deliverer(this.queue.name, plan, MachineClock(), randomness, log, reporting)
+    return Deliverer(this.queue.name, plan, MachineClock(), randomness, log, reporting, suppressing)
 
 
 def _use(
     settings: Settings,
     routes: RelayRoutes | RoutesBySettings,
     pacer: Pacer | None,
+    suppressing: Suppressing | None,
     driving: Driving,
     changed: DeliverySettings,
 ) -> None:
@@ -129,6 +142,8 @@ def _use(
         is_other = routes.replace(found)  # first, as it may raise
     if pacer is not None:
         is_other |= pacer.replace(changed.limit_rules())
+    if suppressing is not None:
+        suppressing.rules = changed.suppression_rules()
     if is_other:
         driving.route_again()
 

@@ -11,7 +11,9 @@ from postroad.delivery_settings.limits import LimitSettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
+from postroad.delivery_settings.suppression import SuppressionSettings
 from postroad.domain.limited_mail import LimitRule
+from postroad.domain.suppressed import SuppressionRules
 
 
 class DeliverySettings(DeliverySection):
@@ -28,6 +30,14 @@ class DeliverySettings(DeliverySection):
     limits: Annotated[tuple[LimitSettings, ...], Field(max_length=100)] = ()
     """How much mail goes in a minute, by all workers of the queue together. A mail is under each
     limit that matches it."""
+
+    suppression: SuppressionSettings | None = None
+    """The suppression list: addresses on it are not mailed; their mail fails, and its sender gets a
+    report. Absent: the list is not looked at."""
+
+    def suppression_rules(self) -> SuppressionRules | None:
+        """Return what workers do with the suppression list; None: nothing."""
+        return None if self.suppression is None else self.suppression.rules()
 
     def limit_rules(self) -> tuple[LimitRule, ...]:
         """Return the limits as workers use them."""

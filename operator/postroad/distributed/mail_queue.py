@@ -29,6 +29,7 @@ from postroad.domain.slices import EntryKey
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.board import Board
 from postroad.ports.mail_queue import NO_DELAY
+from postroad.ports.suppression_list import SuppressionList
 
 
 class DistributedQueue(Administration):
@@ -63,6 +64,11 @@ class DistributedQueue(Administration):
     def board(self) -> Board:
         """The board of the processes of this queue."""
         return self._engine.view.board
+
+    @property
+    def suppression_list(self) -> SuppressionList:
+        """The addresses that this queue does not mail."""
+        return self._engine.view.suppression_list
 
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None

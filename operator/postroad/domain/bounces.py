@@ -43,6 +43,7 @@ class BounceClass(StrEnum):
     SYSTEM = "system"
     LOOP = "loop"
     PROTOCOL = "protocol"
+    SUPPRESSED = "suppressed"
     OTHER = "other"
 
     @classmethod
@@ -112,6 +113,7 @@ _WHO = r"(?:user|recipient|mailbox|address|account|person|addressee)"
 _BY_WORDS = tuple(
     (reason, re.compile("|".join(patterns), re.IGNORECASE))
     for reason, *patterns in (
+        (_B.SUPPRESSED, r"suppression list"),
         (_B.GREYLISTED, r"gr[ea]y-?\s?list"),
         (_B.MAILBOX_FULL, r"\bover-?quota\b", r"\bquota\b", r"box (?:is )?full\b", r"\bstorage\b"),
         (

@@ -31,6 +31,7 @@ from postroad.ports.board import Board
 from postroad.ports.clock import Clock
 from postroad.ports.files import Files, Lock
 from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue
+from postroad.ports.suppression_list import SuppressionList
 
 T = TypeVar("T")
 FIND_TIMEOUT = timedelta(seconds=30)
@@ -75,9 +76,12 @@ class EmbeddedQueue(Administration):
         self, name: str, files: Files, layout: Layout, clock: Clock,
         open_engine: Callable[[], Awaitable[tuple[Engine, Maintenance]]],
         receiver: SpoolReceiver | None = None, board: Board | None = None,
+        suppression_list: SuppressionList | None = None,
     ) -> None:  # fmt: skip
         self.board = board
         """The board of the processes of this queue; None: this handle has none."""
+        self.suppression_list = suppression_list
+        """The addresses that this queue does not mail; None: this handle has none."""
         self._name, self._files, self._layout, self._clock = name, files, layout, clock
         self._open_engine, self._receiver = open_engine, receiver
         self._role: Role | None = None

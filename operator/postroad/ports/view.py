@@ -25,6 +25,7 @@ from postroad.domain.slices import EntryKey, Partition
 from postroad.ports.board import Board
 from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks
+from postroad.ports.suppression_list import SuppressionList
 
 NOT_READ = "a dead letter can be written anew only as `letter` returned it"
 """The error of `View.rewrite_letter` for any other letter."""
@@ -243,6 +244,11 @@ class View(Marks, EnqueueKeys, Protocol):
     @property
     def board(self) -> Board:
         """The board of the queue's processes."""
+        ...
+
+    @property
+    def suppression_list(self) -> SuppressionList:
+        """The addresses that the queue does not mail."""
         ...
 
     async def server_times(self) -> Readings:

@@ -147,6 +147,11 @@ REPORTS = Counter(
     # result: queued, repeated (it had been queued before a crash), limited (its address has had too
     # many), impossible (the sender's address is malformed)
 )
+SUPPRESSED = Counter(
+    "postroad_suppressed_recipients_total",
+    "Recipients that were not mailed, because they are on the suppression list.",
+    ["queue"],
+)
 SIGNED = Counter("postroad_signed_mails_total", "Transmissions that were signed.")
 UNSIGNED = Counter(
     "postroad_unsigned_mails_total",

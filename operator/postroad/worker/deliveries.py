@@ -40,6 +40,7 @@ from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS
 from postroad.worker.reporting import DueReport, Reporting
+from postroad.worker.suppressing import Suppressing
 
 _log = logger("worker")
 _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
@@ -63,6 +64,9 @@ class Deliverer:
     reporting: Reporting | None = None
     """Reports to senders; None: none are made."""
 
+    suppressing: Suppressing | None = None
+    """Which recipients are not mailed any more; None: nothing is learnt of that."""
+
     async def end(
         self,
         item: Item,
@@ -85,6 +89,8 @@ class Deliverer:
         seconds = duration.total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
         ending = self._ending(item, outcomes, untried, rest, is_paced=is_paced)
+        if self.suppressing is not None:
+            await self.suppressing.learn(item.mail, outcomes)
         left = {**_of_kind(outcomes, OutcomeKind.FAILED), **unrecorded}
         reporting = self.reporting
         report = reporting and reporting.prepare(item, outcomes, untried, ending)

@@ -42,7 +42,9 @@ from postroad.worker.ledger import Ledger
 from postroad.worker.look_ups import LookUps
 from postroad.worker.open_jobs import OpenJob, chunks_of
 from postroad.worker.routing import DeliveryRoute, Routes
+from postroad.worker.screening import Screening
 from postroad.worker.site_book import SiteBook
+from postroad.worker.suppressing import Suppressing
 from postroad.worker.transmissions import ENDING, NO_TIME_LEFT, Transmissions
 from postroad.worker.withdrawals import Withdrawals
 
@@ -73,7 +75,8 @@ class Driving:
 
     `window`: how many items may be in hand; while they are, mails that wait long for a place on a
     connection are put off, so that others are seen. None: no mail is, since all have one next hop.
-    `gate`: what keeps jobs from the scheduler; None: nothing does.
+    `gate`: what keeps jobs from the scheduler; None: nothing does. `suppressing`: which recipients
+    are not mailed; None: all are.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Driving:
         *,
         window: int | None = None,
         gate: Gate | None = None,
+        suppressing: Suppressing | None = None,
     ) -> None:
         self._gate = gate or Gate(deliverer.clock)
         self._book = SiteBook()
@@ -97,6 +101,9 @@ class Driving:
         self._jobs = JobTable()
         self._numbers = count(1)
         self._look_ups = LookUps(routes, self._numbers, self._on, self._submit)
+        self._screening = None
+        if suppressing is not None:
+            self._screening = Screening(deliverer.queue, suppressing, self._numbers, self._screened)
         self._withdrawals = Withdrawals(self._jobs, self._look_ups, self._withdrawn)
         self._transmissions = Transmissions(
             deliverer,
@@ -121,7 +128,17 @@ class Driving:
         """Begin to deliver an item. Returns at once."""
         ledger = Ledger(item, self._deliverer, self._over)
         self._ledgers[ledger] = str(next(self._numbers))
-        self._take(ledger, item.mail.recipients)
+        if self._screening is not None and self._screening.is_on:
+            self._screening.begin(ledger)
+        else:
+            self._take(ledger, item.mail.recipients)
+
+    def _screened(self, ledger: Ledger, left: Sequence[str]) -> None:
+        if self._transmissions.is_ending:
+            ledger.not_tried(left, ENDING)
+            ledger.go_on()
+        else:
+            self._take(ledger, left)
 
     def route_again(self) -> None:
         """Find the routes of all that waits anew: they may be others now. What connections have,
@@ -313,6 +330,8 @@ class Driving:
         for ledger in list(self._ledgers):
             ledger.cancel()
         self._look_ups.cancel()
+        if self._screening is not None:
+            self._screening.cancel()
         await self._links.close_all(LONGEST_GOODBYE.total_seconds())
 
     async def until_empty(self) -> None:

@@ -8,7 +8,14 @@ from importlib import resources
 
 import pytest
 
-from postroad.adapters.cassandra import board, enqueue_keys, mark_statements, schema, statements
+from postroad.adapters.cassandra import (
+    board,
+    enqueue_keys,
+    mark_statements,
+    schema,
+    statements,
+    suppression_list,
+)
 from postroad.adapters.cassandra.session import Statement
 from postroad.ports.view import TableOptions
 
@@ -96,6 +103,6 @@ def test_a_compaction_window_is_written_in_cassandras_units(
 
 
 def _statements() -> list[Statement]:
-    modules = (statements, mark_statements, enqueue_keys, board)
+    modules = (statements, mark_statements, enqueue_keys, board, suppression_list)
     named = [each for module in modules for each in vars(module).values()]
     return [each for each in named if isinstance(each, Statement)]

@@ -9,7 +9,9 @@ import pytest
 
 from postroad.controller.api import SECRET
 from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.domain.bounces import BounceClass
 from postroad.domain.next_hops import HopLogin
+from postroad.domain.suppressed import SuppressionRules
 from support.manual_loop import move, run
 from support.resources import intake, secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -97,13 +99,19 @@ def test_workers_with_a_relay_have_the_keys_alone(tmp_path: Path) -> None:
     ],
     ids=lambda each: next(iter(each)),
 )
-def test_workers_with_a_program_have_the_limits(tmp_path: Path, handler: dict[str, Any]) -> None:
+def test_workers_with_a_program_have_limits_and_the_list(
+    tmp_path: Path, handler: dict[str, Any]
+) -> None:
     limits = [{"name": "all", "perMinute": 60}]
-    pod = WorkerPod(workers={"replicas": 0, "handler": handler}, delivery={"limits": limits})
+    delivery = {"limits": limits, "suppression": {"bounces": ["no-mailbox"]}}
+    pod = WorkerPod(workers={"replicas": 0, "handler": handler}, delivery=delivery)
 
-    (limit,) = pod.read(tmp_path).limits
+    read = pod.read(tmp_path)
 
+    (limit,) = read.limits
     assert (limit.name, limit.per_minute) == ("all", 60)
+    rules = read.suppression_rules()
+    assert rules == SuppressionRules(frozenset({BounceClass.NO_MAILBOX}))
 
 
 def test_neither_the_intake_nor_workers_without_delivery_have_a_file() -> None:

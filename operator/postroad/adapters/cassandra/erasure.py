@@ -23,6 +23,7 @@ from postroad.adapters.cassandra.board import ERASE_BOARD
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.schema import has_table
 from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.suppression_list import erase_lists
 from postroad.domain.clocks import AGREEING
 from postroad.ports.board import Topic
 
@@ -102,6 +103,8 @@ async def erase_rest(session: Session, queue: str) -> None:
     if await has_table(session, "board"):
         for topic in Topic:
             await session.execute(ERASE_BOARD, (queue, topic.value))
+    if await has_table(session, "suppressed_addresses"):
+        await erase_lists(session, queue)
     if await has_table(session, "ownership"):  # not in a keyspace of an earlier release
         for row in await session.execute(statements.SELECT_OWNERSHIP, (queue,)):
             await session.execute(statements.FORGET_OWNERSHIP, (queue, row["incarnation"]))

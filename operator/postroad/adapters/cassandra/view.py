@@ -15,6 +15,7 @@ from postroad.adapters.cassandra.board import CassandraBoard
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.suppression_list import CassandraSuppressionList
 from postroad.domain.clocks import Readings
 from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.identifiers import FIRST
@@ -102,6 +103,10 @@ class CassandraView(CassandraMarks):
     @property
     def board(self) -> CassandraBoard:
         return CassandraBoard(self._session, self._queue)
+
+    @property
+    def suppression_list(self) -> CassandraSuppressionList:
+        return CassandraSuppressionList(self._session, self._queue)
 
     async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
         return await enqueue_keys.take(self._session, self._queue, token, keyed)

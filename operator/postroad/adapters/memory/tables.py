@@ -10,6 +10,7 @@ from typing import TypeVar
 from uuid import UUID, uuid4
 
 from postroad.adapters.memory.board import Notes
+from postroad.adapters.memory.suppression_list import Lists
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Entry, Mark, PurgeWatermark, Traits, UndecodableRow
 from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
@@ -38,6 +39,7 @@ class Tables:
     claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
     enqueue_keys: dict[bytes, tuple[KeyedEntry, timedelta]] = field(default_factory=dict)
     notes: Notes = field(default_factory=dict)
+    suppressed: Lists = field(default_factory=dict)
     records: dict[UUID, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
     limits: Limits = field(default_factory=lambda: Limits(None, None))
     incarnation: UUID = field(default_factory=uuid4)
@@ -135,6 +137,7 @@ class Tables:
         """Delete what is not in a slice and no letter."""
         self.slices.clear()
         self.notes.clear()
+        self.suppressed.clear()
         self.limits, self.incarnation, self.as_of = Limits(None, None), uuid4(), None
 
     def is_gone(self, enqueue_id: UUID) -> bool:

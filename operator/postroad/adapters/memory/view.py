@@ -12,6 +12,7 @@ from postroad.adapters.memory.board import MemoryBoard
 from postroad.adapters.memory.claims import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.marks import PAGE, MemoryMarks
+from postroad.adapters.memory.suppression_list import MemorySuppressionList
 from postroad.adapters.memory.tables import within
 from postroad.domain.clocks import HostTime, Readings
 from postroad.domain.enqueue_keys import KEY_LIFETIME
@@ -146,6 +147,10 @@ class MemoryView(MemoryMarks):
     @property
     def board(self) -> MemoryBoard:
         return MemoryBoard(self._tables.notes, self._tables.clock, self._faults)
+
+    @property
+    def suppression_list(self) -> MemorySuppressionList:
+        return MemorySuppressionList(self._tables.suppressed, self._faults)
 
     # Limits and slices
 

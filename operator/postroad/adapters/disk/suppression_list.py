@@ -1,0 +1,141 @@
+"""The suppression lists of a queue in a directory: one SQLite file, for all processes that may
+write there. A list of a million addresses is looked up in without being read.
+
+Every change is synced before it returns: `synchronous = EXTRA` also syncs the directory when the
+journal is deleted, without which a power cut may undo a change (sqlite.org/pragma.html).
+The file is opened for each call, so that a handle keeps nothing open, and finds a file that was put
+in its place.
+Source: ADR 0068.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from postroad.adapters.disk.files import PRIVATE_FILE, DiskFiles, translated
+from postroad.domain.suppressed import SuppressedAddress, SuppressedBy
+from postroad.errors import StoreDamaged, StoreFailed, StoreFull
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 30
+"""How long another process's change is waited for."""
+
+FOUND_AT_ONCE = 500
+"""Tokens of one question: SQLite binds 999 values at least."""
+
+PAGE = 1000
+"""Entries in memory."""
+
+_TABLE = """
+    CREATE TABLE IF NOT EXISTS suppressed (
+        tenant TEXT NOT NULL, token BLOB NOT NULL, address TEXT, reason TEXT NOT NULL,
+        by TEXT NOT NULL, added_at TEXT NOT NULL, PRIMARY KEY (tenant, token)
+    ) WITHOUT ROWID
+"""
+_COLUMNS = "token, address, reason, by, added_at"
+_ADD = f"INSERT OR REPLACE INTO suppressed (tenant, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+
+
+class FileSuppressionList:
+    """The lists of one queue (see the port), in a file that the first address makes."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
+        rows = [
+            (tenant, each.token, each.address, each.reason, each.by, each.added_at.isoformat())
+            for each in entries
+        ]
+        await self._run(lambda open_file: open_file.executemany(_ADD, rows), create=True)
+
+    async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
+        rows = [(tenant, token) for token in tokens]
+        statement = "DELETE FROM suppressed WHERE tenant = ? AND token = ?"
+        await self._run(lambda open_file: open_file.executemany(statement, rows))
+
+    async def find(
+        self, tenant: str, tokens: Collection[bytes]
+    ) -> Mapping[bytes, SuppressedAddress]:
+        wanted, found = list(tokens), list[SuppressedAddress]()
+        for at in range(0, len(wanted), FOUND_AT_ONCE):
+            some = wanted[at : at + FOUND_AT_ONCE]
+            among = ",".join("?" * len(some))
+            found += await self._read(f"tenant = ? AND token IN ({among})", tenant, *some)
+        return {each.token: each for each in found}
+
+    async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
+        last = b""
+        while page := await self._read(
+            f"tenant = ? AND token > ? ORDER BY token LIMIT {PAGE}", tenant, last
+        ):
+            for each in page:
+                yield each
+            last = page[-1].token
+
+    async def _read(self, condition: str, *values: object) -> list[SuppressedAddress]:
+        query = f"SELECT {_COLUMNS} FROM suppressed WHERE {condition}"  # noqa: S608  # our own text
+
+        def read(open_file: sqlite3.Connection) -> list[SuppressedAddress]:
+            return [_entry(*row) for row in open_file.execute(query, values)]
+
+        return await self._run(read) or []
+
+    async def _run(
+        self, step: Callable[[sqlite3.Connection], T], *, create: bool = False
+    ) -> T | None:
+        """Do a step in a transaction; return None where there is no file."""
+        return await asyncio.to_thread(partial(self._run_here, step, create=create))
+
+    def _run_here(self, step: Callable[[sqlite3.Connection], T], *, create: bool) -> T | None:
+        is_there = self._file.exists() and self._file.stat().st_size > 0
+        if not (is_there or create):
+            return None
+        if not is_there:
+            try:
+                with translated("create", self._file):
+                    self._file.touch(PRIVATE_FILE)
+            except FileNotFoundError as error:
+                raise StoreFailed(f"there is no folder {self._file.parent}") from error
+        with (
+            _errors_of(self._file),
+            closing(sqlite3.connect(self._file, timeout=BUSY_SECONDS)) as open_file,
+            open_file,
+        ):
+            open_file.execute("PRAGMA synchronous = EXTRA")
+            if create:
+                open_file.execute(_TABLE)
+            found = step(open_file)
+        if not is_there:
+            DiskFiles().sync_directory(self._file.parent)
+        return found
+
+
+@contextmanager
+def _errors_of(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.DatabaseError, ValueError) as error:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_FULL:
+            raise StoreFull(f"there is no room left to write {file}") from error
+        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT) or code is None:
+            raise StoreDamaged(
+                f"the suppression lists in {file} cannot be read: {error}",
+                hint="put a copy in its place, or move it away and import an exported list",
+            ) from error
+        raise StoreFailed(f"the suppression lists in {file} cannot be used: {error}") from error
+
+
+def _entry(token: bytes, address: str | None, reason: str, by: str, at: str) -> SuppressedAddress:
+    known = SuppressedBy(by) if by in {*SuppressedBy} else SuppressedBy.ADMINISTRATOR
+    when = datetime.fromisoformat(at).astimezone(UTC)
+    return SuppressedAddress(bytes(token), address, reason, known, when)

@@ -1,0 +1,50 @@
+"""The suppression lists of a queue in memory."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+
+from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.domain.suppressed import SuppressedAddress
+
+Lists = dict[tuple[str, bytes], SuppressedAddress]
+"""By tenant and token."""
+
+
+class MemorySuppressionList:
+    """The lists of one queue (see the port)."""
+
+    def __init__(self, lists: Lists, faults: FaultInjector) -> None:
+        self._lists, self._faults = lists, faults
+
+    async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
+        def effect() -> None:
+            self._lists.update({(tenant, each.token): each for each in entries})
+
+        await self._faults("view", "suppress", effect)
+
+    async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
+        def effect() -> None:
+            for token in tokens:
+                self._lists.pop((tenant, token), None)
+
+        await self._faults("view", "unsuppress", effect)
+
+    async def find(
+        self, tenant: str, tokens: Collection[bytes]
+    ) -> Mapping[bytes, SuppressedAddress]:
+        def effect() -> Mapping[bytes, SuppressedAddress]:
+            return {
+                token: self._lists[tenant, token]
+                for token in tokens
+                if (tenant, token) in self._lists
+            }
+
+        return await self._faults("view", "suppressed", effect)
+
+    async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
+        def effect() -> list[SuppressedAddress]:
+            return [each for (of, _), each in sorted(self._lists.items()) if of == tenant]
+
+        for each in await self._faults("view", "suppressed_entries", effect):
+            yield each

@@ -1,0 +1,139 @@
+"""Addresses that are not mailed: how they are compared, kept and written. Pure.
+
+Source: ADR 0068.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from hashlib import sha256
+
+from postroad.domain.bounces import BounceClass
+from postroad.domain.instants import rfc3339
+from postroad.domain.internationalized import ascii_domain
+from postroad.domain.mail import Outcome, check_address
+from postroad.errors import InvalidInput, InvalidMail
+
+HASH = "sha256:"
+"""Stands before the token of an address that is not kept."""
+
+LONGEST_REASON = 200
+"""Characters."""
+
+_TOKEN = re.compile(rf"{HASH}([0-9a-f]{{64}})")
+
+
+class SuppressedBy(StrEnum):
+    """What put an address on the list. The values are stored."""
+
+    ADMINISTRATOR = "administrator"
+    BOUNCE = "bounce"
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressionRules:
+    """What of a list workers decide: which classes of refusals put an address on it, and whether
+    the token alone is kept of that."""
+
+    bounces: frozenset[BounceClass] = frozenset()
+    is_hashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SuppressedAddress:
+    """One entry of a list. `token`: the SHA-256 of the address as it is compared; `address`: None
+    where it is not kept."""
+
+    token: bytes
+    address: str | None
+    reason: str
+    by: SuppressedBy
+    added_at: datetime
+
+    @property
+    def name(self) -> str:
+        """The address, or what stands for it."""
+        return self.address or f"{HASH}{self.token.hex()}"
+
+    def outcome(self) -> Outcome:
+        """Return what becomes of a recipient. Source: RFC 3463 3.8 (5.7.1)."""
+        return Outcome.failed(f"550 5.7.1 not mailed, on the suppression list: {self.reason}")
+
+    def printed(self) -> Mapping[str, str]:
+        """Return the entry as JSON has it."""
+        at = str(rfc3339(self.added_at))
+        return {"address": self.name, "reason": self.reason, "by": self.by, "added_at": at}
+
+
+def compared(address: str) -> str:
+    """Return what is compared of an address: without regard to case, since hardly a server tells
+    `A@` from `a@`, and who asked for no mail did not ask for half of it. Raises: InvalidInput.
+
+    >>> compared('"Ann"@BÜCHER.example')
+    'ann@xn--bcher-kva.example'
+    """
+    try:
+        check_address(address)
+    except InvalidMail as error:
+        raise InvalidInput(f"{address[:100]!r} cannot be suppressed: {error}") from error
+    local, _, domain = address.rpartition("@")
+    if not local:
+        raise InvalidInput(f"{address!r} has no domain")
+    if local[0] == local[-1] == '"' and len(local) > 1:
+        local = re.sub(r"\\(.)", r"\1", local[1:-1])  # RFC 5321 4.1.2: the same mailbox
+    if not domain.startswith("["):
+        domain = ascii_domain(domain)
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", local).casefold())
+    return f"{folded}@{domain.lower()}"
+
+
+def token_of(address: str) -> bytes:
+    """Return the token of an address, or the one that is written in its place.
+    Raises: InvalidInput."""
+    written = _TOKEN.fullmatch(address)
+    if written is not None:
+        return bytes.fromhex(written[1])
+    return sha256(compared(address).encode()).digest()
+
+
+def suppressed(
+    address: str, reason: str, by: SuppressedBy, at: datetime, *, is_hashed: bool = False
+) -> SuppressedAddress:
+    """Return the entry for an address, or for a token in its place. Raises: InvalidInput."""
+    is_kept = not is_hashed and _TOKEN.fullmatch(address) is None
+    return SuppressedAddress(token_of(address), address if is_kept else None, reason, by, at)
+
+
+def read_line(line: str, reason: str, at: datetime, *, is_hashed: bool) -> SuppressedAddress | None:
+    """Read a line of a file: an address, a token, or an entry as JSON; None for an empty one and a
+    comment (`#`). Raises: InvalidInput."""
+    text = line.strip()
+    if not text or text.startswith("#"):
+        return None
+    if not text.startswith("{"):
+        return suppressed(text, reason, SuppressedBy.ADMINISTRATOR, at, is_hashed=is_hashed)
+    try:
+        found = json.loads(text)
+        address, kept = str(found["address"]), checked_reason(str(found.get("reason", reason)))
+        by = found.get("by")
+        # One that a later release knows is an administrator's at least.
+        known = SuppressedBy(by) if by in {*SuppressedBy} else SuppressedBy.ADMINISTRATOR
+        added = found.get("added_at")
+        when = at if added is None else datetime.fromisoformat(added).astimezone(UTC)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise InvalidInput('this is neither an address nor {"address": …, "reason": …}') from error
+    return suppressed(address, kept, known, when, is_hashed=is_hashed)
+
+
+def checked_reason(text: str) -> str:
+    """Return a reason with single spaces. Raises: InvalidInput."""
+    reason = " ".join(text.split())
+    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
+        raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
+    return reason

@@ -1,0 +1,34 @@
+"""The addresses that a queue does not mail, by tenant."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Protocol
+
+from postroad.domain.suppressed import SuppressedAddress
+
+
+class SuppressionList(Protocol):
+    """The lists of one queue. A tenant is empty for mail without one. All is durable when it
+    returns, and seen by what begins afterwards, in each process. Raises: ServerError, StoreFailed,
+    StoreFull, StoreDamaged; ViewRefused where the tables are those of an earlier release."""
+
+    async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
+        """Put addresses on a list; the last entry with a token counts. What is broken off may have
+        put some there."""
+        ...
+
+    async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
+        """Take addresses off a list. Idempotent."""
+        ...
+
+    async def find(
+        self, tenant: str, tokens: Collection[bytes]
+    ) -> Mapping[bytes, SuppressedAddress]:
+        """Return the entries of those that are on a list."""
+        ...
+
+    def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
+        """Yield a list in the order of its tokens, in memory for a page of it at most. What changes
+        meanwhile may be in it or not."""
+        ...

@@ -1,0 +1,185 @@
+"""The contract of a queue's suppression lists, over memory, a directory and Cassandra."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import servers
+from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.store import CassandraViewStore
+from postroad.adapters.disk.suppression_list import FileSuppressionList
+from postroad.adapters.memory.clock import ManualClock
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.domain.suppressed import SuppressedAddress, SuppressedBy, suppressed
+from postroad.errors import StoreDamaged, StoreFailed
+from postroad.ports.suppression_list import SuppressionList
+from support.keyspaces import keyspace
+
+__all__ = ["keyspace"]
+
+AT = datetime(2026, 1, 2, 3, 4, 5, 678000, UTC)
+Lists = tuple[SuppressionList, SuppressionList, SuppressionList]
+
+
+def an_entry(address: str, reason: str = "asked", *, is_hashed: bool = False) -> SuppressedAddress:
+    return suppressed(address, reason, SuppressedBy.ADMINISTRATOR, AT, is_hashed=is_hashed)
+
+
+class SuppressionListContract:
+    """What every list promises. Subclasses provide `lists`: two processes' of one queue, and that
+    of another queue."""
+
+    async def test_what_was_added_is_found_by_every_process_for_its_tenant(
+        self, lists: Lists
+    ) -> None:
+        one, other, stranger = lists
+        plain, hashed = an_entry("Ann@example.org"), an_entry("b@example.org", is_hashed=True)
+        await one.add("acme", [plain, hashed])
+
+        wanted = [plain.token, hashed.token, bytes(32)]
+        assert await other.find("acme", wanted) == {plain.token: plain, hashed.token: hashed}
+        assert await other.find("acme", [plain.token]) == {plain.token: plain}
+        assert await other.find("acme", []) == {}
+        for nothing in (other.find("", wanted), stranger.find("acme", wanted)):
+            assert await nothing == {}
+
+    async def test_the_last_entry_with_a_token_counts_until_it_is_removed(
+        self, lists: Lists
+    ) -> None:
+        one, other, _ = lists
+        first, second = an_entry("a@example.org", "first"), an_entry("A@example.org", "second")
+        await one.add("", [first])
+        await other.add("", [an_entry("a@example.org", "between"), second])
+        assert await one.find("", [first.token]) == {first.token: second}
+        assert [each async for each in one.entries("")] == [second]
+
+        await other.remove("", [first.token, bytes(32)])
+        await other.remove("", [first.token])
+        assert await one.find("", [first.token]) == {}
+        await one.add("", [first])
+        assert await other.find("", [first.token]) == {first.token: first}
+
+    async def test_a_list_is_read_in_order_and_alone(self, lists: Lists) -> None:
+        one, other, stranger = lists
+        many = [an_entry(f"a{number}@example.org") for number in range(1200)]
+        await one.remove("acme", [many[0].token])
+        await one.add("acme", many)
+        await one.add("other", [an_entry("z@example.org")])
+
+        read = [each async for each in other.entries("acme")]
+        assert read == sorted(many, key=lambda each: each.token)
+        assert [each async for each in stranger.entries("acme")] == []
+        found = await other.find("acme", [each.token for each in many])
+        assert len(found) == 1200
+        await other.remove("acme", [each.token for each in many[1:]])
+        assert [each async for each in one.entries("acme")] == many[:1]
+
+    async def test_entries_are_kept_as_they_are(self, lists: Lists) -> None:
+        one, other, _ = lists
+        odd = SuppressedAddress(
+            bytes(range(32)), '"ä\\" b"@bücher.example', "550 5.1.1 ü", SuppressedBy.BOUNCE, AT
+        )
+        await one.add("té nant/1", [odd])
+        assert await other.find("té nant/1", [odd.token]) == {odd.token: odd}
+
+
+class TestMemorySuppressionList(SuppressionListContract):
+    @pytest.fixture
+    def lists(self) -> Lists:
+        world = MemoryWorld(ManualClock())
+        one, other = (MemoryServers(world).views() for _ in range(2))
+        names = ("a.one", "a.one", "a.other")
+        of = (one, other, one)
+        return tuple(  # type: ignore[return-value]
+            each.view(name).suppression_list for each, name in zip(of, names, strict=True)
+        )
+
+
+class TestFileSuppressionList(SuppressionListContract):
+    @pytest.fixture
+    def file(self, tmp_path: Path) -> Path:
+        return tmp_path / "suppressed.sqlite"
+
+    @pytest.fixture
+    def lists(self, file: Path) -> Lists:
+        return (
+            FileSuppressionList(file),
+            FileSuppressionList(file),
+            FileSuppressionList(file.with_name("other.sqlite")),
+        )
+
+    async def test_processes_write_at_once(self, lists: Lists, file: Path) -> None:
+        await asyncio.gather(
+            *(
+                each.add("", [an_entry(f"a{number}-{at}@example.org")])
+                for number in range(20)
+                for at, each in enumerate(lists[:2])
+            )
+        )
+        assert len([each async for each in lists[0].entries("")]) == 40
+        assert file.stat().st_mode & 0o077 == 0
+
+    async def test_a_file_without_its_table_is_an_empty_list(
+        self, lists: Lists, file: Path
+    ) -> None:
+        """A process was killed amid the first address."""
+        file.touch()
+        assert await lists[0].find("", [bytes(32)]) == {}
+        await lists[0].add("", [an_entry("a@example.org")])
+        assert len([each async for each in lists[1].entries("")]) == 1
+
+    async def test_a_file_that_is_none_is_reported(self, lists: Lists, file: Path) -> None:
+        file.write_bytes(b"x" * 4096)
+        with pytest.raises(StoreDamaged, match="cannot be read"):
+            await lists[0].find("", [bytes(32)])
+        with pytest.raises(StoreDamaged, match="cannot be read"):
+            await lists[0].add("", [an_entry("a@example.org")])
+
+    async def test_a_row_of_a_later_release_suppresses_too(self, lists: Lists, file: Path) -> None:
+        entry = an_entry("a@example.org")
+        await lists[0].add("", [entry])
+        with sqlite3.connect(file) as open_file:
+            open_file.execute("UPDATE suppressed SET by = 'oracle'")
+        open_file.close()
+        assert await lists[1].find("", [entry.token]) == {entry.token: entry}
+
+    async def test_a_folder_that_is_gone_is_an_error(self, tmp_path: Path) -> None:
+        gone = FileSuppressionList(tmp_path / "gone" / "suppressed.sqlite")
+        assert await gone.find("", [bytes(32)]) == {}
+        with pytest.raises(StoreFailed, match="there is no folder"):
+            await gone.add("", [an_entry("a@example.org")])
+
+
+@pytest.mark.needs("cassandra")
+class TestCassandraSuppressionList(SuppressionListContract):
+    @pytest.fixture
+    async def lists(self, keyspace: str) -> AsyncIterator[Lists]:
+        sessions = [Session(servers.cassandra(keyspace)) for _ in range(2)]
+        one, other = map(CassandraViewStore, sessions)
+        name = f"suppressed.{uuid4().hex}"
+        yield (
+            one.view(name).suppression_list,
+            other.view(name).suppression_list,
+            one.view(f"{name}-2").suppression_list,
+        )
+        for each in sessions:
+            await each.close()
+
+    async def test_an_erased_queue_has_no_list(self, lists: Lists, keyspace: str) -> None:
+        one, _, stranger = lists
+        entry = an_entry("a@example.org")
+        await one.add("", [entry])
+        await stranger.add("", [entry])
+        session = Session(servers.cassandra(keyspace))
+        await CassandraViewStore(session).view(one._queue).erase()  # type: ignore[attr-defined]
+        await session.close()
+
+        assert await one.find("", [entry.token]) == {}
+        assert await stranger.find("", [entry.token]) == {entry.token: entry}

@@ -1,0 +1,124 @@
+"""How suppressed addresses are compared, kept and written."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from postroad.domain.bounces import BounceClass, bounce_of
+from postroad.domain.mail import OutcomeKind
+from postroad.domain.suppressed import (
+    SuppressedAddress,
+    SuppressedBy,
+    compared,
+    read_line,
+    suppressed,
+    token_of,
+)
+from postroad.errors import InvalidInput
+
+AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+ADMINISTRATOR = SuppressedBy.ADMINISTRATOR
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ann@example.org", "Ann@EXAMPLE.org"),
+        ("ann@bücher.example", "ANN@xn--bcher-kva.example"),
+        ('"ann"@example.org', "ann@example.org"),
+        ('"a b"@example.org', '"A\\ b"@example.org'),
+        ("straße@example.org", "STRASSE@example.org"),
+        ("caf\u00e9@example.org", "cafe\u0301@example.org"),
+        ("a@[IPv6:2001:DB8::1]", "a@[ipv6:2001:db8::1]"),
+    ],
+)
+def test_one_mailbox_has_one_token(one: str, other: str) -> None:
+    assert token_of(one) == token_of(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ann@example.org", "ann@example.com"),
+        ("ann+a@example.org", "ann@example.org"),
+        ("a.nn@example.org", "ann@example.org"),
+        ('"a b"@example.org', '"ab"@example.org'),
+    ],
+)
+def test_other_mailboxes_have_other_tokens(one: str, other: str) -> None:
+    assert token_of(one) != token_of(other)
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=33, exclude_categories=("C", "Z")), min_size=1))
+def test_what_is_compared_does_not_change_again(local: str) -> None:
+    try:
+        once = compared(f"{local}@example.org")
+    except InvalidInput:
+        return
+    bare = once.rpartition("@")[0]
+    if '"' not in bare and "\\" not in bare:  # else it has to be quoted again
+        try:
+            assert compared(once) == once
+        except InvalidInput:
+            pass  # its local part needs quotes
+
+
+@pytest.mark.parametrize("text", ["", "a", "@example.org", "a b@example.org", "a@exa mple", "a@"])
+def test_what_is_no_address_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        token_of(text)
+
+
+def test_a_hashed_entry_has_no_address_and_stands_for_it() -> None:
+    hashed = suppressed("Ann@example.org", "asked", ADMINISTRATOR, AT, is_hashed=True)
+    assert hashed.address is None
+    assert hashed.name == f"sha256:{token_of('ann@example.org').hex()}"
+    again = suppressed(hashed.name, "asked", ADMINISTRATOR, AT)
+    assert again == hashed
+
+
+@pytest.mark.parametrize("is_hashed", [False, True])
+def test_what_was_exported_is_imported(is_hashed: bool) -> None:
+    made = suppressed(
+        '"a b"@bücher.example', "550: ü", SuppressedBy.BOUNCE, AT, is_hashed=is_hashed
+    )
+    line = json.dumps(made.printed())
+    assert read_line(line, "other", datetime.now(UTC), is_hashed=False) == made
+
+
+def test_lines_of_people_are_read() -> None:
+    def read(line: str) -> SuppressedAddress | None:
+        return read_line(line, "asked", AT, is_hashed=False)
+
+    assert read(" a@example.org \n") == suppressed("a@example.org", "asked", ADMINISTRATOR, AT)
+    assert read("\n") is read("# a comment") is None
+    assert read('{"address": "a@example.org", "reason": "why"}') == suppressed(
+        "a@example.org", "why", ADMINISTRATOR, AT
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ann", "a@example.org, why", "{", "{}", '{"address": "x"}', "sha256:12",
+        '{"address": "a@example.org", "reason": ""}',
+        '{"address": "a@example.org", "added_at": "soon"}',
+        '{"address": "a@example.org", "added_at": 7}',
+    ],
+)  # fmt: skip
+def test_a_line_that_is_none_is_refused(line: str) -> None:
+    with pytest.raises(InvalidInput):
+        read_line(line, "asked", AT, is_hashed=False)
+
+
+def test_a_suppressed_recipient_fails_in_a_class_of_its_own() -> None:
+    outcome = suppressed("a@example.org", "550 no-mailbox: x", ADMINISTRATOR, AT).outcome()
+    assert outcome.kind is OutcomeKind.FAILED
+    assert outcome.responder is None
+    bounce = bounce_of(outcome.text)
+    assert (bounce.code, bounce.reason) == (550, BounceClass.SUPPRESSED)
