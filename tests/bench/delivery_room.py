@@ -38,6 +38,7 @@ SIZE = 10_000
 ONE_WAY_MILLISECONDS = 25.0
 LONG_SECONDS = 120.0
 SETTLE_SECONDS = 1.0
+COMMANDS = 20
 CEILING_SESSIONS, CEILING_MAILS = 500, 4000
 
 
@@ -99,9 +100,25 @@ async def _case(base: Path, case: Case) -> list[Result]:
             proxy = await DelayProxy.start(port, ONE_WAY_MILLISECONDS)
             stack.push_async_callback(proxy.stop)
             port = proxy.port
+            results.append(await _round_trip(port, case))
             if not case.is_chunked:
                 results.append(await _ceiling(base, port, case))
         return [*await _compare(base, case, port, lambda: sink.received), *results]
+
+
+async def _round_trip(port: int, case: Case) -> Result:
+    """Return how long a command and its reply take through the proxy."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await reader.readline()
+    took = []
+    for _ in range(COMMANDS):
+        began = time.perf_counter()
+        writer.write(b"NOOP\r\n")
+        await reader.readline()
+        took.append(1000 * (time.perf_counter() - began))
+    writer.close()
+    wanted = [2 * ONE_WAY_MILLISECONDS]
+    return compared("a round trip", case.text, "ms", took, "wanted", wanted, less_is_better=True)
 
 
 async def _ceiling(base: Path, port: int, case: Case) -> Result:
