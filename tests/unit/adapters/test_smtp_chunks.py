@@ -14,7 +14,7 @@ from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import Protocol
+from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.connections import Transmission
 from support.connections import Events, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
@@ -93,6 +93,23 @@ async def test_large_mails_go_by_data_and_lines_as_they_go_there() -> None:
     assert hop.verbs.count("BDAT") == 1
 
 
+async def test_mails_that_come_when_the_next_hop_has_closed_are_unsaid() -> None:
+    hop, events, unfit = FakeHop(extensions=CHUNKING), Events(), RememberedHops()
+    connection = connect(hop, events, unfit=unfit)
+    for job in (1, 2):
+        connection.submit(a_job(job))
+    await events.until_finished(2)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    hop.abort()
+    for job in range(3, 7):
+        connection.submit(a_job(job))
+    await events.until_closed()
+
+    assert events.unsaid == (3, 4, 5, 6)
+    assert not unfit.has(NextHop("hop.example", 25, TlsMode.NONE))
+
+
 async def test_an_lmtp_server_gets_no_chunks() -> None:
     hop, events = FakeHop(extensions=CHUNKING), Events()
     connection = connect(hop, events, protocol=Protocol.LMTP)
@@ -105,7 +122,7 @@ async def test_an_lmtp_server_gets_no_chunks() -> None:
 
 
 WHAT_BECOMES_OF_SIX_JOBS = {
-    ("DOT", 2, "closes"): "delivered doubt doubt doubt doubt unsaid",
+    ("DOT", 2, "closes"): "delivered doubt unsaid unsaid unsaid unsaid",
     ("DOT", 2, "silent"): "delivered doubt doubt doubt doubt unsaid",
     ("DOT", 2, "421"): "delivered deferred unsaid unsaid unsaid unsaid",
     ("MAIL", 3, "closes"): "delivered delivered doubt doubt doubt unsaid",

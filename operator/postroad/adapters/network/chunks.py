@@ -12,7 +12,8 @@ Source: RFC 3030 2, 4; RFC 2920; ADR 0066.
 
 from __future__ import annotations
 
-from postroad.adapters.network.commands import Extensions
+from collections.abc import Sequence
+
 from postroad.adapters.network.exchange import (
     Exchange,
     OutOfStep,
@@ -52,23 +53,25 @@ def fits(mail: Outgoing) -> bool:
     )
 
 
+def octets_of(mail: Outgoing, commands: Sequence[bytes]) -> bytes:
+    """Return a mail with its commands; RSET first, which clears what a refused mail before left."""
+    lines = LineEnds(mail.content.shape, folds=mail.content.folds)
+    content = lines.feed(mail.content.first) + lines.end()
+    return b"".join((RESET, *commands, b"BDAT %d LAST\r\n" % len(content), content))
+
+
 class ChunkTransaction(MailReplies):
-    """One mail of a series: `octets` are sent, then `read` is called when all mails before have
-    their replies, and `ended` where no mail behind it showed that those were in step."""
+    """One mail of a series, which was sent with `commands` commands before its content: `read` is
+    called when all mails before have their replies, and `ended` where no mail behind it showed that
+    those were in step."""
 
     def __init__(
-        self, exchange: Exchange, extensions: Extensions, timeouts: Timeouts, mail: Outgoing
+        self, exchange: Exchange, timeouts: Timeouts, mail: Outgoing, commands: int
     ) -> None:
         super().__init__(mail)
         self._exchange = exchange
         self._timeouts = timeouts
-        commands = mail.commands(extensions)
-        self._count = len(commands)
-        lines = LineEnds(mail.content.shape, folds=mail.content.folds)
-        content = lines.feed(mail.content.first) + lines.end()
-        chunk = b"BDAT %d LAST\r\n" % len(content)
-        self.octets = b"".join((RESET, *commands, chunk, content))
-        """The mail with its commands; RSET first, which clears what a refused mail before left."""
+        self._count = commands
         self._awaits_end = False
 
     async def read(self) -> None:

@@ -121,6 +121,8 @@ class SmtpConnection:
             await session.exchange.expect_silence()
             if session.is_worn:
                 raise WireError("the next hop takes no more mails in one session")
+            if not session.wire.is_open:
+                raise ConnectionLost  # before anything of a series may be in doubt
             self._line.read_ahead(session)
             if octets := self._line.begin(session, is_ahead=False):
                 await session.send(octets)
@@ -187,6 +189,8 @@ class SmtpConnection:
         a series is not longer than what is sent at once."""
         if self._is_closing or not session.is_pipelined or not self._line.read_ahead(session):
             return b""
+        if not session.wire.is_open:
+            return b""  # none of it is in doubt then
         return self._line.begin(session, is_ahead=True)
 
     async def _report(self, jobs: deque[ConnectionJob], event: JobFinished | ContentFailed) -> None:

@@ -57,20 +57,20 @@ class JobLine:
             mail = self.behind[0].begin(session)
             if mail is None:
                 break
-            series.append((self.behind.popleft(), mail))
+            self.begun.append(self.behind.popleft())
+            series.append((self.begun[-1], mail))
             if len(series) == LONGEST_SERIES or not session.may_be_chunk(mail):
                 break
         if not series:
             return b""
         octets: list[bytes] = []
         for job, mail in series[:-1]:
-            chunk = job.transaction = session.by_chunk(mail)
-            octets.append(chunk.octets)
+            job.transaction, chunk = session.by_chunk(mail)
+            octets.append(chunk)
         job, mail = series[-1]
         follows_chunks = len(series) > 1
         last = job.transaction = session.by_data(mail, follows_chunks=follows_chunks)
         last.is_ahead = is_ahead or follows_chunks
-        self.begun.extend(job for job, _ in series)
         return b"".join((*octets, last.first_group))
 
     def chunks(self) -> list[tuple[ConnectionJob, ChunkTransaction]]:

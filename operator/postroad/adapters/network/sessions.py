@@ -144,9 +144,11 @@ class ClientSession:
         """Whether a mail may be sent as a chunk, if another one follows it."""
         return self.takes_chunks and chunks.fits(mail)
 
-    def by_chunk(self, mail: Outgoing) -> ChunkTransaction:
-        """Return the transaction of a mail that is sent as a chunk."""
-        return ChunkTransaction(self.exchange, self._extensions, self._timeouts, mail)
+    def by_chunk(self, mail: Outgoing) -> tuple[ChunkTransaction, bytes]:
+        """Return the transaction of a mail that is sent as a chunk, and what is to be sent."""
+        commands = mail.commands(self._extensions)
+        transaction = ChunkTransaction(self.exchange, self._timeouts, mail, len(commands))
+        return transaction, chunks.octets_of(mail, commands)
 
     async def send(self, octets: bytes) -> None:
         """Send the first commands of transactions. Raises: WireError."""
