@@ -96,6 +96,14 @@ def test_the_stores_go_with_the_run(made: Certificates) -> None:
     assert not path.parent.exists()
 
 
+def test_a_connection_waits_for_a_busy_cassandra(stores: KeyStores) -> None:
+    """It reads the tables of all keyspaces first. After the connector's own 5 s it would go on
+    without them, and find no keyspace."""
+    found = cassandra_settings(ACCESS, stores)
+
+    assert int(found["spark.cassandra.connection.timeoutMS"]) >= 30_000
+
+
 def test_the_connector_encrypts_exactly_when_settings_ask_for_it(
     made: Certificates, stores: KeyStores
 ) -> None:

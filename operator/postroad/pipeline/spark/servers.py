@@ -19,6 +19,11 @@ from postroad.tls import ClientTls, Encryption
 _NO_SCAN = str(2**62)
 """Partitions from which on the connector would read whole tables instead."""
 
+_CONNECTION_MILLISECONDS = "60000"
+"""How long a new connection waits for the tables of all keyspaces, which it reads first. When they
+come later, the connector goes on without them, and finds no keyspace of the queue. Its default is
+5 s."""
+
 _CIPHERS = ",".join(
     (
         "TLS_AES_256_GCM_SHA384",
@@ -41,6 +46,7 @@ def cassandra_settings(access: CassandraAccess, stores: KeyStores) -> Mapping[st
         "connection.port": str(access.port),
         "connection.localDC": access.local_datacenter,
         "input.consistency.level": "LOCAL_QUORUM",
+        "connection.timeoutMS": _CONNECTION_MILLISECONDS,
         # Any number of partitions is asked one by one.
         "sql.inClauseToJoinConversionThreshold": "1",
         "sql.inClauseToFullScanConversionThreshold": _NO_SCAN,
