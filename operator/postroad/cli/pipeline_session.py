@@ -44,7 +44,7 @@ async def spark_session(
     """Start Spark, and end it. Raises: NotInstalled, InvalidSettings, TlsRefused."""
     from postroad.pipeline.spark.archiving import SESSION
     from postroad.pipeline.spark.servers import java_settings
-    from postroad.pipeline.spark.session import open_session
+    from postroad.pipeline.spark.session import close_session, open_session
 
     started = {**SESSION, **java_settings(s3_access(settings), stores), **_of_executors(settings)}
     session = await asyncio.to_thread(open_session, master, started, jars)
@@ -52,7 +52,7 @@ async def spark_session(
         session.sparkContext.setLogLevel("FATAL")  # what fails is raised, in one line
         yield session
     finally:
-        session.stop()
+        close_session(session)
 
 
 def _of_executors(settings: Settings) -> Mapping[str, str]:

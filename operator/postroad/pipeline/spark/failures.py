@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from postroad.errors import CredentialsRefused, JobFailed
@@ -30,6 +30,8 @@ def translated() -> Iterator[None]:
         raise JobFailed(line) from error
     except PySparkException as error:
         raise JobFailed(_line(str(error))) from error
+    except (Py4JError, ConnectionError) as error:
+        raise JobFailed(f"Java ended, as when it has too little memory: {error}") from error
 
 
 def _line(text: str) -> str:

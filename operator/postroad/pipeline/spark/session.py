@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from postroad.pipeline.java import java_home
@@ -45,6 +47,12 @@ def open_session(
     for name, value in wanted.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def close_session(session: SparkSession) -> None:
+    """End Spark. Where Java has ended by itself, the job has failed for that."""
+    with suppress(Py4JError, ConnectionError):
+        session.stop()
 
 
 def own_jars() -> Path:
