@@ -81,7 +81,7 @@ class ExecutorsSpec(Model):
     been seen to its end in a cluster."""
 
     cores: Annotated[int, Field(ge=1, le=64)] = 1
-    """Tasks that an executor carries out at the same time, and CPUs that its pod requests."""
+    """Tasks that an executor carries out at the same time. Its pod requests half a CPU for each."""
 
     memory: Annotated[str, Field(min_length=3, max_length=8, pattern="^[1-9][0-9]*(Mi|Gi)$")] = (
         "1Gi"

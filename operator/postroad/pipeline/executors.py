@@ -21,11 +21,17 @@ from postroad.errors import InvalidSettings
 _BACKEND = "org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend"
 _OPTION = "SPARK_JAVA_OPT_"
 
+_OF_KUBERNETES = "-Dspark.master=k8s://driver"
+"""Without it, an executor that has not reached its driver yet reads no file with a secret."""
+
 RUN_FOLDER = Path(gettempdir()) / "postroad-run"
 """Where the driver and each of its executors have their key stores and the secret: the same folder
 in each of their pods."""
 
 SECRET_FILE = RUN_FOLDER / "secret"
+
+MILLICPUS_OF_A_TASK = 500
+"""What a pod requests for each task at a time, which waits for servers half of the time."""
 
 OVERHEAD = "0.4"
 """Of the memory of Java: what a pod has beside it, for Python and for buffers."""
@@ -62,7 +68,7 @@ class Executors:
             "driver.pod.name": pod_name,
             "executor.podTemplateFile": self.template,
             "executor.podTemplateContainerName": self.container,
-            "executor.request.cores": str(self.cores),
+            "executor.request.cores": f"{self.cores * MILLICPUS_OF_A_TASK}m",
             "memoryOverheadFactor": OVERHEAD,
             # So that a driver needs no rights to ConfigMaps, Services and claims of volumes.
             "executor.disableConfigMap": "true",
@@ -110,6 +116,7 @@ def java_command(environment: Mapping[str, str], java: Path, classpath: str) -> 
         memory = environment["SPARK_EXECUTOR_MEMORY"]
         return [
             *(str(java), *(value for _, value in options), f"-Xms{memory}", f"-Xmx{memory}"),
+            _OF_KUBERNETES,
             *("-cp", classpath, _BACKEND),
             *("--driver-url", environment["SPARK_DRIVER_URL"]),
             *("--executor-id", environment["SPARK_EXECUTOR_ID"]),

@@ -78,6 +78,9 @@ def test_an_executor_starts_as_its_driver_wants(tmp_path: Path) -> None:
         *(str(tmp_path / "java"), "-Dfirst=1", "-Dlast=1"),
         *("-Xms1536m", "-Xmx1536m"),
     ]
+    assert "-Dspark.master=k8s://driver" in found[: found.index("-cp")], (
+        "else it reads no secret's file"
+    )
     assert found[found.index("--driver-url") + 1] == STARTED["SPARK_DRIVER_URL"]
     assert found[found.index("--podName") + 1] == "postroad-exec-1"
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from postroad.domain.identifiers import id_at, moment_of
 from postroad.domain.names import QueueName, mail_of_bytes
 from postroad.domain.slices import slice_of, slices_between
+from postroad.pipeline.spark.kept_frames import kept
 
 _DAY, _RANGE = timedelta(days=1), timedelta(hours=4)
 OBJECTS = "blob_key string, accepted_at timestamp"
@@ -72,7 +73,7 @@ def listed(
     context = session.sparkContext
     parts = max(1, min(len(wanted), 2 * context.defaultParallelism))
     found = context.parallelize(wanted, parts).mapPartitions(partial(_objects, queue, lister))
-    return session.createDataFrame(found, OBJECTS).localCheckpoint()
+    return kept(session.createDataFrame(found, OBJECTS))
 
 
 def _objects(

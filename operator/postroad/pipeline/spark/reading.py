@@ -27,6 +27,7 @@ from postroad.pipeline.planning import ReadCounts
 from postroad.pipeline.spark.address_columns import AddressColumn
 from postroad.pipeline.spark.columns import domain_counts_of, domain_of, domains_of, state_of
 from postroad.pipeline.spark.failures import translated
+from postroad.pipeline.spark.kept_frames import kept
 from postroad.pipeline.spark.lake_schema import ENTRIES
 
 _FORMAT = "org.apache.spark.sql.cassandra"
@@ -52,15 +53,15 @@ _MARK = (
 
 
 class PartitionReader:
-    """`EntrySource` over the tables of one queue. `kept`: what the lake has of an address."""
+    """`EntrySource` over the tables of one queue. `address`: what the lake has of one."""
 
     def __init__(
-        self, session: SparkSession, keyspace: str, queue: str, kept: AddressColumn
+        self, session: SparkSession, keyspace: str, queue: str, address: AddressColumn
     ) -> None:
         self._session = session
         self._keyspace = keyspace
         self._queue = queue
-        self._kept = kept
+        self._address = address
 
     async def read(self, stamps: Stamps) -> PartitionsRead[DataFrame]:
         """See `EntrySource`. What was read stays as it was read, until Spark ends."""
@@ -76,10 +77,10 @@ class PartitionReader:
         with translated():
             groups = products(stamps)
             rows = _of(self._table("enqueued_mails"), columns, groups)
-            rows = rows.withColumn("has_row", F.lit(True)).localCheckpoint()
+            rows = kept(rows.withColumn("has_row", F.lit(True)))
             marks = _of(self._table("deleted_mails"), _MARK, groups)
             marks = marks.where(F.col("enqueue_id").isNotNull()).withColumn("has_mark", F.lit(True))
-            return entry_states(rows, marks, self._watermarks(stamps)).localCheckpoint()
+            return kept(entry_states(rows, marks, self._watermarks(stamps)))
 
     def _read(self, stamps: Stamps) -> PartitionsRead[DataFrame]:
         with translated():
@@ -87,10 +88,10 @@ class PartitionReader:
             groups = products(stamps)
             lines = entry_lines(
                 *(_of(rows, _ROW, groups), _of(marks, _MARK, groups)),
-                *(self._watermarks(stamps), self._kept),
+                *(self._watermarks(stamps), self._address),
             )
             # Not read twice: between two readings, cleanup may delete what the first one counted.
-            lines = lines.localCheckpoint()
+            lines = kept(lines)
             counts = dict.fromkeys(stamps, ReadCounts(0, 0, 0)) | counts_of(lines)
             entries = lines.where(~F.col("undecodable")).select(*ENTRIES.columns)
             return PartitionsRead(entries, counts)
@@ -139,7 +140,7 @@ def _of(table: DataFrame, columns: Iterable[str], groups: Iterable[Product]) -> 
 
 
 def entry_lines(
-    rows: DataFrame, marks: DataFrame, watermarks: DataFrame, kept: AddressColumn
+    rows: DataFrame, marks: DataFrame, watermarks: DataFrame, address: AddressColumn
 ) -> DataFrame:
     """Return the lines of `lake_schema.ENTRIES`, as the domain decides about rows and marks, with
     `unfinished` (a replacement is under way) and `undecodable`."""
@@ -148,9 +149,9 @@ def entry_lines(
     sender, recipients = F.coalesce("sender", F.lit("")), F.col("recipients")
     lacks = (F.col(name).isNull() for name in _NEVER_NULL)
     columns = {
-        "sender": kept(sender),
+        "sender": address(sender),
         "sender_domain": domain_of(sender),
-        "recipients": F.transform(recipients, kept),
+        "recipients": F.transform(recipients, address),
         "recipient_count": F.size(recipients),
         "domains": domains_of(recipients),
         "domain_counts": domain_counts_of(recipients),
