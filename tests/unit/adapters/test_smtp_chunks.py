@@ -224,7 +224,7 @@ ENDS = st.dictionaries(
 A_STRAY_354 = st.dictionaries(POINTS, st.just(b"250 ok\r\n354 go\r\n"), min_size=1, max_size=1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.one_of(STRAYS, ENDS, A_STRAY_354), st.sampled_from([1, 7, 1000]))
 def test_delivered_are_mails_that_were_taken_and_failed_those_that_were_not(
     odd: dict[tuple[str, int], bytes], size: int

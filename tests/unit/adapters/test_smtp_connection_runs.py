@@ -32,7 +32,7 @@ STEPWISE, PIPELINED = (), ("PIPELINING",)
 CHUNKED = ("PIPELINING", "CHUNKING")
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(
     dialogues(),
     st.sampled_from([STEPWISE, PIPELINED, CHUNKED]),
