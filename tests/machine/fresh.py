@@ -28,6 +28,9 @@ DEBIAN = (
     *("debootstrap", "util-linux", "iproute2", "ethtool", "e2fsprogs", "slirp4netns", "nftables"),
 )
 APART = "POSTROAD_MACHINE_APART"
+WITH_US = ("setpriv", "--pdeathsig", "KILL")
+"""Ends a process when this one ends, however it ends."""
+
 MEMORY = "4G"
 LEAVE = (
     "table ip machine { chain leave { type nat hook postrouting priority 100;"
@@ -38,13 +41,13 @@ LEAVE = (
 def apart(arguments: Sequence[str]) -> int:
     """Run this program in a network namespace whose traffic leaves as this machine's."""
     own = ("unshare", "--net", sys.executable, "-m", "machine.fresh", *arguments)
-    inside = subprocess.Popen(own, env=os.environ | {APART: "yes"})
+    inside = subprocess.Popen((*WITH_US, *own), env=os.environ | {APART: "yes"})
     here = Path("/proc/self/ns/net").readlink()
     while inside.poll() is None and Path(f"/proc/{inside.pid}/ns/net").readlink() == here:
         time.sleep(POLL_SECONDS)
     network = ("--configure", "--mtu=65520", "--disable-host-loopback", str(inside.pid), "tap0")
     with subprocess.Popen(
-        ["slirp4netns", *network], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        (*WITH_US, "slirp4netns", *network), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as slirp:
         try:
             return inside.wait()

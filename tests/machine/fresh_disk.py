@@ -19,7 +19,7 @@ from stack.cache import Entry
 from stack.engine import SLIRP_DNS
 
 PACKAGES = (
-    *("udev", "dbus", "iproute2", "ca-certificates", "procps", "bsdextrautils"),
+    *("udev", "dbus", "iproute2", "ca-certificates", "procps"),
     *("python3", "git", "make"),
 )
 BYTES = 8 << 30
