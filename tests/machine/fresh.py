@@ -63,7 +63,7 @@ def make_network(seconds: float = 20) -> None:
         StackError: slirp4netns gave no card.
     """
     deadline = time.monotonic() + seconds
-    while "inet " not in _shown("ip", "-4", "address"):
+    while "inet " not in _shown("ip", "-4", "address", "show", "tap0"):
         if time.monotonic() > deadline:
             raise StackError("slirp4netns gave no network card")
         time.sleep(POLL_SECONDS)
