@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from machine import fresh_disk, uml
@@ -27,21 +29,55 @@ ROOT = Path(__file__).resolve().parents[2]
 DEBIAN = (
     *("debootstrap", "util-linux", "iproute2", "ethtool", "e2fsprogs", "slirp4netns", "nftables"),
 )
-APART = "POSTROAD_MACHINE_APART"
+FOLDER = "POSTROAD_MACHINE_FOLDER"
+"""Set in the network namespace of the machine: the folder with its disk."""
+
+MEMORY = "4G"
+MOST_MAPPINGS = 1_000_000
+MAPPINGS = Path("/proc/sys/vm/max_map_count")
 WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """Ends a process when this one ends, however it ends."""
 
-MEMORY = "4G"
 LEAVE = (
     "table ip machine { chain leave { type nat hook postrouting priority 100;"
     " oifname tap0 masquerade\n}\n}"
 )
 
 
-def apart(arguments: Sequence[str]) -> int:
-    """Run this program in a network namespace whose traffic leaves as this machine's."""
-    own = ("unshare", "--net", sys.executable, "-m", "machine.fresh", *arguments)
-    inside = subprocess.Popen((*WITH_US, *own), env=os.environ | {APART: "yes"})
+def run(minutes: float) -> str:
+    """Make the machine, let it take the steps, and return what its console showed.
+
+    Raises:
+        StackError: it did not run.
+    """
+    for entry in (uml.kernel(), fresh_disk.system()):
+        entry.ensure(Progress())
+    with tempfile.TemporaryDirectory(prefix="postroad-machine-", dir="/var/tmp") as temporary:
+        folder = Path(temporary)
+        fresh_disk.make(folder / "disk", ROOT, script(STEPS))
+        with _room_for_pages():
+            code = _apart(folder, minutes)
+        if code:
+            raise StackError(f"the machine ended with {code}")
+        return (folder / "console").read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def _room_for_pages() -> Iterator[None]:
+    """Let a process of this machine have a mapping for each page of one of that machine: the usual
+    65,530 are not enough for pip."""
+    before = MAPPINGS.read_text()
+    MAPPINGS.write_text(f"{max(int(before), MOST_MAPPINGS)}\n")
+    try:
+        yield
+    finally:
+        MAPPINGS.write_text(before)
+
+
+def _apart(folder: Path, minutes: float) -> int:
+    """Run the machine in a network namespace whose traffic leaves as this machine's."""
+    own = ("unshare", "--net", sys.executable, "-m", "machine.fresh", "--minutes", str(minutes))
+    inside = subprocess.Popen((*WITH_US, *own), env=os.environ | {FOLDER: str(folder)})
     here = Path("/proc/self/ns/net").readlink()
     while inside.poll() is None and Path(f"/proc/{inside.pid}/ns/net").readlink() == here:
         time.sleep(POLL_SECONDS)
@@ -56,14 +92,25 @@ def apart(arguments: Sequence[str]) -> int:
             slirp.terminate()
 
 
-def make_network(seconds: float = 20) -> None:
+async def _boot(folder: Path, minutes: float) -> None:
+    """In the namespace: let the machine run until it turns itself off, or time is over."""
+    machine = uml.Machine(ROOT, folder / "console")
+    await machine.boot_from(folder / "disk", MEMORY)
+    try:
+        await machine.end(minutes * 60)
+    finally:
+        await machine.cut()
+
+
+def _make_network(seconds: float = 20) -> None:
     """Join the machine's card to the outside.
 
     Raises:
         StackError: slirp4netns gave no card.
     """
+    question = ["ip", "-4", "address", "show", "tap0"]
     deadline = time.monotonic() + seconds
-    while "inet " not in _shown("ip", "-4", "address", "show", "tap0"):
+    while b"inet " not in subprocess.run(question, capture_output=True, check=False).stdout:
         if time.monotonic() > deadline:
             raise StackError("slirp4netns gave no network card")
         time.sleep(POLL_SECONDS)
@@ -72,22 +119,17 @@ def make_network(seconds: float = 20) -> None:
     subprocess.run(["nft", LEAVE], check=True)
 
 
-def _shown(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-async def take(minutes: float) -> str:
-    """Boot, take the steps, and return what the console showed."""
-    with tempfile.TemporaryDirectory(prefix="postroad-machine-", dir="/var/tmp") as temporary:
-        image, console = Path(temporary) / "disk", Path(temporary) / "console"
-        fresh_disk.make(image, ROOT, script(STEPS))
-        machine = uml.Machine(ROOT, console)
-        await machine.boot_from(image, MEMORY)
-        try:
-            await machine.end(minutes * 60)
-        finally:
-            await machine.cut()
-        return console.read_text(errors="replace")
+def _judge(console: str) -> int:
+    """Print how the steps ended; return 0 when each did as it must."""
+    ended = read(console, STEPS)
+    for each in ended:
+        print(f"{each.step.user}: {each.step.command}: {each.code}, {each.seconds} s")
+    wrong = complaints(ended, STEPS)
+    if wrong:
+        print(console[-4000:], file=sys.stderr)
+    for line in wrong:
+        print(f"wrong: {line}", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -96,30 +138,22 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--minutes", type=float, default=20, help="power is cut after so long")
     parser.add_argument("--console", type=Path, help="a file that gets the machine's output")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was changed is put back
     try:
+        if FOLDER in os.environ:
+            _make_network()
+            asyncio.run(_boot(Path(os.environ[FOLDER]), options.minutes))
+            return 0
         if os.geteuid() != 0:
             raise StackError("a machine of its own needs root: namespaces, and a raw socket")
         packages.ensure(DEBIAN, Progress())
-        if APART not in os.environ:
-            for entry in (uml.kernel(), fresh_disk.system()):
-                entry.ensure(Progress())
-            return apart(arguments)
-        make_network()
-        console = asyncio.run(take(options.minutes))
+        console = run(options.minutes)
     except (StackError, OSError, subprocess.CalledProcessError) as error:
         print(f"machine: {error}", file=sys.stderr)
         return 2
     if options.console:
         options.console.write_text(console)
-    ended = read(console, STEPS)
-    for each in ended:
-        print(f"{each.step.user}: {each.step.command}: {each.code}, {each.seconds} s")
-    wrong = complaints(ended, STEPS)
-    for line in wrong:
-        print(f"wrong: {line}", file=sys.stderr)
-    if wrong:
-        print(console[-4000:], file=sys.stderr)
-    return 1 if wrong else 0
+    return _judge(console)
 
 
 if __name__ == "__main__":
