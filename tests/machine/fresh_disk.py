@@ -27,6 +27,9 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PERSON = "person"
 """A user who may not be root."""
 
+SOURCE = Path(f"/home/{PERSON}/postroad")
+"""That user's clone of this project."""
+
 SCRIPT = "usr/local/sbin/first-steps"
 UNIT = "first-steps.service"
 SERVICE = f"""\
@@ -77,10 +80,9 @@ def make(image: Path, project: Path, script: str) -> None:
         (root / "usr/sbin/policy-rc.d").unlink(missing_ok=True)
         _use_the_registries(root)
         subprocess.run(["chroot", root, "useradd", "-m", "-s", "/bin/sh", PERSON], check=True)
-        for home in ("root", f"home/{PERSON}"):
-            source = root / home / "postroad"
-            subprocess.run(["git", "clone", "-q", "--no-hardlinks", project, source], check=True)
-        own = ("chown", "-R", f"{PERSON}:", f"/home/{PERSON}")
+        source = root / SOURCE.relative_to("/")
+        subprocess.run(["git", "clone", "-q", "--no-hardlinks", project, source], check=True)
+        own = ("chown", "-R", f"{PERSON}:", SOURCE)
         subprocess.run(["chroot", root, *own], check=True)
         (root / "etc/fstab").write_text("/dev/root / ext4 errors=remount-ro 0 1\n")
         (root / "etc/hosts").write_text("127.0.0.1 localhost\n127.0.1.1 machine\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from machine.first_steps import Step, complaints, read, script
+from machine.fresh_disk import SOURCE
 
 REFUSED = Step("person", "make demo", False, r"needs root")
 SHOWN = Step("root", "make demo", True, r"^0 lost")
@@ -57,7 +58,7 @@ def test_the_script_prints_what_is_read(tmp_path: Path) -> None:
     stand_in = tmp_path / "setpriv"
     stand_in.write_text('#!/bin/sh\nwhile [ "$1" != sh ]; do shift; done\nexec "$@"\n')
     stand_in.chmod(0o755)
-    text = script(steps).replace('cd "$home/postroad"', "true")
+    text = script(steps).replace(f"cd {SOURCE}", "true")
     shown = subprocess.run(
         ["sh", "-c", text],
         env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
