@@ -8,6 +8,7 @@ mail.
 as many more as BENCH_RECEIVERS says, Postfix some dozens; CPU is theirs, without source and sink.
 Postfix holds back those who send faster than it delivers, by default (`in_flow_delay`);
 BENCH_POSTFIX=unthrottled lets it accept as fast as it can, as it always does in `waiting`.
+With BENCH_OTHER=/path:/path, the code of other checkouts takes its turn beside both.
 The other cases are the embedded engine's own: syncs a mail, a slow sender, lanes, a restart with a
 long queue.
 """
@@ -21,7 +22,8 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 from bench import mta_hostile, mta_lanes, mta_peers, mta_recovery, mta_slow, mta_syncs
@@ -39,6 +41,7 @@ SIZE = 10_000
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
 RECEIVERS = int(os.environ.get("BENCH_RECEIVERS", "0"))
 PEER = "postfix (Debian)"
+OTHERS = [Path(each) for each in os.environ.get("BENCH_OTHER", "").split(":") if each]
 IS_UNTHROTTLED = os.environ.get("BENCH_POSTFIX", "") == "unthrottled"
 SETTLE_SECONDS = 5.0
 CONCURRENCY = 20
@@ -87,16 +90,14 @@ async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Re
     road = Road(relay, concurrency=CONCURRENCY, retry_seconds=3600)
     postfix = Postfix(base / "postfix", road, settings)
     await postfix.start()
-    program = await Program.start(
-        base,
-        *("mta", "--queue", f"embedded://{base}/store", "--listen", "127.0.0.1:0"),
-        *("--relay", f"127.0.0.1:{relay}", "--tls", "none"),
-        *("--concurrency", str(CONCURRENCY), "--receivers", str(RECEIVERS)),
-        environment={"POSTROAD_RETRY_LANES": "1h"},
-    )
+    programs = {"": await _mta(base / "ours", relay, os.environ["PYTHONPATH"])}
+    for each in OTHERS:
+        programs[f", {each.name}"] = await _mta(base / each.name, relay, f"{each}/operator")
     try:
-        port = await program.port("listening")
-        ours = Candidate(base, port, lambda: family(program.pid), sink)
+        ours = {
+            name: Candidate(base, await each.port("listening"), partial(family, each.pid), sink)
+            for name, each in programs.items()
+        }
         theirs = Candidate(base, postfix.port, postfix.process_ids, sink)
         return [
             result
@@ -104,8 +105,20 @@ async def _compare_all(base: Path, relay: int, sink: SmtpSink | None) -> list[Re
             for result in await _compare(ours, theirs, sessions, mails)
         ]
     finally:
-        await program.kill()
+        for program in programs.values():
+            await program.kill()
         await postfix.stop()
+
+
+async def _mta(base: Path, relay: int, code: str) -> Program:
+    base.mkdir(mode=0o755)
+    return await Program.start(
+        base,
+        *("mta", "--queue", f"embedded://{base}/store", "--listen", "127.0.0.1:0"),
+        *("--relay", f"127.0.0.1:{relay}", "--tls", "none"),
+        *("--concurrency", str(CONCURRENCY), "--receivers", str(RECEIVERS)),
+        environment={"POSTROAD_RETRY_LANES": "1h", "PYTHONPATH": code},
+    )
 
 
 class Candidate:
@@ -137,25 +150,27 @@ class Candidate:
         return mails / accepted, mails / delivered, 1000 * cpu / mails
 
 
-async def _compare(ours: Candidate, theirs: Candidate, sessions: int, mails: int) -> list[Result]:
-    found: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+async def _compare(
+    ours: Mapping[str, Candidate], theirs: Candidate, sessions: int, mails: int
+) -> list[Result]:
+    """`ours`: by what their cases are called behind the number of sessions."""
+    found: dict[Candidate, list[tuple[float, float, float, int]]] = defaultdict(list)
     for _ in range(ROUNDS):
-        found["theirs"].append(await theirs.round(sessions, mails))
-        found["ours"].append(await ours.round(sessions, mails))
-        found["processes"].append((ours.count, theirs.count, 0))
-    case = f"10 kB, {sessions} session{'s' * (sessions > 1)}"
-    mine = list(zip(*found["ours"], strict=True))
-    other = list(zip(*found["theirs"], strict=True))
-    counts = list(zip(*found["processes"], strict=True))
-    through = ours.sink is not None
-    case += "" if through else ", next hop away"
-    results = [
-        compared("accepted with 250", case, "mails/s", mine[0], PEER, other[0]),
-        compared("CPU", case, "ms/mail", mine[2], PEER, other[2], less_is_better=True),
-        compared("processes", case, "", counts[0], PEER, counts[1], less_is_better=True),
-    ]
-    if through:
-        results.insert(1, compared("end to end", case, "mails/s", mine[1], PEER, other[1]))
+        for each in (theirs, *ours.values()):
+            found[each].append((*await each.round(sessions, mails), each.count))
+    other = list(zip(*found[theirs], strict=True))
+    results: list[Result] = []
+    for name, candidate in ours.items():
+        case = f"10 kB, {sessions} session{'s' * (sessions > 1)}"
+        case += ("" if candidate.sink else ", next hop away") + name
+        mine = list(zip(*found[candidate], strict=True))
+        results.append(compared("accepted with 250", case, "mails/s", mine[0], PEER, other[0]))
+        if candidate.sink:
+            results.append(compared("end to end", case, "mails/s", mine[1], PEER, other[1]))
+        results += [
+            compared("CPU", case, "ms/mail", mine[2], PEER, other[2], less_is_better=True),
+            compared("processes", case, "", mine[3], PEER, other[3], less_is_better=True),
+        ]
     return results
 
 
