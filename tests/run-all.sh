@@ -31,7 +31,7 @@ run_own() { # the folders of `own` that no run has taken yet
 
 rm -rf build/taken
 mkdir -p build/taken
-export POSTROAD_TEST_REPLY_STREAMS=2500 # `make unit` has no time for as many
+export POSTROAD_TEST_REPLY_STREAMS=2500 POSTROAD_TEST_CONNECTION_RUNS=1000 # too many for `make unit`
 (
     polite="nice -n 5" # the others are watched by the clock
     run_twice apart $apart

@@ -1,6 +1,7 @@
 """Drawn runs of a connection: replies in chunks of any size, odd replies, an end at any moment."""
 
 import asyncio
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import chain, repeat
@@ -14,6 +15,9 @@ from postroad.ports.connections import ConnectionClosed
 from support.connections import Events, a_job, body_of
 from support.fake_hop import CLOSE, POINTS, FakeHop
 from support.smtp_connections import carried, connect
+
+RUNS = int(os.environ.get("POSTROAD_TEST_CONNECTION_RUNS", "150"))
+"""Drawn runs of each test, others every time; `make test` draws more."""
 
 HASTY = Timeouts(*(timedelta(milliseconds=2) for _ in range(9)))
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
@@ -32,7 +36,7 @@ STEPWISE, PIPELINED = (), ("PIPELINING",)
 CHUNKED = ("PIPELINING", "CHUNKING")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=RUNS, deadline=None)
 @given(
     dialogues(),
     st.sampled_from([STEPWISE, PIPELINED, CHUNKED]),
@@ -79,7 +83,7 @@ ODD = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=RUNS, deadline=None)
 @given(
     st.dictionaries(st.tuples(st.sampled_from(POINTS), st.integers(0, 3)), ODD, max_size=4),
     st.sampled_from([STEPWISE, PIPELINED, CHUNKED]),
@@ -99,7 +103,7 @@ def test_delivered_is_reported_only_of_mails_that_arrived_whole(
     asyncio.run(run())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=RUNS, deadline=None)
 @given(
     st.sampled_from(["close", "abort", "end"]),
     st.integers(0, 60),

@@ -322,7 +322,7 @@ def scripts(draw: st.DrawFn) -> list[bytes | None]:
     return script
 
 
-STREAMS = int(os.environ.get("POSTROAD_TEST_REPLY_STREAMS", "500"))
+STREAMS = int(os.environ.get("POSTROAD_TEST_REPLY_STREAMS", "150"))
 """Random streams of replies; `make test` draws more."""
 
 
