@@ -10,6 +10,7 @@ import os
 import shutil
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import settings
 
 from stack import packages, tools
@@ -41,6 +42,18 @@ SIGNS = {
 def pytest_collection_finish() -> None:
     """Search what was collected for cyclic garbage no more: it stays to the end."""
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+    """Report of a test in a worker of xdist only what the controller counts: with all six messages
+    of a test, the two took longer over these than over most tests."""
+    if not hasattr(item.config, "workerinput"):
+        return None
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

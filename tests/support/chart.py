@@ -8,11 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import yaml
-
 from stack import kube, tools
 from stack.progress import Progress
-from support.kubectl import Manifest
+from support.kubectl import Manifest, documents_in
 from support.repository import ROOT
 
 CHART = ROOT / "charts" / "postroad"
@@ -59,7 +57,7 @@ def template(*options: str | Path) -> str:
 
 def rendered(*options: str | Path) -> list[Manifest]:
     """Return the objects that Helm would install. Raises: HelmFailed."""
-    return [each for each in yaml.safe_load_all(template(*options)) if each]
+    return [each for each in documents_in(template(*options)) if each]
 
 
 def installed_by_kubectl() -> dict[Path, str]:

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import yaml
-
 import stack
 from postroad.pipeline import jars
 from stack import contexts
-from support.kubectl import Kubectl, Manifest, eventually, manifests, secret
+from support.kubectl import Kubectl, Manifest, documents_in, eventually, manifests, secret
 
 ROOT = Path(__file__).parents[2]
 RELEASED_IMAGE = "postroad:0.1.0"
@@ -61,7 +59,7 @@ class Installation:
         """Install CRDs, RBAC and the operator, and wait until it runs."""
         self.kubectl.apply(*manifests(ROOT / "crds"))
         text = (ROOT / "manifests" / "install.yaml").read_text()
-        documents = list(yaml.safe_load_all(text.replace(RELEASED_IMAGE, self.image)))
+        documents = documents_in(text.replace(RELEASED_IMAGE, self.image))
         self.kubectl.apply(*[each for each in documents if each["kind"] == "Namespace"])
         self.kubectl.apply(*[each for each in documents if each["kind"] != "Namespace"])
         self.kubectl(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from postroad.controller import api
@@ -16,6 +15,7 @@ from postroad.controller.attempts import invalid_fields
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.spec import MailQueueSpec
 from support import spec_cases
+from support.kubectl import documents_in
 from support.structural_schema import structural_schema
 
 ROOT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ CHECKED_BY_THE_SERVER_ONLY = ("x-kubernetes-validations", "x-kubernetes-list-typ
 
 
 def schema_of(plural: str) -> dict[str, Any]:
-    crd = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text())
+    (crd,) = documents_in((ROOT / "crds" / f"{plural}.yaml").read_text())
     (version,) = crd["spec"]["versions"]
     found: dict[str, Any] = version["schema"]["openAPIV3Schema"]
     return found
@@ -87,7 +87,7 @@ def test_every_string_and_list_is_bounded_so_that_a_resource_stays_small(plural:
 
 @pytest.mark.parametrize("plural", KINDS)
 def test_the_group_and_version_are_those_of_the_code(plural: str) -> None:
-    crd = yaml.safe_load((ROOT / "crds" / f"{plural}.yaml").read_text())
+    (crd,) = documents_in((ROOT / "crds" / f"{plural}.yaml").read_text())
 
     assert crd["spec"]["group"] == api.GROUP
     assert [each["name"] for each in crd["spec"]["versions"]] == [api.VERSION]
