@@ -56,8 +56,8 @@ class OctetRoom:
         """Give room to those that wait, as far as there is some."""
         first: _Place | None = None
         for place in list(self._waiting):
-            if self._is_at_its_share(place):
-                continue
+            if place.is_given.cancelled() or self._is_at_its_share(place):
+                continue  # one that was cancelled has not run since then
             fits = self._taken + place.octets <= self._octets
             if first is not None:
                 left = self._octets - first.octets - first.passing

@@ -108,6 +108,16 @@ async def test_one_that_no_longer_waits_holds_up_none(leaves: str) -> None:
     assert set(takers.have) == {"all"}, "all was given back"
 
 
+async def test_one_that_was_cancelled_gets_nothing_before_it_can_leave() -> None:
+    takers = Takers(10)
+    await takers.take("a", 10)
+    await takers.take("b", 10)
+    await takers.take("c", 10)
+    await asyncio.gather(takers.leave("a"), takers.cancel("b"))
+    assert set(takers.have) == {"c"}
+    await takers.leave("c")
+
+
 STEPS = st.lists(st.tuples(st.integers(0, 10), st.sampled_from("abc"), st.booleans()), max_size=30)
 
 
