@@ -11,6 +11,7 @@ import pytest
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
@@ -20,7 +21,7 @@ from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.ports.mail_queue import MailQueue
 from support.mails import samples
-from support.sink import HANG_UP, SILENCE, Rule, Sink, rule_for
+from support.sink import EXTENSIONS, HANG_UP, SILENCE, Rule, Sink, rule_for
 from support.workers import a_consumer
 
 QUICK = RetryPlan((timedelta(milliseconds=20),), timedelta(hours=1))
@@ -67,9 +68,11 @@ async def queue(open_again: Opener) -> MailQueue:
 class Worker:
     """A running worker that can be stopped."""
 
-    def __init__(self, queue: MailQueue, port: int, plan: RetryPlan, concurrency: int) -> None:
+    def __init__(
+        self, queue: MailQueue, port: int, plan: RetryPlan, concurrency: int, longest_queue: int
+    ) -> None:
         hop = NextHop("127.0.0.1", port, TlsMode.NONE)
-        self.consumer = a_consumer(queue, hop, plan, concurrency)
+        self.consumer = a_consumer(queue, hop, plan, concurrency, longest_queue=longest_queue)
         self.stop = asyncio.Event()
 
 
@@ -80,9 +83,10 @@ async def a_worker(
     plan: RetryPlan = QUICK,
     *,
     concurrency: int = 20,
+    longest_queue: int = 1,
     within: timedelta = timedelta(seconds=5),
 ) -> AsyncIterator[Worker]:
-    worker = Worker(queue, sink.port, plan, concurrency)
+    worker = Worker(queue, sink.port, plan, concurrency, longest_queue)
     running = asyncio.create_task(worker.consumer.run(worker.stop, within))
     try:
         yield worker
@@ -105,16 +109,53 @@ def a_mail(*recipients: str) -> Mail:
     return Mail("a@origin.example", recipients or ("b@dest.example",), b"Subject: x\r\n\r\ny\r\n")
 
 
-async def test_mails_of_every_shape_arrive_once_and_as_they_were(queue: MailQueue) -> None:
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["by DATA", "as chunks"])
+async def test_mails_of_every_shape_arrive_once_and_as_they_were(
+    queue: MailQueue, *, is_chunked: bool
+) -> None:
     sent = list(samples(200))
     for sample in sent:
         await queue.enqueue(sample.mail)
-    async with Sink(rule_for(None, None, "destination[13]")) as sink, a_worker(queue, sink):
+    extensions = (*EXTENSIONS, "CHUNKING") if is_chunked else EXTENSIONS
+    rule = rule_for(None, None, "destination[13]")
+    connections, behind = (2, 10) if is_chunked else (20, 1)
+    async with (
+        Sink(rule, extensions=extensions) as sink,
+        a_worker(queue, sink, concurrency=connections, longest_queue=behind),
+    ):
         await until_empty(queue)
 
+    assert any("BDAT" in command for command in sink.commands) == is_chunked
     expected = Counter((sample.sent, each) for sample in sent for each in sample.recipients)
     arrived = Counter((mail.content, each) for mail in sink.mails for each in mail.recipients)
     assert arrived == expected
+
+
+async def test_a_next_hop_that_leaves_amid_chunks_repeats_no_more_than_was_in_doubt(
+    queue: MailQueue,
+) -> None:
+    """Replies that it had sent may be lost with the connection."""
+    for number in range(40):
+        await queue.enqueue(a_mail(f"b{number}@dest.example"))
+    left = list[int]()
+
+    def rule(verb: str, argument: str) -> str | None:
+        if verb == "RCPT" and len(sink.mails) == 7 and not left:
+            left.append(len(sink.mails))
+            return HANG_UP
+        return None
+
+    async with (
+        Sink(rule, extensions=(*EXTENSIONS, "CHUNKING")) as sink,
+        a_worker(queue, sink, concurrency=1, longest_queue=10),
+    ):
+        await until_empty(queue)
+
+    arrived = Counter(each for mail in sink.mails for each in mail.recipients)
+    assert set(arrived) == {f"b{number}@dest.example" for number in range(40)}
+    assert sum(arrived.values()) - len(arrived) <= LONGEST_SERIES
+    assert left
+    assert (await queue.size()).dead_letters == 0
 
 
 async def test_recipients_end_each_as_the_next_hop_answered(queue: MailQueue) -> None:

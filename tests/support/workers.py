@@ -142,6 +142,7 @@ def a_consumer(
     concurrency: int,
     connector: Connector | None = None,
     rest: float = 0.01,
+    longest_queue: int = 1,
 ) -> Consumer:
     """Return a worker as `postroad worker` runs it for a next hop, but that a hop which fails rests
     for so many seconds."""
@@ -149,7 +150,7 @@ def a_consumer(
         concurrency,
         per_destination=concurrency,
         backlog=1,
-        longest_queue=1,
+        longest_queue=longest_queue,
         first_rest=rest,
         longest_rest=rest,
     )
@@ -162,4 +163,5 @@ def a_consumer(
         rules=rules,
         queue=queue.name,
     )
-    return Consumer(queue, driving, window=concurrency)
+    in_hand = concurrency if longest_queue == 1 else 2 * concurrency * longest_queue
+    return Consumer(queue, driving, window=in_hand)
