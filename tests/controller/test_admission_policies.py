@@ -23,6 +23,7 @@ POLICY = Kind(ADMISSION, "ValidatingAdmissionPolicy", "validatingadmissionpolici
 BINDING = Kind(ADMISSION, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings")
 KINDS = {each.name: each for each in (POLICY, BINDING, CONFIG_MAP)}
 SAMPLE = Path(__file__).parents[2] / "manifests" / "admission.yaml"
+LISTED_IMAGE = "registry.example.org/postroad-with-handlers:1"
 BEFORE = "before-the-policies"
 NO_CONFIG_MAP = "no params found"
 
@@ -88,6 +89,16 @@ async def until_in_force(api: ApiServer, namespace: str) -> None:
             raise AssertionError(f"no policy about {kind.name} came into force")
 
 
+def hop(**more: Any) -> dict[str, Any]:
+    """Return a rule of the routing, whose only hop is an allowed one."""
+    return {"name": "r", "primary": [{"host": "sink", **more}]}
+
+
+def signing(**key: Any) -> dict[str, Any]:
+    """Return a domain that signs its mail, with one key."""
+    return {"domain": "a.example", "keys": [{"selector": "s", **key}]}
+
+
 def with_template(namespace: str, template: dict[str, Any], name: str = "outgoing") -> Object:
     return mail_queue(namespace, name, workers=workers() | {"template": template})
 
@@ -120,7 +131,10 @@ async def test_a_template_can_take_no_rights_of_others(
             {"template": {"spec": {"containers": [{"name": "pipeline", "image": "x"}]}}},
             "may set the resources",
         ),
-        ({"image": "x", "executors": {"instances": 1}}, "spec.pipeline.image is the operator's"),
+        (
+            {"image": LISTED_IMAGE, "executors": {"instances": 1}},
+            "spec.pipeline.image is the operator's",
+        ),
     ],
     ids=str,
 )
@@ -143,7 +157,7 @@ async def test_a_template_may_place_pods_and_give_them_resources(
     assert await api.create(MAIL_QUEUE, with_template(namespace, template))
     assert await api.create(MAIL_QUEUE, mail_queue(namespace, "without-workers"))
     job = {"spec": {"containers": [{"name": "pipeline", "resources": resources}]}}
-    pipeline = {"template": job, "image": "x"}
+    pipeline = {"template": job}
     assert await api.create(MAIL_QUEUE, mail_queue(namespace, "archived", pipeline=pipeline))
 
 
@@ -179,6 +193,49 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
         await api.create(QUEUE_CLUSTER, management)
 
     assert await api.create(QUEUE_CLUSTER, queue_cluster(namespace))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"image": "another"}, "an image of this MailQueue"),
+        ({"pipeline": {"image": "another"}}, "an image of this MailQueue"),
+        ({"delivery": {"routing": {"resolver": {"servers": ["192.0.2.1"]}}}}, "a name server of"),
+        (
+            {"delivery": {"routing": {"rules": [hop(tls="required", login={"folder": "/x"})]}}},
+            "no files of the pod",
+        ),
+        (
+            {"delivery": {"signing": [signing(file="/etc/postroad/key")]}},
+            "no files of the pod",
+        ),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("policies")
+async def test_neither_mail_nor_secrets_are_led_elsewhere(
+    api: ApiServer, namespace: str, spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(KubernetesRefused, match=message):
+        await api.create(MAIL_QUEUE, mail_queue(namespace, **spec))
+
+
+@pytest.mark.usefixtures("policies")
+async def test_what_is_listed_or_in_a_secret_is_let_in(api: ApiServer, namespace: str) -> None:
+    login, key = {"secretRef": {"name": "x"}}, {"name": "x", "key": "private"}
+    delivery = {
+        "routing": {"rules": [hop(tls="required", login=login)]},
+        "signing": [signing(secretRef=key)],
+    }
+
+    assert await api.create(
+        MAIL_QUEUE,
+        mail_queue(
+            namespace,
+            image=LISTED_IMAGE,
+            delivery=delivery,
+        ),
+    )
 
 
 @pytest.mark.usefixtures("policies")
