@@ -180,15 +180,21 @@ def became(events: Events, job: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("reply", "is_remembered"),
-    [(CLOSE, True), (b"500 what?\r\n", True), (LATER, False), (b"550 5.7.1 no\r\n", False)],
+    ("verb", "mail", "reply", "is_remembered"),
+    [
+        ("DOT", 4, CLOSE, True),
+        ("DOT", 4, b"500 what?\r\n", True),
+        ("DOT", 4, LATER, False),
+        ("DOT", 4, b"550 5.7.1 no\r\n", False),
+        ("MAIL", 6, CLOSE, False),
+    ],
 )
 async def test_a_next_hop_that_leaves_chunks_in_doubt_gets_none_for_an_hour(
-    reply: bytes, is_remembered: bool
+    verb: str, mail: int, reply: bytes, *, is_remembered: bool
 ) -> None:
     unfit = RememberedHops()
     for times in (1, 2):
-        hop, events = FakeHop(at("DOT", 4, reply), extensions=CHUNKING), Events()
+        hop, events = FakeHop(at(verb, mail, reply), extensions=CHUNKING), Events()
         connection = connect(hop, events, unfit=unfit)
         for job in range(1, 7):
             connection.submit(a_job(job))

@@ -172,9 +172,11 @@ class ClientSession:
         no chunks for a while."""
         if not transaction.ended(error):
             return None
-        if not isinstance(error, ServiceUnavailable):
+        outcomes = transaction.outcomes
+        is_in_doubt = any(each.kind is OutcomeKind.DEFERRED for each in outcomes.values())
+        if is_in_doubt and not isinstance(error, ServiceUnavailable):
             self._terms.unfit.add(self.next_hop)
-        return transaction.outcomes
+        return outcomes
 
     def settled(self, transaction: MailReplies, envelope: Envelope) -> dict[str, Outcome]:
         """Return the outcomes of a transaction that was carried through."""
