@@ -4,7 +4,8 @@
 
     PostroadError
     ├── InvalidInput            the caller's value cannot be used as it is
-    │   ├── InvalidMail         no recipients, a malformed address, too large
+    │   ├── InvalidMail         no recipients, a malformed address
+    │   │   └── MailTooLarge
     │   ├── InvalidQueueName
     │   ├── InvalidQueueURL
     │   ├── KeyReused           the enqueue key stands for another mail
@@ -35,14 +36,17 @@
     │   ├── TlsRefused
     │   ├── CertificateUnusable a Secret holds no certificate with its key
     │   └── CredentialsMissing  the Secret of credentials is missing or incomplete (transient)
+    ├── AmbientCredentialsDenied    the operator may not use the credentials of its pod
     ├── ClusterNotFound         a MailQueue names a QueueCluster that is missing (transient)
     ├── ClusterNotAllowed       the QueueCluster serves other namespaces only
+    ├── QuotaExceeded           the QueueCluster has no place left for a MailQueue (transient)
     ├── ResourceConflict        an object at a server is claimed by another QueueCluster
     ├── NameTaken               an object of a child's name has another owner (transient)
     ├── BucketNotOwned          the bucket's bytes are another view's, or of a later state
     ├── LeadershipLost          this operator may have no effect any more (transient)
     ├── DeadlineExceeded        enqueue took longer than its deadline; it was withdrawn
     ├── ClockSkew               the local clock is further from the view's than tolerated
+    ├── ReceiverEnded           a process that receives mail for this one has ended (transient)
     ├── EntryEnded              the item was already ended, by this consumer or another
     ├── EntryLost               the process that leased the item is gone; it may be redelivered
     ├── NotInstalled            a library that only some installations have is missing

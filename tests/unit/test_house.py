@@ -10,6 +10,7 @@ from importlib.metadata import packages_distributions
 
 import pytest
 
+from postroad import errors
 from support.chart import copied_crds, installed_by_kubectl
 from support.repository import ROOT, needs_a_clone, tracked_files
 
@@ -54,6 +55,14 @@ def test_a_class_name_means_one_class_unless_a_reason_is_listed() -> None:
 
     assert {name: shared[name] for name in shared.keys() - explained} == {}
     assert explained - shared.keys() == set(), "these are in one module"
+
+
+def test_the_tree_of_errors_has_each_error() -> None:
+    named = set(re.findall(r"\w+", errors.__doc__ or ""))
+    raised = {name for name, each in vars(errors).items() if isinstance(each, type)}
+
+    assert len(raised) > 50
+    assert raised - named == set()
 
 
 def test_every_library_that_is_declared_is_imported() -> None:

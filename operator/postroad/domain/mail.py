@@ -161,9 +161,14 @@ class Mail:
             if address is not None:
                 check_mailbox(address)
         envelope = Envelope(
-            self.sender, self.recipients, self.name, self.attributes, self.origin, self.dsn,
-            self.priority,
-        )  # fmt: skip
+            sender=self.sender,
+            recipients=self.recipients,
+            name=self.name,
+            attributes=self.attributes,
+            origin=self.origin,
+            dsn=self.dsn,
+            priority=self.priority,
+        )
         object.__setattr__(self, "envelope", envelope)
 
     @classmethod

@@ -73,11 +73,16 @@ class EmbeddedQueue(Administration):
     """
 
     def __init__(
-        self, name: str, files: Files, layout: Layout, clock: Clock,
+        self,
+        name: str,
+        files: Files,
+        layout: Layout,
+        clock: Clock,
         open_engine: Callable[[], Awaitable[tuple[Engine, Maintenance]]],
-        receiver: SpoolReceiver | None = None, board: Board | None = None,
+        receiver: SpoolReceiver | None = None,
+        board: Board | None = None,
         suppression_list: SuppressionList | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.board = board
         """The board of the processes of this queue; None: this handle has none."""
         self.suppression_list = suppression_list

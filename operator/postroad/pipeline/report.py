@@ -97,42 +97,57 @@ tr.bad td{background:#fdecea}
 def _sections(report: QueueReport) -> Iterable[_Section]:
     findings = report.findings
     yield _Section(
-        "Findings", None, findings is not None and any(each.found for each in findings),
-        _findings(findings or ()),
-        "No audit was asked for (<code>--audit</code>)." if findings is None
+        title="Findings",
+        picture=None,
+        is_there=findings is not None and any(each.found for each in findings),
+        shown=_findings(findings or ()),
+        empty="No audit was asked for (<code>--audit</code>)."
+        if findings is None
         else "The audit found nothing wrong.",
-    )  # fmt: skip
+    )
     total = report.total
     yield _Section(
-        "Traffic by hour and outcome", "traffic", bool(report.hours),
-        _aside("Recipients, not mails, so that the numbers add up."),
-        "The lake has nothing that happened in this time.",
-    )  # fmt: skip
+        title="Traffic by hour and outcome",
+        picture="traffic",
+        is_there=bool(report.hours),
+        shown=_aside("Recipients, not mails, so that the numbers add up."),
+        empty="The lake has nothing that happened in this time.",
+    )
     yield _Section(
-        "Time to delivery", "waits", total is not None and total.p50 is not None,
-        _aside("From acceptance to delivery, of the recipients delivered in each hour."),
-        "Nothing was delivered in this time.",
-    )  # fmt: skip
+        title="Time to delivery",
+        picture="waits",
+        is_there=total is not None and total.p50 is not None,
+        shown=_aside("From acceptance to delivery, of the recipients delivered in each hour."),
+        empty="Nothing was delivered in this time.",
+    )
     yield _Section(
-        "Destinations", "destinations", bool(report.destinations),
-        _destinations(report.destinations), "No destination was tried in this time.",
-    )  # fmt: skip
+        title="Destinations",
+        picture="destinations",
+        is_there=bool(report.destinations),
+        shown=_destinations(report.destinations),
+        empty="No destination was tried in this time.",
+    )
     yield _Section(
-        "Waiting mail by domain and age", "ages", bool(report.ages),
-        _aside(f"Mails that waited at {_minute(report.made_at)} UTC."),
-        "No mail waits." if report.ages is not None
+        title="Waiting mail by domain and age",
+        picture="ages",
+        is_there=bool(report.ages),
+        shown=_aside(f"Mails that waited at {_minute(report.made_at)} UTC."),
+        empty="No mail waits."
+        if report.ages is not None
         else "<code>postroad ages</code> counts the mail that waits in a directory.",
-    )  # fmt: skip
+    )
     if report.slices is None:
         return
     yield _Section(
-        "Mails a slice", "slices", bool(report.slices),
-        _aside(
+        title="Mails a slice",
+        picture="slices",
+        is_there=bool(report.slices),
+        shown=_aside(
             f"The busiest slice should have about {ROWS_IN_SLICE:,} mails: "
             "<code>postroad pipeline advise</code> names the settings.",
         ),
-        "No slice of this time is in the lake.",
-    )  # fmt: skip
+        empty="No slice of this time is in the lake.",
+    )
 
 
 def _section(section: _Section, pictures: Mapping[str, bytes]) -> str:
