@@ -39,6 +39,9 @@ class Owner:
     def answer(self, number: int, result: dict[str, Any]) -> None:
         self._writer.write(wire.json_frame(number, FrameKind.RESULT, result))
 
+    def yield_elements(self, number: int, count: int) -> None:
+        self._writer.write(wire.json_frame(number, FrameKind.ELEMENT, {}) * count)
+
 
 @pytest.fixture
 async def owner(tmp_path: Path) -> AsyncIterator[Owner]:
@@ -101,3 +104,22 @@ async def test_other_results_that_come_too_late_are_passed_over(
 
     _, _, body = await owner.next_frame()
     assert json.loads(body) == {"op": "done", "item": 8}
+
+
+async def test_a_client_asks_for_more_once_for_each_burst_that_it_has_read(
+    connection: OwnerConnection, owner: Owner
+) -> None:
+    async def read() -> int:
+        return sum([1 async for _ in connection.stream("browse", selector=None)])
+
+    reading = asyncio.ensure_future(read())
+    number, _, _ = await owner.next_frame()
+    owner.yield_elements(number, 3 * wire.BURST - 1)
+    for _ in range(2):
+        assert await owner.next_frame() == (number, FrameKind.MORE, b"")
+    owner.answer(number, {})
+
+    assert await reading == 3 * wire.BURST
+    connection.tell("done", item=8)
+    _, kind, _ = await owner.next_frame()
+    assert kind is FrameKind.CALL, "it asked for no more"
