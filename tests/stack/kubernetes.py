@@ -18,6 +18,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from stack import cluster_files, control_groups, folders, golang, kube, processes
 from stack.cache import Entry
@@ -38,6 +39,9 @@ PARTS = (
 
 class Kubernetes(Cluster, NativeServer):
     """The cluster, run by this machine as root."""
+
+    ready_seconds: ClassVar[float] = 400
+    """An emulated machine took 224 s."""
 
     debian = (
         *("containerd", "runc", "containernetworking-plugins", "nftables", "iproute2"),
