@@ -83,7 +83,7 @@ def is_rule_name(text: str) -> bool:
     >>> is_rule_name("smart-host.2"), is_rule_name("relay.example.org:25")
     (True, False)
     """
-    return re.match(RULE_NAME_PATTERN, text) is not None
+    return re.fullmatch(RULE_NAME_PATTERN, text) is not None
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ def test_a_rule_that_no_worker_has_is_refused(store: Path) -> None:
         (("--domain", "a b", "--to", "r", *FOR), "a b is no domain name"),
         (("--site", "a", "--to", "relay:25", *FOR), "mail cannot go to relay:25: write a full"),
         (("--site", "a", "--to", "x y:25", *FOR), "is not a host and port"),
+        (("--site", "a", "--to", "rule\n", *FOR), "is not a host and port"),
         (("--site", "a", "--to", "h.example:0", *FOR), "mail cannot go to h.example:0"),
         (("--site", "a", "--to", "h.example:70000", *FOR), "is not a host and port"),
         (("--site", "a", "--to", "r", "--tls", "none", *FOR), "the rule r has TLS of its own"),

@@ -10,6 +10,7 @@ import pytest
 
 from postroad.scheduling.choosing import NoneWorks, OpenTo, Take
 from postroad.scheduling.jobs import Precedence, Site
+from postroad.scheduling.queues import MailShare
 from postroad.scheduling.rules import Order, SchedulerRules, ShareLimits
 from postroad.scheduling.shares import may_grow
 from support.simulated_delivery import Simulation
@@ -67,6 +68,7 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
             assert max((len(each.jobs) for each in lines), default=0) <= rules.longest_queue
         if chance.random() < 0.2:
             assert places_left(simulation) == []
+            assert first_of_all(simulation) is first_found(simulation)
 
     simulation.on_event = check
     for moment in range(1, 200):
@@ -83,6 +85,35 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
     assert simulation.scheduler._yielding_names == {}
     assert simulation.scheduler._destinations._records == {}, "all is forgotten"
     assert simulation.scheduler.next_moment() is None
+
+
+def first_of_all(simulation: Simulation) -> MailShare | None:
+    """The mail that gets the next free connection, found by looking at all that wait. Source: SC-6,
+    SC-8."""
+    inside = simulation.scheduler
+    free, order = inside._destinations.free, inside._rules.order
+    for precedence in Precedence:
+        open_for_one = {
+            share: None
+            for queue in inside._waiting._queues.values()
+            if any(map(inside._destinations.is_open, queue.names))
+            for share in queue.mails.members()
+            if share.precedence is precedence
+        }
+        limits = inside._rules.limits[precedence]
+        ranked = sorted(open_for_one, key=lambda each: each.rank(order))
+        if order is Order.FEWEST_FIRST:
+            ranked = ranked[:1]
+        for share in ranked:
+            if may_grow(share.working, limits, free):
+                return share
+    return None
+
+
+def first_found(simulation: Simulation) -> MailShare | None:
+    inside = simulation.scheduler
+    found = inside._waiting.best(inside._destinations.free)
+    return None if found is None else found[0]
 
 
 def places_left(simulation: Simulation) -> list[int]:
