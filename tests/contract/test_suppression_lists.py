@@ -142,6 +142,19 @@ class TestFileSuppressionList(SuppressionListContract):
         with pytest.raises(StoreDamaged, match="cannot be read"):
             await lists[0].add("", [an_entry("a@example.org")])
 
+    async def test_a_file_that_was_put_in_its_place_is_found(
+        self, lists: Lists, file: Path
+    ) -> None:
+        one, _, elsewhere = lists
+        before, after = an_entry("a@example.org"), an_entry("b@example.org")
+        await one.add("", [before])
+        await elsewhere.add("", [after])
+        assert await one.find("", [before.token, after.token]) == {before.token: before}
+        file.with_name("other.sqlite").replace(file)
+        assert await one.find("", [before.token, after.token]) == {after.token: after}
+        file.unlink()
+        assert await one.find("", [before.token, after.token]) == {}
+
     async def test_a_row_of_a_later_release_suppresses_too(self, lists: Lists, file: Path) -> None:
         entry = an_entry("a@example.org")
         await lists[0].add("", [entry])

@@ -27,8 +27,8 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.ports.suppression_list import SuppressionList
 from postroad.settings import from_environment
 
-TOGETHER = 1000
-"""Addresses of one write, and in memory."""
+TOGETHER = 10_000
+"""Addresses of one write, and in memory: each write to a directory costs some syncs."""
 
 BY_HAND = "by an administrator"
 
