@@ -55,6 +55,9 @@ CASES = (
     ("421 4.7.0 TLS is required", B.SECURITY),
     ("550 5.7.0 SPF check failed", B.AUTHENTICATION),
     ("550 5.7.0 Sender address rejected", B.SENDER),
+    ("550 5.1.0 <a@b.example>: Sender address rejected: User unknown in relay table", B.SENDER),
+    ("550 Verification failed for <a@b.example> No Such User Here Sender verify failed", B.SENDER),
+    ("550 unknown user: envelope-from", B.SENDER),
     ("550 5.7.1 not mailed, on the suppression list: asked for it", B.SUPPRESSED),
     ("554 5.7.1 Address is on our suppression list", B.SUPPRESSED),
     # The words say nothing: the subject decides, then the basic code.
