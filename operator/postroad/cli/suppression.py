@@ -16,10 +16,9 @@ from postroad.delivery_settings.files import read_delivery
 from postroad.domain.escaping import json_line
 from postroad.domain.suppressed import (
     SuppressedAddress,
-    SuppressedBy,
+    by_administrator,
     checked_reason,
     read_line,
-    suppressed,
     token_of,
 )
 from postroad.errors import InvalidInput
@@ -34,8 +33,18 @@ BY_HAND = "by an administrator"
 
 LONGEST_LINE = 4096
 
+
+def _checked_tenant(_context: click.Context, _option: click.Parameter, tenant: str) -> str:
+    if not tenant.isprintable():  # nor has it what no UTF-8 holds
+        raise InvalidInput("this is no name of a tenant")
+    return tenant
+
+
 tenant_option = click.option(
-    "--tenant", default="", help="Whose list; without it, that of mail without a tenant."
+    "--tenant",
+    default="",
+    callback=_checked_tenant,
+    help="Whose list; without it, that of mail without a tenant.",
 )
 reason_option = click.option("--reason", default=BY_HAND, help="Why; stands in reports to senders.")
 
@@ -82,8 +91,7 @@ async def add(
 ) -> None:
     """Put addresses on the list."""
     at, why = MachineClock().now(), checked_reason(reason)
-    by = SuppressedBy.ADMINISTRATOR
-    entries = [suppressed(each, why, by, at, is_hashed=is_hashed) for each in addresses]
+    entries = [by_administrator(each, why, at, is_hashed=is_hashed) for each in addresses]
     await suppression_list_of(queue).add(tenant, entries)
     _say_count("suppressed", len(entries))
 

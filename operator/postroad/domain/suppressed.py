@@ -17,7 +17,7 @@ from hashlib import sha256
 from postroad.domain.bounces import BounceClass
 from postroad.domain.instants import rfc3339
 from postroad.domain.internationalized import ascii_domain
-from postroad.domain.mail import Outcome, check_address
+from postroad.domain.mail import Outcome, check_address, check_mailbox
 from postroad.errors import InvalidInput, InvalidMail
 
 HASH = "sha256:"
@@ -110,14 +110,29 @@ def suppressed(
     return SuppressedAddress(token_of(address), address if is_kept else None, reason, by, at)
 
 
+def by_administrator(
+    address: str, reason: str, at: datetime, *, is_hashed: bool
+) -> SuppressedAddress:
+    """Return the entry for what an administrator wrote: a token, or an address that mail may be
+    enqueued for, since any other is one by mistake. Raises: InvalidInput."""
+    if _TOKEN.fullmatch(address) is None:
+        try:
+            check_mailbox(address)
+        except InvalidMail as error:
+            raise InvalidInput(f"{address[:100]!r} cannot be suppressed: {error}") from error
+    return suppressed(address, reason, SuppressedBy.ADMINISTRATOR, at, is_hashed=is_hashed)
+
+
 def read_line(line: str, reason: str, at: datetime, *, is_hashed: bool) -> SuppressedAddress | None:
     """Read a line of a file: an address, a token, or an entry as JSON; None for an empty one and a
     comment (`#`). Raises: InvalidInput."""
-    text = line.strip()
+    text = line.strip().removeprefix("\ufeff")  # as files of Windows begin
     if not text or text.startswith("#"):
         return None
     if not text.startswith("{"):
-        return suppressed(text, reason, SuppressedBy.ADMINISTRATOR, at, is_hashed=is_hashed)
+        if "\ufffd" in text:
+            raise InvalidInput("it is not written in UTF-8")
+        return by_administrator(text, reason, at, is_hashed=is_hashed)
     try:
         found = json.loads(text)
         address, kept = str(found["address"]), checked_reason(str(found.get("reason", reason)))
@@ -126,7 +141,9 @@ def read_line(line: str, reason: str, at: datetime, *, is_hashed: bool) -> Suppr
         known = SuppressedBy(by) if by in {*SuppressedBy} else SuppressedBy.ADMINISTRATOR
         added = found.get("added_at")
         when = at if added is None else datetime.fromisoformat(added).astimezone(UTC)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
+    ) as error:  # fmt: skip
         raise InvalidInput('this is neither an address nor {"address": …, "reason": …}') from error
     return suppressed(address, kept, known, when, is_hashed=is_hashed)
 

@@ -85,6 +85,17 @@ def test_a_wrong_line_is_named_and_the_lines_before_it_are_kept(store: Path) -> 
     assert "line 1: it has more than 4096 characters" in endless.output
 
 
+def test_a_file_of_another_encoding_suppresses_no_other_addresses(
+    store: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "addresses"
+    file.write_bytes("\ufeffann@x.example\r\n".encode() + "mül@x.example\n".encode("latin-1"))
+    result = run(store, "import", str(file))
+    assert result.exit_code == 1
+    assert "line 2: it is not written in UTF-8" in result.output
+    assert [each["address"] for each in listed(store)] == ["ann@x.example"]
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -92,6 +103,9 @@ def test_a_wrong_line_is_named_and_the_lines_before_it_are_kept(store: Path) -> 
         (("add", "--reason", " ", "a@x.example"), "1 to 200 printable"),
         (("add", "--reason", "x" * 201, "a@x.example"), "1 to 200 printable"),
         (("add",), "Missing argument"),
+        (("add", "ann@x.example;b@x.example"), "RFC 5321 4.1.2"),
+        (("add", "mailto:ann@x.example"), "RFC 5321 4.1.2"),
+        (("add", "--tenant", "\udcff", "ann@x.example"), "no name of a tenant"),
         (("remove", "sha256:12"), "sha256:12"),
         (("import", "/nowhere/at/all"), "No such file"),
     ],

@@ -105,7 +105,7 @@ def test_lines_of_people_are_read() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "ann", "a@example.org, why", "{", "{}", '{"address": "x"}', "sha256:12",
+        "ann", "a@example.org, why", "{", "{}", '{"address": "x"}', '{"":' * 2000, "sha256:12",
         '{"address": "a@example.org", "reason": ""}',
         '{"address": "a@example.org", "added_at": "soon"}',
         '{"address": "a@example.org", "added_at": 7}',
