@@ -111,12 +111,12 @@ _BY_BASIC_CODE = {
 _WHO = r"(?:user|recipient|mailbox|address|account|person|addressee)"
 
 _UNKNOWN = (
-    rf"(?:unknown|no such|invalid|non-?existent|unrouteable) {_WHO}",
-    rf"{_WHO}\b.{{0,40}}(?:unknown|not found|not exist|n't exist|invalid|not known)",
-    rf"(?:not a (?:valid|known)|no) {_WHO}\b",
+    rf"(?:(?:unknown|no such|invalid|non-?existent|unrouteable) {_WHO}"
+    rf"|{_WHO}\b.{{0,40}}(?:unknown|not found|not exist|n't exist|invalid|not known)"
+    rf"|(?:not a (?:valid|known)|no) {_WHO}\b)"
 )
 
-_SENDER = r"\b(?:sender|envelope.from|(?:return|reverse).path)\b"
+_FROM = r"\b(?:sender|envelope.from|(?:return|reverse).path)\b"
 
 _BY_WORDS = tuple(
     (reason, re.compile("|".join(patterns), re.IGNORECASE))
@@ -130,12 +130,10 @@ _BY_WORDS = tuple(
             r"\bsize\b.{0,20}(?:exceed|limit)",
             r"exceed.{0,30}\bsize",
         ),
-        (  # before NO_MAILBOX, which may put a recipient on the suppression list
-            _B.SENDER,
-            *(rf"{_SENDER}.*{each}|{each}.*{_SENDER}" for each in _UNKNOWN),
-        ),
+        # Before NO_MAILBOX, which may put a recipient on the suppression list.
+        (_B.SENDER, rf"{_FROM}.*{_UNKNOWN}", rf"{_UNKNOWN}.*{_FROM}"),
         (_B.RELAYING, r"relay"),
-        (_B.NO_MAILBOX, *_UNKNOWN, r"recipient (?:address )?rejected"),
+        (_B.NO_MAILBOX, _UNKNOWN, r"recipient (?:address )?rejected"),
         (
             _B.MAILBOX_UNAVAILABLE,
             rf"{_WHO}\b.{{0,30}}(?:disabled|suspended|inactive|closed|locked|deactivated)",
