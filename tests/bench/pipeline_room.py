@@ -1,6 +1,6 @@
-"""The data pipeline on real servers. `CASE=audit`, the only case: `postroad pipeline audit` finds
-planted faults, repairs them, and finds none of these again; beside `postroad audit`, one plain
-process, which finds the orphans alone.
+"""The data pipeline on real servers. `CASE=turns`: see `pipeline_turns`. `CASE=audit`:
+`postroad pipeline audit` finds planted faults, repairs them, and finds none of these again; beside
+`postroad audit`, one plain process, which finds the orphans alone.
 
 `BENCH_MAILS` (20,000) wait whole, `BENCH_ROWS` (1,000,000) ended with their bytes gone,
 `BENCH_OBJECTS` (100,000) are those of mail that is held. The faults are 1,000 orphans, 500 mails
@@ -11,26 +11,23 @@ without bytes, 100 marks without rows, 50 misplaced rows and 300 lost messages, 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from itertools import count
 from typing import Any
 
-from bench.cpu import used
+from bench.pipeline_commands import MEMORY, postroad
+from bench.pipeline_turns import measure_turns
 from bench.queue_setup import BenchServers, fresh_servers, queue_names
 from bench.results import Result, compared
 from postroad import open_queue
 from postroad.distributed import opening
 from postroad.telemetry import logs
-from support.cpu_time import ControlGroup
 from support.planted_faults import PlantedFaults
 
-HOUR = timedelta(hours=1)
+HOUR, HOURS = timedelta(hours=1), 3
 MAILS = int(os.environ.get("BENCH_MAILS", "20000"))
 ROWS = int(os.environ.get("BENCH_ROWS", "1000000"))
 OBJECTS = int(os.environ.get("BENCH_OBJECTS", "100000"))
@@ -48,12 +45,14 @@ NAMED_ONLY = ("mark without a row", "misplaced row")
 def measure() -> list[Result]:
     """Measure the chosen case. Needs the three servers."""
     logs.configure("WARNING")
-    if (case := os.environ.get("CASE", "audit")) != "audit":
-        sys.exit(f"no such case: {case}; there is audit")
-    return asyncio.run(_measure())
+    cases = {"audit": _measure_audit, "turns": measure_turns}
+    case = os.environ.get("CASE", "turns")
+    if case not in cases:
+        sys.exit(f"no such case: {case}; there are {' and '.join(cases)}")
+    return asyncio.run(cases[case]())
 
 
-async def _measure() -> list[Result]:
+async def _measure_audit() -> list[Result]:
     opening.MOST_RACING = 10 * HOUR  # so that mail of some hours ago fits in
     async with fresh_servers() as target, queue_names(target) as name:
         url = f"distributed://{name}"
@@ -64,6 +63,7 @@ async def _measure() -> list[Result]:
             planted = PlantedFaults(
                 *(name, view, target.servers.blobs(target.bucket), target.servers.broker(name)),
                 start,
+                apart=HOURS * HOUR / (MAILS + ROWS + OBJECTS),
             )
             expected = await _plant(planted)
         # In a thread, so that connections have their heartbeats meanwhile.
@@ -89,14 +89,14 @@ async def _plant(planted: PlantedFaults) -> dict[str, int]:
 
 
 def _audits(url: str, target: BenchServers, expected: dict[str, int]) -> list[Result]:
-    plain, plain_cost = _run(target, "audit", "--queue", url, "--json")
+    plain, plain_cost = postroad(target, "audit", "--queue", url)
     assert len(plain) == expected["orphan bytes"], len(plain)
-    found, cost = _run(target, "pipeline", "audit", "--queue", url, "--json")
+    found, cost = postroad(target, "pipeline", "audit", "--queue", url)
     assert _counts(found, "found") == expected, _counts(found, "found")
-    repaired, _ = _run(target, "pipeline", "audit", "--queue", url, "--repair", "--json")
+    repaired, _ = postroad(target, "pipeline", "audit", "--queue", url, "--repair")
     mended = {kind: number for kind, number in expected.items() if kind not in NAMED_ONLY}
     assert _counts(repaired, "repaired") == mended, _counts(repaired, "repaired")
-    again, _ = _run(target, "pipeline", "audit", "--queue", url, "--json")
+    again, _ = postroad(target, "pipeline", "audit", "--queue", url)
     left = {kind: number for kind, number in expected.items() if kind in NAMED_ONLY}
     assert _counts(again, "found") == left, _counts(again, "found")
     case = f"{MAILS:,} mails, {ROWS:,} rows, {OBJECTS:,} objects"
@@ -104,7 +104,7 @@ def _audits(url: str, target: BenchServers, expected: dict[str, int]) -> list[Re
         compared(
             measure,
             case,
-            "s",
+            "MiB" if measure == MEMORY else "s",
             [cost[measure]],
             "postroad audit",
             [plain_cost[measure]],
@@ -116,30 +116,3 @@ def _audits(url: str, target: BenchServers, expected: dict[str, int]) -> list[Re
 
 def _counts(documents: list[dict[str, Any]], field: str) -> dict[str, int]:
     return {each["kind"]: each[field] for each in documents if each.get(field)}
-
-
-def _run(target: BenchServers, *arguments: str) -> tuple[list[dict[str, Any]], dict[str, float]]:
-    """Run a command; return what it printed, and seconds of time and of CPU."""
-    given = {
-        "POSTROAD_CASSANDRA_KEYSPACE": target.keyspace,
-        "POSTROAD_S3_BUCKET": target.bucket,
-        "POSTROAD_PIPELINE_ADDRESSES": "none",
-    }
-    group = ControlGroup("pipeline")
-    before, began = used(), time.monotonic()
-    done = subprocess.run(
-        [*group.around(), sys.executable, "-m", "postroad", *arguments],
-        env={**os.environ, **given},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    seconds, after = time.monotonic() - began, used()
-    cost = {"seconds": seconds, "CPU of the command": group.cpu_seconds}
-    cost |= {
-        f"CPU of {name}": after[name] - before[name]
-        for name in ("cassandra", "s3")
-        if name in after
-    }
-    group.remove()
-    return [json.loads(line) for line in done.stdout.splitlines()], cost

@@ -158,9 +158,9 @@ def test_executors_are_pods_and_one_that_is_killed_is_made_again(
 ) -> None:
     archived(sandbox, pipeline_image, executors=2)
     start(sandbox, "archive-now")
-    both = eventually(lambda: two_run(sandbox), within_seconds=120)
+    both = eventually(lambda: two_run(sandbox), within_seconds=300)
     kill(sandbox, both[0])
-    ended(sandbox, "archive-now", within_seconds=300)
+    ended(sandbox, "archive-now", within_seconds=600)
 
     assert_reported(sandbox)
     none_is_left(sandbox)
@@ -172,7 +172,7 @@ def test_a_driver_that_is_killed_is_followed_by_another(
 ) -> None:
     archived(sandbox, pipeline_image, executors=2)
     start(sandbox, "archive-now")
-    eventually(lambda: two_run(sandbox), within_seconds=120)
+    eventually(lambda: two_run(sandbox), within_seconds=300)
     (driver,) = pods(sandbox, "pipeline", "Running")
     kill(sandbox, driver)
     ended(sandbox, "archive-now", within_seconds=1200)

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import duckdb
 import pytest
 from pyspark.sql import SparkSession
 
@@ -43,7 +45,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
-HOUR, MINUTE, SECOND = timedelta(hours=1), timedelta(minutes=1), timedelta(seconds=1)
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+MINUTE, SECOND = timedelta(minutes=1), timedelta(seconds=1)
 OPTIONS = StoreOptions(steps=(MINUTE,))
 FOUND: dict[OutcomeKind, Outcome] = {
     OutcomeKind.DELIVERED: Outcome(OutcomeKind.DELIVERED, "250 ok", "mx.example.net"),
@@ -95,10 +98,15 @@ class Store:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> Any:
-    found = Store(tmp_path / "store", ManualClock())
-    await found.open()
-    yield found
-    await found.queue.close()
+    async with opened(Store(tmp_path / "store", ManualClock())) as found:
+        yield found
+
+
+@asynccontextmanager
+async def opened(store: Store) -> AsyncIterator[Store]:
+    await store.open()
+    yield store
+    await store.queue.close()
 
 
 @pytest.fixture
@@ -243,6 +251,44 @@ async def test_a_file_that_is_no_segment_is_counted_and_goes(lake: StoreLake, st
 
     assert counted.counts["unreadable"] == 1
     assert store.archived().segments == []
+
+
+async def test_what_is_old_goes_from_every_file_and_is_not_read_again(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    """Of mail that waits, the lake has parts beside its line."""
+    root, folder = tmp_path / "store", tmp_path / "lake"
+    before = datetime.now(UTC) - 3 * DAY
+
+    async def count_of(*arguments: str) -> int:
+        options = ("--queue", f"embedded://{root}", "--lake", str(folder), "--json")
+        result = await run_job(*arguments, *options)
+        assert result.exit_code == 0, result.output
+        return int(json.loads(result.stdout)["entries"])
+
+    async with opened(Store(root, ManualClock(before))) as recent:
+        await first_mails(recent)
+        await recent.let_go()
+        assert await count_of("archive") == 5
+        assert lines_in_files(folder, "entries") == 5
+        assert lines_in_files(folder, "parts", "mail_id <> ''") > 0
+
+        assert await count_of("forget", "--older-than", "1d") == 5
+
+        assert lines_in_files(folder, "entries") == lines_in_files(folder, "slices") == 0
+        assert lines_in_files(folder, "parts", "mail_id <> ''") == 0
+        await last_mails(recent)
+        await recent.let_go()
+        assert await count_of("archive") == 2, "those entries that the store let go since"
+
+
+def lines_in_files(folder: Path, table: str, where: str = "true") -> int:
+    """How many lines the files of a table have, those of former states too."""
+    files = [str(each) for each in (folder / "lake" / table / "data").rglob("*.parquet")]
+    if not files:
+        return 0
+    (found,) = duckdb.sql(f"SELECT count(*) FROM read_parquet({files}) WHERE {where}").fetchall()
+    return int(found[0])
 
 
 async def test_jobs_over_the_lake_of_a_directory(

@@ -8,9 +8,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 
+from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.identifiers import id_at
-from postroad.domain.mail import Envelope
+from postroad.domain.mail import Envelope, OutcomeKind
 from postroad.domain.names import QueueName, key_of_bytes
 from postroad.domain.references import Reference
 from postroad.domain.slices import EntryKey, place
@@ -21,24 +22,36 @@ from postroad.ports.view import View
 
 HOUR, MILLISECOND = timedelta(hours=1), timedelta(milliseconds=1)
 BUCKETS = 3
-TOGETHER = 64
+TOGETHER = 256
 """Requests at once."""
+
+OUTCOMES = AttemptOutcomes(
+    (OutcomeCount("example.net", "mx.example.net", OutcomeKind.DELIVERED, 250, None, "", 1),), 0.5
+)
+"""Of mail that was delivered."""
 
 
 class PlantedFaults:
-    """Plants mail that was accepted from `at` on, a millisecond apart."""
+    """Plants mail that was accepted from `at` on, so far `apart`."""
 
     def __init__(
-        self, name: QueueName, view: View, blobs: Blobs, broker: Broker, at: datetime
+        self,
+        name: QueueName,
+        view: View,
+        blobs: Blobs,
+        broker: Broker,
+        at: datetime,
+        apart: timedelta = MILLISECOND,
     ) -> None:
         self._name = name
         self._view = view
         self._blobs = blobs
         self._broker = broker
         self._at = at
+        self._apart = apart
 
     def entry(self, number: int) -> Entry:
-        accepted_at = self._at + number * MILLISECOND
+        accepted_at = self._at + number * self._apart
         mail_id = id_at(accepted_at, 0, number)
         return Entry(
             key=place(id_at(accepted_at, 1, number), HOUR, BUCKETS),
@@ -63,7 +76,8 @@ class PlantedFaults:
         await self._each(numbers, self._object)
 
     async def without_bytes(self, numbers: Iterable[int]) -> None:
-        await self._each(numbers, self._row, self._message)
+        """Held, or the consumer that gets its message would find out first."""
+        await self._each(numbers, self._held_row)
 
     async def without_message(self, numbers: Iterable[int]) -> None:
         await self._each(numbers, self._row, self._object)
@@ -73,16 +87,15 @@ class PlantedFaults:
         await self._each(numbers, self._removed)
 
     async def ended(self, numbers: Iterable[int]) -> None:
-        """Rows whose mail was removed, with its bytes."""
-        await self._each(numbers, self._row, self._removed)
+        """Rows whose mail was delivered, and its bytes deleted."""
+        await self._each(numbers, self._row, self._delivered)
 
     async def misplaced(self, numbers: Iterable[int]) -> list[EntryKey]:
-        """Whole mails, but in another bucket than theirs."""
+        """Whole mails that are held, but in another bucket than theirs."""
         entries = [self.misplaced_entry(each) for each in numbers]
         for entry in entries:
-            await self._row(entry)
+            await self._held_row(entry)
             await self._object(entry)
-            await self._message(entry)
         return [each.key for each in entries]
 
     def misplaced_entry(self, number: int) -> Entry:
@@ -110,6 +123,9 @@ class PlantedFaults:
     async def _message(self, entry: Entry) -> None:
         body = encode(Reference.to(entry, claim=False))
         await self._broker.publish(entry.enqueue_id, body)
+
+    async def _delivered(self, entry: Entry) -> None:
+        await self._view.mark_delivered(entry.key, entry.accepted_at, entry.traits, OUTCOMES)
 
     async def _removed(self, entry: Entry) -> Mark | None:
         ending = Ending(EndingKind.REMOVED, entry.accepted_at)

@@ -39,19 +39,21 @@ class Sandbox:
         return self.stack.kubernetes.kubectl.command()
 
     def mail_queue(self, name: str = "outgoing", **spec: object) -> Manifest:
-        """Return a MailQueue that delivers to the sink, with short retries."""
+        """Return a MailQueue that delivers to the sink, with short retries. Parts that are None
+        are left out."""
+        parts = {
+            "clusterRef": {"name": "main"},
+            "view": {"sliceWindow": "1h", "bucketCount": 3},
+            "retry": {"lanes": ["1s", "2s", "5s"], "maxAge": "1h"},
+            "workers": self.workers(1),
+            "intake": self.intake(1),
+            **spec,
+        }
         return {
             "apiVersion": "postroad.dev/v1alpha1",
             "kind": "MailQueue",
             "metadata": {"name": name, "namespace": self.namespace},
-            "spec": {
-                "clusterRef": {"name": "main"},
-                "view": {"sliceWindow": "1h", "bucketCount": 3},
-                "retry": {"lanes": ["1s", "2s", "5s"], "maxAge": "1h"},
-                "workers": self.workers(1),
-                "intake": self.intake(1),
-                **spec,
-            },
+            "spec": {part: given for part, given in parts.items() if given is not None},
         }
 
     def workers(self, replicas: int) -> Manifest:
