@@ -1,5 +1,4 @@
-"""Other servers take mails that are sent whole before others are answered, refused ones among
-them."""
+"""Postfix takes mails that are sent whole before others are answered, refused ones among them."""
 
 import asyncio
 from collections import Counter
@@ -8,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from peers.conftest import prepared
-from peers.exim import Exim
-from peers.maddy import Maddy
 from peers.postfix import Postfix
-from peers.server import Peer, Road
+from peers.server import Road
 from peers.tap import Tap
 from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail import OutcomeKind
@@ -27,18 +24,15 @@ REFUSED = "refused@dest.example"
 
 @pytest.mark.needs("peers")
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", [Postfix, Exim, Maddy])
-async def test_a_server_takes_a_series_of_chunks(
-    kind: type[Peer], base: Path, certificates: Certificates
-) -> None:
+async def test_postfix_takes_a_series_of_chunks(base: Path, certificates: Certificates) -> None:
     """Every fifth mail is for no other than the recipient who is refused, some are for both."""
-    prepared(kind)
+    prepared(Postfix)
     recipients = {
         job: (REFUSED,) if job % 5 == 0 else (f"b{job}@dest.example", REFUSED)[: 1 + (job % 7 == 0)]
         for job in range(1, MAILS + 1)
     }
     async with Sink() as sink:
-        peer = kind(base, Road(sink.port, certificates))
+        peer = Postfix(base, Road(sink.port, certificates))
         await peer.start()
         try:
             async with Tap(peer.port) as tap:
