@@ -23,7 +23,7 @@ class Unclaimed:
         self._blobs = blobs
         self._owns = owns
 
-    async def hold(self, part: Part) -> None:
+    async def claim(self, part: Part) -> None:
         """Nothing is asked."""
 
     async def release(self, part: Part) -> None:

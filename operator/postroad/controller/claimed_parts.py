@@ -20,11 +20,11 @@ class ClaimedParts:
         self._cluster = cluster
         self._queue = queue
 
-    async def hold(self, part: Part) -> None:
+    async def claim(self, part: Part) -> None:
         if part is Part.MESSAGES:
-            await self._claims.hold_queue(self._cluster, self._queue)
+            await self._claims.claim_queue(self._cluster, self._queue)
         elif part is Part.BYTES:
-            await self._claims.hold_bucket(self._cluster, self._queue)
+            await self._claims.claim_bucket(self._cluster, self._queue)
 
     async def release(self, part: Part) -> None:
         if part is Part.MESSAGES:

@@ -84,7 +84,7 @@ class Claims:
         what = f"keyspace {cluster.spec.cassandra.keyspace}"
         record = cluster.servers.keyspace_claim()
         try:
-            found = await self.hold(record, wanted, what, cluster.adopted)
+            found = await self.claim(record, wanted, what, cluster.adopted)
         except ResourceConflict as error:
             self._keyspaces.pop(cluster.uid, None)
             self._conflicts[cluster.uid] = error
@@ -135,7 +135,7 @@ class Claims:
             self._kubernetes = found["metadata"]["uid"]
         return Claimant(self._kubernetes, namespace, name, queue)
 
-    async def hold(
+    async def claim(
         self,
         record: ClaimRecord,
         wanted: Claimant,

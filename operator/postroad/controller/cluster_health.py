@@ -85,7 +85,7 @@ class ClusterHealth:
         Raises: KubernetesError."""
         report = Report()
         async with attempt("Spec", seconds=120) as attempted:
-            found = await self._finalizers.hold_or_release_cluster(found)
+            found = await self._finalizers.add_or_release_cluster(found)
             await self._check(found, report)
         finding = attempted.finding
         if not finding.is_good:

@@ -26,7 +26,7 @@ class Finalizers:
         self._api = api
         self._clusters = clusters
 
-    async def hold(self, found: Object, cluster: Cluster) -> Object:
+    async def add(self, found: Object, cluster: Cluster) -> Object:
         """Set the finalizer of a MailQueue whose deletion erases something, then that of its
         QueueCluster; return the MailQueue as it is then. In this order, because the reconcile of
         the QueueCluster finds the MailQueues by their finalizers."""
@@ -45,7 +45,7 @@ class Finalizers:
             return found
         return await self.remove(MAIL_QUEUE, found)
 
-    async def hold_or_release_cluster(self, found: Object) -> Object:
+    async def add_or_release_cluster(self, found: Object) -> Object:
         """Set or remove the finalizer of a QueueCluster; return it as it is then."""
         return await self._set(QUEUE_CLUSTER, found, wanted=bool(await self.holders(found)))
 

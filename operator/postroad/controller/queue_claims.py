@@ -21,12 +21,12 @@ class QueueClaims:
     def __init__(self, claims: Claims) -> None:
         self._claims = claims
 
-    async def hold_queue(self, cluster: Cluster, queue: Queue) -> None:
+    async def claim_queue(self, cluster: Cluster, queue: Queue) -> None:
         """Claim the queues of a MailQueue in RabbitMQ."""
         what = f"exchange {queue.name.exchange} with its queues in RabbitMQ"
         await self._hold(cluster.servers.queue_claim(queue.name), cluster, queue, what)
 
-    async def hold_bucket(self, cluster: Cluster, queue: Queue) -> None:
+    async def claim_bucket(self, cluster: Cluster, queue: Queue) -> None:
         """Claim the bucket of a MailQueue that exists. One that it shares has no claim: of that it
         uses the keys that begin with its own name."""
         if queue.owns_bucket:
@@ -46,7 +46,7 @@ class QueueClaims:
 
     async def _hold(self, record: ClaimRecord, cluster: Cluster, queue: Queue, what: str) -> None:
         wanted, former = await self._claimant(cluster, queue), self._claims.former(cluster.uid)
-        await self._claims.hold(record, wanted, what, queue.adopted, former)
+        await self._claims.claim(record, wanted, what, queue.adopted, former)
 
     async def _claimant(self, cluster: Cluster, queue: Queue) -> Claimant:
         return await self._claims.claimant(cluster.namespace, cluster.name, str(queue.name))

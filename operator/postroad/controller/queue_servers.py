@@ -72,7 +72,7 @@ class QueueServers:
         pods would use its objects. Sets `state.configured` once a configuration holds. Raises:
         KubernetesConflict, KubernetesUnavailable.
         """
-        claimed = await _ask(cluster, condition.BROKER_READY, self._claim_queue(cluster, state))
+        claimed = await _ask(cluster, condition.BROKER_READY, self._claimed_queue(cluster, state))
         if claimed.reason == CONFLICT:
             return self._not_taken(state, claimed)
         broker, blobs, view = await asyncio.gather(
@@ -92,8 +92,8 @@ class QueueServers:
             accepted = self._not_asked(state, view.message)
         return [accepted, broker, view, blobs]
 
-    async def _claim_queue(self, cluster: Cluster, state: ReconcileState) -> Finding:
-        await self._claims.hold_queue(cluster, state.queue)
+    async def _claimed_queue(self, cluster: Cluster, state: ReconcileState) -> Finding:
+        await self._claims.claim_queue(cluster, state.queue)
         return good(condition.BROKER_READY, f"exchange {state.queue.name.exchange} is claimed")
 
     def _not_taken(self, state: ReconcileState, conflict: Finding) -> list[Finding]:
@@ -130,7 +130,7 @@ class QueueServers:
             return bad(condition.BLOBS_READY, "BucketNotFound", message, retryable=True)
         missing = state.configured and not await blobs.exists()
         limits = await blobs.create(f"{queue.name}/", first=not state.configured)
-        await self._claims.hold_bucket(cluster, queue)
+        await self._claims.claim_bucket(cluster, queue)
         if missing:
             log_repair("bucket", bucket=bucket)
             return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True)

@@ -134,7 +134,7 @@ class Queues:
             return facts
         found = facts.found
         async with attempt("Spec", seconds=120) as attempted:
-            found = await self._finalizers.hold(found, facts.resolved[1])
+            found = await self._finalizers.add(found, facts.resolved[1])
         if not attempted.finding.is_good:
             return replace(facts, resolved=None, finding=attempted.finding)
         return replace(facts, found=found)

@@ -72,7 +72,7 @@ _SILENT = {"RabbitMQ": BrokerUnavailable, "S3": BlobsUnavailable, "Cassandra": V
 class ErasureClaims(Protocol):
     """Which parts are the queue's to erase."""
 
-    async def hold(self, part: Part) -> None:
+    async def claim(self, part: Part) -> None:
         """Make sure, before a part is erased, that it is the queue's. Raises: ResourceConflict,
         ServerError."""
         ...
@@ -149,7 +149,7 @@ class Erasure:
         would let every step end at the same place."""
         queue = self._queue
         if part is Part.MESSAGES:
-            await queue.claims.hold(part)
+            await queue.claims.claim(part)
             await queue.broker.delete()
             await queue.claims.release(part)
         elif part is Part.BYTES:
@@ -166,7 +166,7 @@ class Erasure:
         queue = self._queue
         if not await queue.blobs.exists():
             return
-        await queue.claims.hold(Part.BYTES)
+        await queue.claims.claim(Part.BYTES)
         await check_erasable(queue.name, queue.view, queue.blobs)
         async for count in queue.blobs.empty(f"{queue.name}/"):
             yield count
