@@ -18,6 +18,7 @@ from postroad import Mail, open_queue
 from postroad.distributed import opening
 from postroad.domain.names import QueueName
 from postroad.pipeline.findings import FindingKind
+from postroad.ports.broker import Broker
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers
 from support.planted_faults import PlantedFaults
@@ -66,8 +67,9 @@ def found_lines(text: str) -> dict[str, str]:
 class Traffic:
     """A producer and a consumer on a queue, until they rest."""
 
-    def __init__(self, queue: MailQueue) -> None:
+    def __init__(self, queue: MailQueue, broker: Broker) -> None:
         self._queue = queue
+        self._broker = broker
         self._rests = False
         self.delivered: list[UUID] = []
         """Ids of mails."""
@@ -89,10 +91,15 @@ class Traffic:
         """Stop the producer; the consumer delivers all but what is held or has no message."""
         self._rests = True
         await self._tasks[0]
-        while await self._left() > silent:
+        while await self._left() > silent or await self._messages():
             await asyncio.sleep(0.1)
         self._tasks[1].cancel()
         await asyncio.wait(self._tasks)
+
+    async def _messages(self) -> int:
+        """What RabbitMQ reports, which is some seconds old."""
+        depths = await self._broker.depths()
+        return depths.work + depths.dead + (depths.leased or 0)
 
     async def _left(self) -> set[UUID]:
         return {each.mail_id async for each in self._queue.browse() if not each.held}
@@ -121,7 +128,7 @@ async def test_exactly_the_planted_faults_are_found_and_repaired_beside_traffic(
             "orphan bytes": len(ORPHANS),
             "waiting mail without bytes": len(BYTELESS),
         }
-        traffic = Traffic(queue)
+        traffic = Traffic(queue, broker)
 
         found, repaired, named = found_in(await run_job("audit", "--queue", url, "--json"))
 
