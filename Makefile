@@ -68,10 +68,10 @@ test-kind: setup ## the demo and the e2e tests over Docker and kind (an engine i
 	cd tests && TESTS="$(TESTS)" ../$(PY) -m stack engine run sh run-kind.sh $(PY)
 
 MACHINE = --cuts $(or $(CUTS),50) --minutes $(or $(MINUTES),30) --undone $(or $(UNDONE),nothing)
-test-machine: setup ## a machine of its own: first commands on a fresh Debian 12, then power cuts (CUTS=50 MINUTES=30 UNDONE=spool|log)
-	cd tests && ../$(PY) -m machine.fresh
+test-machine: setup ## a machine of its own: power cuts, then first commands on a fresh Debian 12 (CUTS=50 MINUTES=30 UNDONE=spool|log)
 	cd tests && ../$(PY) -m machine $(MACHINE)
 	cd tests && ../$(PY) -m machine $(MACHINE) --drops
+	cd tests && ../$(PY) -m machine.fresh
 
 demo-small: setup ## the embedded queue in a directory, without servers: in, held, killed, delivered
 	cd tests && ../$(PY) -m demo.small $(if $(MAIL),--mail $(MAIL))
