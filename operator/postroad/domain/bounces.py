@@ -131,7 +131,7 @@ _BY_WORDS = tuple(
             r"exceed.{0,30}\bsize",
         ),
         # Before NO_MAILBOX, which may put a recipient on the suppression list.
-        (_B.SENDER, rf"{_FROM}.*{_UNKNOWN}", rf"{_UNKNOWN}.*{_FROM}"),
+        (_B.SENDER, rf"\A(?=.*{_FROM}).*{_UNKNOWN}"),
         (_B.RELAYING, r"relay"),
         (_B.NO_MAILBOX, _UNKNOWN, r"recipient (?:address )?rejected"),
         (

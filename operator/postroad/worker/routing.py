@@ -181,7 +181,7 @@ class FoundRoutes:
 
     def forget(self) -> None:
         """Find all routes anew: mail goes another way now."""
-        self._kept.clear()
+        self._kept = {}  # another one, so that what is being found is not kept
 
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
         """Return a route that was found not long ago (see `Routes`)."""
@@ -194,11 +194,11 @@ class FoundRoutes:
 
     async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
         """Find a route, and keep it (see `Routes`)."""
-        key = self._finder.decisive(request)
+        key, kept = self._finder.decisive(request), self._kept
         route = await self._finder.route(key)
         found = route if isinstance(route, NoRoute) else DeliveryRoute.of(route)
         ttl = LONGEST_KEPT if route.ttl is None else min(route.ttl, LONGEST_KEPT)
-        self._kept[key] = found, self._clock.elapsed() + ttl
-        while len(self._kept) > MOST_KEPT:
-            del self._kept[next(iter(self._kept))]
+        kept[key] = found, self._clock.elapsed() + ttl
+        while len(kept) > MOST_KEPT:
+            del kept[next(iter(kept))]
         return found

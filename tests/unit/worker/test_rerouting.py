@@ -203,6 +203,29 @@ async def test_the_mail_of_a_relay_goes_another_way() -> None:
         assert isinstance(routes.known(RouteRequest("two.example")), NoRoute)
 
 
+async def test_a_route_that_was_being_found_when_mail_was_rerouted_is_not_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_rerouted_worker() as rerouted:
+        routes, request = FoundRoutes(rerouted.finder, rerouted.clock), RouteRequest("one.example")
+        find, goes_on = rerouted.finder.route, asyncio.Event()
+
+        async def late(request: RouteRequest) -> Route | NoRoute:
+            found = await find(request)
+            await goes_on.wait()
+            return found
+
+        monkeypatch.setattr(rerouted.finder, "route", late)
+        finding = asyncio.create_task(routes.find(request))
+        await asyncio.sleep(0)
+        routes.forget()
+        goes_on.set()
+        await finding
+        assert routes.known(request) is None
+        await routes.find(request)
+        assert routes.known(request) is not None
+
+
 @pytest.mark.parametrize(
     "text",
     [
