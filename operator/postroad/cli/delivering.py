@@ -96,7 +96,8 @@ async def deliver(
         suppressing=suppressing,
     )
     consumer = Consumer(this.queue, driving, window=window)
-    answers = FlushAnswers(board, MachineClock(), name, is_all=not is_routed)
+    relay = routes.site if isinstance(routes, RelayRoutes) else None
+    answers = FlushAnswers(board, MachineClock(), name, relay=relay)
     use = partial(_use, settings, routes, pacer, suppressing, driving)
     try:
         await control.read()  # before the first mail

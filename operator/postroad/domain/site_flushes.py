@@ -49,5 +49,5 @@ class FlushAnswer:
                 int(found["more"]),
                 bool(found["is_all"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise InvalidInput("the answer of a worker cannot be read") from error

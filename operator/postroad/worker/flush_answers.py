@@ -19,11 +19,11 @@ ANSWERED_FOR = timedelta(seconds=60)
 
 
 class FlushAnswers:
-    """Tries sites now that administrators ask for. `name`: this worker's on the board. `is_all`:
-    all its mail goes to one site."""
+    """Tries sites now that administrators ask for. `name`: this worker's on the board. `relay`:
+    the site that all its mail goes to, but what is rerouted; None: there is none."""
 
-    def __init__(self, board: Board, clock: Clock, name: str, *, is_all: bool) -> None:
-        self._board, self._clock, self._name, self._is_all = board, clock, name, is_all
+    def __init__(self, board: Board, clock: Clock, name: str, *, relay: str | None) -> None:
+        self._board, self._clock, self._name, self._relay = board, clock, name, relay
         self._use = BoardUse()
         self._answered: dict[str, str] = {}
         """The number of the last request by site."""
@@ -45,7 +45,7 @@ class FlushAnswers:
                 domains = try_now(site)
                 shown = tuple(domains[-MOST_DOMAINS:])
                 more = len(domains) - len(shown)
-                is_all = self._is_all and bool(domains)
+                is_all = site == self._relay and bool(domains)
                 made = FlushAnswer(self._name, site, number, shown, more, is_all)
                 await self._board.post(Topic.FLUSHED, made.name, made.text(), ANSWERED_FOR)
                 self._answered[site] = number

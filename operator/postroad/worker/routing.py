@@ -140,6 +140,11 @@ class RelayRoutes:
         self._route = _route_to(hop, name)
         self._reroutes = reroutes
 
+    @property
+    def site(self) -> str:
+        """The site that all mail goes to, but what is rerouted."""
+        return self._route.name
+
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
         """Return the route (see `Routes`)."""
         table = self._reroutes()

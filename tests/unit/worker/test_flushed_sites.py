@@ -25,14 +25,14 @@ AWAY = "451 4.4.1 connection refused"
 
 
 @asynccontextmanager
-async def an_answering_worker(*, is_all: bool = False) -> AsyncIterator[Worker]:
-    async with a_worker(has_relay=is_all) as worker:
+async def an_answering_worker(*, relay: str | None = None) -> AsyncIterator[Worker]:
+    async with a_worker(has_relay=relay is not None) as worker:
         worker.domain("one.example")
         worker.domain("two.example", TWO)
         worker.domain("three.example", TWO)
         board, clock = worker.queue.board, worker.process.clock
         control = SiteControl(board, clock, "w", watches_answers=False)
-        answers = FlushAnswers(board, clock, "w", is_all=is_all)
+        answers = FlushAnswers(board, clock, "w", relay=relay)
         running = [
             asyncio.create_task(control.run(worker.driving.sites)),
             asyncio.create_task(answers.run(worker.driving.try_now)),
@@ -94,11 +94,21 @@ async def test_mail_in_hand_that_waits_for_a_rest_goes_at_once() -> None:
 
 
 async def test_all_mail_of_a_worker_with_a_relay_is_that_of_its_site() -> None:
-    async with an_answering_worker(is_all=True) as worker:
+    async with an_answering_worker(relay="hop.example") as worker:
         worker.hops.outcomes["a@one.example"] = Outcome.deferred("450 4.2.1 busy")
         await worker.enqueue("a@one.example")
         await worker.pass_time(6 * SECOND)
         assert await flush(worker, "hop.example") == (1, ())
+
+
+async def test_mail_that_is_rerouted_from_a_relay_is_not_all_mail() -> None:
+    async with a_worker() as worker:
+        board = worker.queue.board
+        answers = FlushAnswers(board, worker.process.clock, "w", relay="hop.example")
+        await board.post(Topic.FLUSHES, ONE, "1", MINUTE)
+        await answers.answer(lambda _: ["one.example"])
+        (text,) = (await board.posted(Topic.FLUSHED)).values()
+        assert not FlushAnswer.of(text).is_all
 
 
 async def test_a_site_that_no_worker_knows_is_refused() -> None:
@@ -138,7 +148,7 @@ async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
             return [f"d{n}.example" for n in range(2003)]
 
         board = worker.queue.board
-        answers = FlushAnswers(board, worker.process.clock, "w", is_all=False)
+        answers = FlushAnswers(board, worker.process.clock, "w", relay=None)
         await board.post(Topic.FLUSHES, ONE, "1", MINUTE)
         await answers.answer(try_now)
         await answers.answer(try_now)
@@ -154,7 +164,13 @@ async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
         assert (found.number, len(found.domains), found.more) == ("2", 2000, 3)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"worker": "w", "domains": [1]}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"worker": "w", "domains": [1]}',
+        '{"worker": "w", "site": "s", "number": "1", "domains": [], "more": Infinity}',
+    ],
+)  # fmt: skip
 def test_what_is_no_answer_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
         FlushAnswer.of(text)
