@@ -70,8 +70,9 @@ class Suppressing:
             return
         try:
             await self._list.add(envelope.tenant or "", entries)
-        except PostroadError as error:
-            _log.warning("refused recipients are not suppressed yet", error=error.explain())
+        except Exception as error:  # a driver's bug must not keep the mail from its end
+            text = error.explain() if isinstance(error, PostroadError) else repr(error)
+            _log.warning("refused recipients are not suppressed yet", error=text)
 
 
 def _tokens(addresses: Mapping[str, Outcome] | tuple[str, ...]) -> dict[str, bytes]:

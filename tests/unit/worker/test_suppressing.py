@@ -186,3 +186,18 @@ async def test_a_list_that_cannot_be_written_holds_up_no_mail() -> None:
         await suppressed.worker.pass_time(SECOND)
         assert len(await suppressed.letters()) == 1
         assert await suppressed.listed() == {}
+
+
+async def test_a_bug_of_the_list_keeps_no_mail_from_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_suppressing_worker() as suppressed:
+
+        async def broken(*_: object) -> None:
+            raise RuntimeError
+
+        monkeypatch.setattr(suppressed.list, "add", broken)
+        suppressed.worker.hops.outcomes["b@one.example"] = GONE
+        await suppressed.enqueue("b@one.example")
+        await suppressed.worker.pass_time(SECOND)
+        assert len(await suppressed.letters()) == 1
