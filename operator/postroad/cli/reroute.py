@@ -10,12 +10,13 @@ from pydantic import ValidationError
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import board_of
 from postroad.cli.queue_options import DURATION, with_queue
-from postroad.cli.sites import checked_reason, known_sites, site_name
+from postroad.cli.sites import known_sites, site_name
 from postroad.delivery_settings.hops import Hop
 from postroad.domain.durations import format_duration
 from postroad.domain.instants import rfc3339
 from postroad.domain.internationalized import ascii_domain
 from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
+from postroad.domain.reasons import checked_reason
 from postroad.domain.reroutes import MOST_REROUTES, Reroute, RerouteOf, is_rule_name
 from postroad.domain.site_views import has_no_rule
 from postroad.domain.suspensions import LONGEST_SUSPENSION

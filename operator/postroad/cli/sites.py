@@ -16,10 +16,10 @@ from postroad.cli.queue_options import DURATION, json_option, say, with_queue
 from postroad.domain.durations import format_duration
 from postroad.domain.escaping import escaped
 from postroad.domain.instants import rfc3339
+from postroad.domain.reasons import checked_reason
 from postroad.domain.reroutes import Reroute, RerouteOf
 from postroad.domain.site_views import SiteState, SiteView, read_views
 from postroad.domain.suspensions import (
-    LONGEST_REASON,
     LONGEST_SUSPENSION,
     SuspendedBy,
     Suspension,
@@ -130,14 +130,6 @@ async def resume(queue: MailQueue, site: str) -> None:
         f"{site} gets mail again within {format_duration(READ_EVERY)}; what was put off comes"
         f" within {format_duration(LONGEST_PUT_OFF)}"
     )
-
-
-def checked_reason(text: str) -> str:
-    """Return a reason with single spaces. Raises: InvalidInput."""
-    reason = " ".join(text.split())
-    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
-        raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
-    return reason
 
 
 def site_name(text: str) -> str:

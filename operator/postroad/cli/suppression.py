@@ -14,10 +14,10 @@ from postroad.bootstrap import suppression_list_of
 from postroad.cli.queue_options import json_option, say, with_queue
 from postroad.delivery_settings.files import read_delivery
 from postroad.domain.escaping import json_line
+from postroad.domain.reasons import checked_reason
 from postroad.domain.suppressed import (
     SuppressedAddress,
     by_administrator,
-    checked_reason,
     read_line,
     token_of,
 )

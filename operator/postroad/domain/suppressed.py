@@ -18,13 +18,11 @@ from postroad.domain.bounces import BounceClass
 from postroad.domain.instants import rfc3339
 from postroad.domain.internationalized import ascii_domain
 from postroad.domain.mail import Outcome, check_address, check_mailbox
+from postroad.domain.reasons import checked_reason
 from postroad.errors import InvalidInput, InvalidMail
 
 HASH = "sha256:"
 """Stands before the token of an address that is not kept."""
-
-LONGEST_REASON = 200
-"""Characters."""
 
 _TOKEN = re.compile(rf"{HASH}([0-9a-f]{{64}})")
 
@@ -34,6 +32,12 @@ class SuppressedBy(StrEnum):
 
     ADMINISTRATOR = "administrator"
     BOUNCE = "bounce"
+
+    @classmethod
+    def known(cls, value: str | None) -> SuppressedBy:
+        """Return what a stored value names; `ADMINISTRATOR`, who can take any address off, for one
+        of a later release."""
+        return next((each for each in cls if each == value), cls.ADMINISTRATOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +140,11 @@ def read_line(line: str, reason: str, at: datetime, *, is_hashed: bool) -> Suppr
     try:
         found = json.loads(text)
         address, kept = str(found["address"]), checked_reason(str(found.get("reason", reason)))
-        by = found.get("by")
-        # One that a later release knows is an administrator's at least.
-        known = SuppressedBy(by) if by in {*SuppressedBy} else SuppressedBy.ADMINISTRATOR
+        by = SuppressedBy.known(found.get("by"))
         added = found.get("added_at")
         when = at if added is None else datetime.fromisoformat(added).astimezone(UTC)
     except (
         ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
     ) as error:  # fmt: skip
         raise InvalidInput('this is neither an address nor {"address": …, "reason": …}') from error
-    return suppressed(address, kept, known, when, is_hashed=is_hashed)
-
-
-def checked_reason(text: str) -> str:
-    """Return a reason with single spaces. Raises: InvalidInput."""
-    reason = " ".join(text.split())
-    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
-        raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
-    return reason
+    return suppressed(address, kept, by, when, is_hashed=is_hashed)

@@ -12,12 +12,10 @@ from enum import StrEnum
 from postroad.domain.bounces import Bounce, BounceClass, bounce_of
 from postroad.domain.instants import rfc3339
 from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.reasons import reason_of
 from postroad.errors import InvalidInput
 
 LONGEST_SUSPENSION = timedelta(days=30)
-
-LONGEST_REASON = 200
-"""Characters."""
 
 MOST_SITES = 10_000
 """Whose last answers are counted."""
@@ -105,8 +103,8 @@ class AnswerCounts:
             counts[rule] = counts.get(rule, 0) + 1
             if counts[rule] >= rule.answers:
                 del self._counts[site]
-                words = f"{bounce.code} {bounce.reason}: {bounce.words}"[:LONGEST_REASON]
-                return Suspension(site, now + rule.duration, words, SuspendedBy.ANSWERS)
+                until, reason = now + rule.duration, reason_of(bounce)
+                return Suspension(site, until, reason, SuspendedBy.ANSWERS)
         while len(self._counts) > MOST_SITES:
             self._counts.popitem(last=False)
         return None

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from postroad.domain.bounces import bounce_of
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.reasons import reason_of
 from postroad.domain.suppressed import (
-    LONGEST_REASON,
     SuppressedBy,
     SuppressionRules,
     suppressed,
@@ -63,9 +63,8 @@ class Suppressing:
                 continue
             bounce = bounce_of(outcome.text, (recipient,))
             if bounce.reason in rules.bounces:
-                reason = f"{bounce.code} {bounce.reason}: {bounce.words}"[:LONGEST_REASON]
-                by = SuppressedBy.BOUNCE
-                entries.append(suppressed(recipient, reason, by, now, is_hashed=rules.is_hashed))
+                why, by = reason_of(bounce), SuppressedBy.BOUNCE
+                entries.append(suppressed(recipient, why, by, now, is_hashed=rules.is_hashed))
         if not entries:
             return
         try:

@@ -115,8 +115,7 @@ def _portions(values: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _entry(row: Row) -> SuppressedAddress:
-    by = row["added_by"]
-    known = SuppressedBy(by) if by in {*SuppressedBy} else SuppressedBy.ADMINISTRATOR
+    by = SuppressedBy.known(row["added_by"])
     return SuppressedAddress(
-        row["address_token"], row["address"], row["reason"], known, rows.instant(row["added_at"])
+        row["address_token"], row["address"], row["reason"], by, rows.instant(row["added_at"])
     )

@@ -164,6 +164,5 @@ def _errors_of(file: Path) -> Iterator[None]:
 
 
 def _entry(token: bytes, address: str | None, reason: str, by: str, at: str) -> SuppressedAddress:
-    known = SuppressedBy(by) if by in {*SuppressedBy} else SuppressedBy.ADMINISTRATOR
     when = datetime.fromisoformat(at).astimezone(UTC)
-    return SuppressedAddress(bytes(token), address, reason, known, when)
+    return SuppressedAddress(bytes(token), address, reason, SuppressedBy.known(by), when)
