@@ -1,4 +1,4 @@
-"""The data pipeline on real servers. `CASE=turns`: see `pipeline_turns`. `CASE=audit`:
+"""The data pipeline on real servers. `CASE=turns`: see `pipeline_turns`. `CASE=audit`, the default:
 `postroad pipeline audit` finds planted faults, repairs them, and finds none of these again; beside
 `postroad audit`, one plain process, which finds the orphans alone.
 
@@ -46,7 +46,7 @@ def measure() -> list[Result]:
     """Measure the chosen case. Needs the three servers."""
     logs.configure("WARNING")
     cases = {"audit": _measure_audit, "turns": measure_turns}
-    case = os.environ.get("CASE", "turns")
+    case = os.environ.get("CASE", "audit")
     if case not in cases:
         sys.exit(f"no such case: {case}; there are {' and '.join(cases)}")
     return asyncio.run(cases[case]())
