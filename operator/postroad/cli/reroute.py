@@ -17,7 +17,7 @@ from postroad.domain.instants import rfc3339
 from postroad.domain.internationalized import ascii_domain
 from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.domain.reasons import checked_reason
-from postroad.domain.reroutes import MOST_REROUTES, Reroute, RerouteOf, is_rule_name
+from postroad.domain.reroutes import MOST_REROUTES, Reroute, RerouteOf, is_rule_name, key_of
 from postroad.domain.site_views import has_no_rule
 from postroad.domain.suspensions import LONGEST_SUSPENSION
 from postroad.errors import InvalidInput
@@ -144,7 +144,7 @@ async def _check_rule(board: Board, rule: str) -> None:
 
 async def _end(board: Board, of: RerouteOf, name: str) -> None:
     """Raises: InvalidInput, ServerError."""
-    key = f"{of} {name}"
+    key = key_of(of, name)
     held = reroutes_in(await board.posted(Topic.REROUTES), MachineClock().now())
     await board.take_down(Topic.REROUTES, key)
     if key not in {each.key for each in held}:

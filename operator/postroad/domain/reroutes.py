@@ -42,7 +42,7 @@ class Reroute:
     @property
     def key(self) -> str:
         """The name of its note."""
-        return f"{self.of} {self.name}"
+        return key_of(self.of, self.name)
 
     @property
     def way(self) -> str:
@@ -77,6 +77,11 @@ class Reroute:
             raise InvalidInput("a reroute cannot be read") from error
 
 
+def key_of(of: RerouteOf, name: str) -> str:
+    """Return the name of the note that reroutes a site or a domain."""
+    return f"{of} {name}"
+
+
 def is_rule_name(text: str) -> bool:
     """Whether a way is written as the name of a rule; a host is written with its port.
 
@@ -104,8 +109,8 @@ class RerouteTable:
 
     def of_domain(self, domain: str) -> Reroute | None:
         """Return the reroute of a domain in A-labels and lower case."""
-        return self.by_key.get(f"{RerouteOf.DOMAIN} {domain}")
+        return self.by_key.get(key_of(RerouteOf.DOMAIN, domain))
 
     def of_site(self, site: str) -> Reroute | None:
         """Return the reroute of a site."""
-        return self.by_key.get(f"{RerouteOf.SITE} {site}")
+        return self.by_key.get(key_of(RerouteOf.SITE, site))
