@@ -129,6 +129,7 @@ def confirming() -> tuple[_Confirming, Driver]:
     channel = SimpleNamespace(
         driver=driver, when_lost=[], when_outdated=[], is_outdated=False, lost=None
     )
+    channel.outdate = lambda: setattr(channel, "is_outdated", True)
     return _Confirming(cast("Channel", channel)), driver
 
 
@@ -151,6 +152,7 @@ async def test_nack_is_no_confirm() -> None:
     confirm = channel.send("exchange", MESSAGE)
 
     channel.on_confirm(frame.Method(1, spec.Basic.Nack(1)))
+    assert channel.channel.is_outdated, "the next message goes over another one"
 
     with pytest.raises(BrokerUnavailable):
         await asyncio.wait_for(confirm, 1)
