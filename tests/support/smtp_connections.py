@@ -26,8 +26,10 @@ def connect(
     timeouts: Timeouts = USUAL,
     protocol: Protocol = Protocol.SMTP,
     unfit: RememberedHops | None = None,
+    *,
+    chunking: bool = True,
 ) -> SmtpConnection:
-    next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol)
+    next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol, chunking=chunking)
     unfit = unfit or RememberedHops()
     terms = SessionTerms(next_hop, "relay.example", None, timeouts, unfit=unfit)
 

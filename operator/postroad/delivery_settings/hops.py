@@ -106,6 +106,10 @@ class Hop(DeliverySection):
     oldest_tls: OldestTls = OldestTls.TLS_1_2
     """The oldest version of TLS."""
 
+    chunking: bool = True
+    """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
+    one another without waiting for replies. false: always by DATA."""
+
     protocol: Protocol = Protocol.SMTP
     """What the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""
 
@@ -160,7 +164,16 @@ class Hop(DeliverySection):
         port = self.tls.default_port if self.port is None else self.port
         login = None if self.login is None else self.login.value()
         source = None if self.source is None else self.source.value()
-        hop = NextHop(self.host, port, self.tls, self.protocol, login, self.oldest_tls, source)
+        hop = NextHop(
+            self.host,
+            port,
+            self.tls,
+            self.protocol,
+            login,
+            self.oldest_tls,
+            source,
+            chunking=self.chunking,
+        )
         return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
 
 
@@ -179,6 +192,10 @@ class ByMx(DeliverySection):
     oldest_tls: OldestTls = OldestTls.TLS_1_2
     """The oldest version of TLS."""
 
+    chunking: bool = True
+    """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
+    one another without waiting for replies. false: always by DATA."""
+
     source: SourceSettings | None = None
     """From where connections come. Absent: as the system chooses."""
 
@@ -191,4 +208,4 @@ class ByMx(DeliverySection):
     def value(self) -> MxSecurity:
         """Return the value that routing uses."""
         source = None if self.source is None else self.source.value()
-        return MxSecurity(self.tls, frozenset(self.honours), self.oldest_tls, source)
+        return MxSecurity(self.tls, frozenset(self.honours), self.oldest_tls, source, self.chunking)

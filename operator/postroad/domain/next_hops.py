@@ -121,6 +121,9 @@ class NextHop:
     """Whether its certificate is compared with TLSA records (`ResolvedHop.certificates`), not with
     authorities."""
 
+    chunking: bool = True
+    """Whether content may go by CHUNKING where it is offered. Source: RFC 3030."""
+
     socket: Path | None = None
     """The Unix socket that it listens on, instead of the port."""
 

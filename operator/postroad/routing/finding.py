@@ -89,6 +89,7 @@ class _Search(Search):
             security.tls,
             oldest_tls=security.oldest_tls,
             source=security.source,
+            chunking=security.chunking,
         )
         if domain.startswith("["):
             return self._by_literal(domain, hop)

@@ -86,6 +86,8 @@ def written_hop(hop: NextHop) -> str:
     words = [str(hop), hop.protocol, hop.tls]
     if hop.oldest_tls is not OldestTls.TLS_1_2:
         words.append(f"tls{hop.oldest_tls}")
+    if not hop.chunking:
+        words.append("data")
     if hop.by_tlsa:
         words.append("tlsa")
     if hop.source is not None:

@@ -25,12 +25,14 @@ class PublishedSecurity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MxSecurity:
-    """What is required of connections to servers that MX records name, and where they come from."""
+    """What is required of connections to servers that MX records name, where they come from, and
+    whether content may go by CHUNKING."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
     honoured: frozenset[PublishedSecurity] = frozenset()
     oldest_tls: OldestTls = OldestTls.TLS_1_2
     source: SourceAddresses | None = None
+    chunking: bool = True
 
 
 USUAL_SECURITY = MxSecurity()

@@ -116,9 +116,12 @@ async def test_what_a_closed_connection_was_to_carry_is_unsaid(turns: int) -> No
         assert not unfit.has(NextHop("hop.example", 25, TlsMode.NONE))
 
 
-async def test_an_lmtp_server_gets_no_chunks() -> None:
+@pytest.mark.parametrize(("protocol", "chunking"), [(Protocol.LMTP, True), (Protocol.SMTP, False)])
+async def test_an_lmtp_server_and_a_hop_without_chunking_get_no_chunks(
+    protocol: Protocol, chunking: bool
+) -> None:
     hop, events = FakeHop(extensions=CHUNKING), Events()
-    connection = connect(hop, events, protocol=Protocol.LMTP)
+    connection = connect(hop, events, protocol=protocol, chunking=chunking)
     for job in range(1, 6):
         connection.submit(a_job(job))
     await events.until_finished(5)

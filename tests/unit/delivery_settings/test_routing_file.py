@@ -37,12 +37,12 @@ rules:
     primary: [{host: lmtp.mail.svc.cluster.local, port: 24, protocol: lmtp, tls: none}]
   - name: partners
     domains: ["*.partner.example"]
-    mx: {tls: required}
+    mx: {tls: required, chunking: false}
   - name: acme
     senders: [News@Bücher.example, "@example.net", "@*.example.net", <>]
     tenants: [acme]
     primary: [{host: smtp1.relay.example, port: 587}, {host: 192.0.2.9, tls: implicit}]
-    secondary: [{host: relay.example, lookUp: mx}]
+    secondary: [{host: relay.example, lookUp: mx, chunking: false}]
     tertiary: [{host: "2001:db8::9"}]
 """
 
@@ -70,7 +70,7 @@ def test_every_field_reaches_the_plan(tmp_path: Path) -> None:
                 Rule(
                     "partners",
                     DomainPatterns.of(["*.partner.example"]),
-                    security=MxSecurity(TlsMode.REQUIRED),
+                    security=MxSecurity(TlsMode.REQUIRED, chunking=False),
                 ),
                 Rule(
                     "acme",
@@ -81,7 +81,7 @@ def test_every_field_reaches_the_plan(tmp_path: Path) -> None:
                             SmartHost(NextHop("smtp1.relay.example", 587)),
                             SmartHost(NextHop("192.0.2.9", 465, TlsMode.IMPLICIT)),
                         ),
-                        (SmartHost(NextHop("relay.example"), by_mx=True),),
+                        (SmartHost(NextHop("relay.example", chunking=False), by_mx=True),),
                         (SmartHost(NextHop("2001:db8::9")),),
                     ),
                 ),

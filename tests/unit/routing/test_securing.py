@@ -225,11 +225,15 @@ async def test_domains_with_other_requirements_share_no_site() -> None:
         await found(dns(*ALL)),
         await found(dns(*ALL), STS, sts=policy(StsMode.ENFORCE, "*.example", "mx.example")),
         await found(dns(*ALL), DANE),
-        await RouteFinder(
-            RoutingPlan(RoutingTable(), security=MxSecurity(oldest_tls=OldestTls.TLS_1_3)),
-            dns(),
-            SeededRandomness(),
-        ).route(RouteRequest("d.example")),
+        *[
+            await RouteFinder(
+                RoutingPlan(RoutingTable(), security=security), dns(), SeededRandomness()
+            ).route(RouteRequest("d.example"))
+            for security in (MxSecurity(oldest_tls=OldestTls.TLS_1_3), MxSecurity(chunking=False))
+        ],
     ]
 
-    assert len({each.site for each in routes if isinstance(each, Route)}) == 4
+    assert len({each.site for each in routes if isinstance(each, Route)}) == 5
+    last = routes[-1]
+    assert isinstance(last, Route)
+    assert not any(each.next_hop.chunking for tier in last.tiers for each in tier)

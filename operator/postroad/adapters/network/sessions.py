@@ -44,7 +44,8 @@ class ClientSession:
         self._extensions = extensions
         is_lmtp = self.next_hop.protocol is Protocol.LMTP
         self._responder = Responder(self.next_hop.host, "DSN" in extensions, is_lmtp)
-        self._may_chunk = not is_lmtp and "CHUNKING" in extensions and self.is_pipelined
+        may_chunk = self.next_hop.chunking and not is_lmtp
+        self._may_chunk = may_chunk and "CHUNKING" in extensions and self.is_pipelined
         self._most_recipients: int | None = None
         self._is_broken = False
         self._has_worked = False
