@@ -118,23 +118,9 @@ it costs one connection and not one a site, and an administrator who has mended 
 minutes."""
 
 
-LONGEST_RELAY_QUEUE, ENOUGH_AT_ONCE = 10, 100
-"""Mails behind one another on a connection to a relay that all connections are busy with, at most;
-and mails at work at once with which distance costs no speed, so that connections of that number
-have no queue, in which a slow mail would hold up others."""
-
-
-def _longest_queue(way: Way, connections: int) -> int:
-    """Return how many mails a connection has at most; a program gets one after the other."""
-    if not isinstance(way, NextHop):
-        return 1
-    return max(1, min(LONGEST_RELAY_QUEUE, ENOUGH_AT_ONCE // connections))
-
-
 def rules_of(settings: Settings, way: Way) -> SchedulerRules:
-    """Return the limits of the worker's connections. All of them may lead to a relay or a program:
-    then a mail waits behind another one only where all are at work and few, since any mail may be
-    slow there."""
+    """Return the limits of the worker's connections. All of them may lead to a relay or a program,
+    and each mail that is in hand then has one, since any of them may be slow there."""
     connections = settings.worker.concurrency
     if isinstance(way, RoutingSettings):
         return SchedulerRules(connections)
@@ -142,16 +128,12 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
         connections,
         per_destination=connections,
         backlog=1,
-        longest_queue=_longest_queue(way, connections),
+        longest_queue=1,
         longest_rest=LONGEST_RELAY_REST,
     )
 
 
 def window_of(settings: Settings, way: Way) -> int:
-    """Return how many mails may be in hand: with a relay or a program, what its connections have;
-    where that is a queue, as many again, which are there when places in it become free."""
-    if isinstance(way, RoutingSettings):
-        return settings.worker.window
-    connections = settings.worker.concurrency
-    queue = _longest_queue(way, connections)
-    return connections * (queue if queue == 1 else 2 * queue)
+    """Return how many mails may be in hand: with a relay or a program, one for each connection."""
+    is_routed = isinstance(way, RoutingSettings)
+    return settings.worker.window if is_routed else settings.worker.concurrency

@@ -119,7 +119,8 @@ async def test_rows_are_rolled_forward_before_they_expire(cluster: Cluster) -> N
         )
     )
     url, settings = f"distributed://test.{fresh()}", from_environment(variables)
-    async with open_queue(url, create=True, settings=settings) as queue:
+    minute = ViewConfiguration(timedelta(minutes=1))  # a lifetime has four slices at least
+    async with open_queue(url, create=True, configuration=minute, settings=settings) as queue:
         names = await enqueued(queue, timedelta(days=1))
         last = time.monotonic()
         with cql(cluster, "cassandra-1") as administrator:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from postroad.bootstrap.ways import Way, rules_of, window_of
+from postroad.bootstrap.ways import Way
 from postroad.cli import main
 from postroad.cli.delivering import way_and_file
 from postroad.cli.delivery_options import with_relay
@@ -62,20 +62,6 @@ def test_the_command_line_decides_between_a_host_and_a_socket(
     named = {f"POSTROAD_WORKER_RELAY_{name}": value for name, value in environment.items()}
 
     assert str(way_of(with_relay(from_environment(named), relay, None, None, None, {}))) == expected
-
-
-@pytest.mark.parametrize(
-    ("connections", "queue"), [(1, 10), (3, 10), (20, 5), (60, 1), (200, 1), (5000, 1)]
-)
-def test_mails_follow_one_another_over_few_connections_to_a_relay(
-    connections: int, queue: int
-) -> None:
-    """A slow mail holds up no other where there are many."""
-    settings = with_relay(Settings(), "relay.example", None, connections, None, {})
-    rules = rules_of(settings, way_of(settings))
-
-    assert (rules.connections, rules.backlog, rules.longest_queue) == (connections, 1, queue)
-    assert window_of(settings, way_of(settings)) == connections * queue * (2 if queue > 1 else 1)
 
 
 @pytest.mark.parametrize(
