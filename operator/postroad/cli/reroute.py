@@ -17,13 +17,19 @@ from postroad.domain.instants import rfc3339
 from postroad.domain.internationalized import ascii_domain
 from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.domain.reasons import checked_reason
-from postroad.domain.reroutes import MOST_REROUTES, Reroute, RerouteOf, is_rule_name, key_of
+from postroad.domain.reroutes import (
+    MOST_REROUTES,
+    Reroute,
+    RerouteOf,
+    is_rule_name,
+    key_of,
+    reroutes_in,
+)
 from postroad.domain.site_views import has_no_rule
 from postroad.domain.suspensions import LONGEST_SUSPENSION
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.rerouting import reroutes_in
 from postroad.worker.site_control import READ_EVERY
 
 

@@ -19,13 +19,12 @@ from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.durations import format_duration
 from postroad.domain.error_codes import FAILED, TRY_AGAIN
 from postroad.domain.mail import OutcomeKind, check_address, domain_of
-from postroad.domain.reroutes import RerouteTable
+from postroad.domain.reroutes import RerouteTable, reroutes_in
 from postroad.errors import InvalidInput, InvalidMail
 from postroad.ports.board import Topic
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import NULL_SENDER, RouteRequest
 from postroad.settings import from_environment
-from postroad.worker.rerouting import reroutes_in
 from postroad.worker.routing import RouteFinder
 
 _EXIT_CODES = {OutcomeKind.FAILED: FAILED, OutcomeKind.DEFERRED: TRY_AGAIN}

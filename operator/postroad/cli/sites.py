@@ -17,7 +17,7 @@ from postroad.domain.durations import format_duration
 from postroad.domain.escaping import escaped
 from postroad.domain.instants import rfc3339
 from postroad.domain.reasons import checked_reason
-from postroad.domain.reroutes import Reroute, RerouteOf
+from postroad.domain.reroutes import Reroute, RerouteOf, reroutes_in
 from postroad.domain.site_views import SiteState, SiteView, read_views
 from postroad.domain.suspensions import (
     LONGEST_SUSPENSION,
@@ -27,7 +27,6 @@ from postroad.domain.suspensions import (
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.rerouting import reroutes_in
 from postroad.worker.site_control import LONGEST_PUT_OFF, READ_EVERY
 
 LONGEST_SITE = 320

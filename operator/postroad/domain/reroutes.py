@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -114,3 +115,14 @@ class RerouteTable:
     def of_site(self, site: str) -> Reroute | None:
         """Return the reroute of a site."""
         return self.by_key.get(key_of(RerouteOf.SITE, site))
+
+
+def reroutes_in(notes: Mapping[str, str], now: datetime) -> list[Reroute]:
+    """Return the reroutes that hold now, without those that this release cannot read."""
+    found = []
+    for text in notes.values():
+        with suppress(InvalidInput):
+            read = Reroute.read(text)
+            if read.until > now:
+                found.append(read)
+    return found

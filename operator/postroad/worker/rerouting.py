@@ -7,14 +7,11 @@ Source: ADR 0069.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 
 from postroad.domain.instants import rfc3339
 from postroad.domain.mail import Outcome
-from postroad.domain.reroutes import Reroute, RerouteTable
-from postroad.errors import InvalidInput
+from postroad.domain.reroutes import Reroute, RerouteTable, reroutes_in
 from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
 from postroad.routing.plans import RoutingPlan
@@ -47,17 +44,6 @@ class Reroutes:
         with self._use.unless_away():
             self._posted = await self._board.posted(Topic.REROUTES)
         self.table = RerouteTable.of(reroutes_in(self._posted, self._clock.now()))
-
-
-def reroutes_in(notes: Mapping[str, str], now: datetime) -> list[Reroute]:
-    """Return the reroutes that hold now, without those that this release cannot read."""
-    found = []
-    for text in notes.values():
-        with suppress(InvalidInput):
-            read = Reroute.read(text)
-            if read.until > now:
-                found.append(read)
-    return found
 
 
 def plan_by(reroute: Reroute, plan: RoutingPlan) -> RoutingPlan | NoRoute:
