@@ -123,29 +123,6 @@ async def test_a_template_can_take_no_rights_of_others(
         await api.create(MAIL_QUEUE, with_template(namespace, template))
 
 
-@pytest.mark.parametrize(
-    ("pipeline", "message"),
-    [
-        ({"template": {"spec": {"serviceAccountName": "another"}}}, "may place pods"),
-        (
-            {"template": {"spec": {"containers": [{"name": "pipeline", "image": "x"}]}}},
-            "may set the resources",
-        ),
-        (
-            {"image": LISTED_IMAGE, "executors": {"instances": 1}},
-            "spec.pipeline.image is the operator's",
-        ),
-    ],
-    ids=str,
-)
-@pytest.mark.usefixtures("policies")
-async def test_a_job_can_take_no_rights_of_others(
-    api: ApiServer, namespace: str, pipeline: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(KubernetesRefused, match=message):
-        await api.create(MAIL_QUEUE, mail_queue(namespace, pipeline=pipeline))
-
-
 @pytest.mark.usefixtures("policies")
 async def test_a_template_may_place_pods_and_give_them_resources(
     api: ApiServer, namespace: str
@@ -198,6 +175,22 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        (
+            {"pipeline": {"template": {"spec": {"serviceAccountName": "another"}}}},
+            "may place pods",
+        ),
+        (
+            {
+                "pipeline": {
+                    "template": {"spec": {"containers": [{"name": "pipeline", "image": "x"}]}}
+                }
+            },
+            "may set the resources",
+        ),
+        (
+            {"pipeline": {"image": LISTED_IMAGE, "executors": {"instances": 1}}},
+            "spec.pipeline.image is the operator's",
+        ),
         ({"image": "another"}, "an image of this MailQueue"),
         ({"pipeline": {"image": "another"}}, "an image of this MailQueue"),
         ({"delivery": {"routing": {"resolver": {"servers": ["192.0.2.1"]}}}}, "a name server of"),
@@ -213,7 +206,7 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
     ids=str,
 )
 @pytest.mark.usefixtures("policies")
-async def test_neither_mail_nor_secrets_are_led_elsewhere(
+async def test_a_spec_takes_no_rights_of_others_and_leads_nothing_elsewhere(
     api: ApiServer, namespace: str, spec: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(KubernetesRefused, match=message):
