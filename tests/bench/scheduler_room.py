@@ -12,7 +12,13 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 
-from bench import scheduler_choice, scheduler_costs, scheduler_orders, scheduler_shares
+from bench import (
+    scheduler_choice,
+    scheduler_costs,
+    scheduler_orders,
+    scheduler_shares,
+    scheduler_trouble,
+)
 from bench import scheduler_situations as situations
 from bench.results import Result, progress
 
@@ -28,6 +34,7 @@ CASES: dict[str, Callable[[], list[Result]]] = {
     "second": scheduler_shares.second_mail,
     "orders": scheduler_orders.measure,
     "situations": situations.measure,
+    "trouble": scheduler_trouble.measure,
     "closes": situations.closes,
     "choice": scheduler_choice.measure,
     "costs": scheduler_costs.measure,

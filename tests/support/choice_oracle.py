@@ -10,7 +10,8 @@ import random
 from dataclasses import dataclass, field
 
 from postroad.scheduling.choosing import Choice, NoneWorks, OpenTo, Take, Wait
-from postroad.scheduling.destinations import ConnectionRecord, Destinations
+from postroad.scheduling.destination_records import ConnectionRecord
+from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.jobs import Precedence
 from postroad.scheduling.rules import SchedulerRules
 
@@ -47,6 +48,24 @@ class World:
     def free_workers(self) -> int:
         return self.workers - len(self.links) + sum(each.idle > 0 for each in self.links)
 
+    def doubt(self, host: str) -> int:
+        """0 where a host answered, 1 where that is not known, 2 where it failed (AMB-27)."""
+        if host in self.retry_at:
+            return 2
+        links = self.of(host)
+        return int(
+            not any(each.is_established for each in links) if links else host not in self.last_made
+        )
+
+    def allows(self, host: str, rules: SchedulerRules) -> bool:
+        """Our own addition: whether hosts as doubtful as this one may use one more (AMB-27)."""
+        doubt = self.doubt(host)
+        least = (1.0, rules.least_for_new, rules.least_for_troubled)[doubt]
+        scale = (0, 10, 3)[doubt]
+        used = sum(each.jobs > 0 and self.doubt(each.host) >= doubt for each in self.links)
+        kept = max(1, int(least * self.workers))
+        return not doubt or used < kept or used < scale * self.free_workers
+
 
 def seed_choice(
     world: World,
@@ -82,7 +101,7 @@ def _in_tier(
         if each.jobs and not each.is_retiring and each.precedence >= precedence  # our own: AMB-26
     ]
     active.sort(key=lambda each: each.number, reverse=True)
-    idle = [each for each in links if each.idle]
+    idle = [each for each in links if each.idle and world.allows(each.host, rules)]
     for each in active:
         if each.jobs < rules.backlog:
             return "SC-14 short queue", {("use", each.number)}
@@ -98,6 +117,7 @@ def _in_tier(
 def _open(
     world: World, hosts: list[str], rules: SchedulerRules, active: list[Link], busy: set[str]
 ) -> tuple[str, set[Answer]]:
+    hosts = [host for host in hosts if world.allows(host, rules)]
     others = [host for host in hosts if host not in busy]
     if unused := [h for h in others if h not in world.retry_at and h not in world.last_made]:
         return "SC-18 unused", {("open", host) for host in unused}
@@ -143,6 +163,7 @@ def draw(chance: random.Random) -> tuple[World, list[list[str]], SchedulerRules]
     rules = SchedulerRules(
         backlog=chance.randint(1, 3), longest_queue=chance.choice([3, 4, None]),
         per_destination=chance.randint(1, 4), connections=100,
+        least_for_troubled=chance.choice([0.0, 0.2]), least_for_new=chance.choice([0.2, 1.0]),
     )  # fmt: skip
     likely = chance.choice(["busy", "idle", "closed", "unused", "failed", "mixed"])
     links = []
@@ -187,16 +208,17 @@ def build(world: World, rules: SchedulerRules) -> Destinations:
         retiring = link is not None and link.is_retiring
         name = link.host if link is not None else names[number]
         connection = table.open(name, NOW - rules.age - 1 if retiring else NOW)
-        table.assign(connection, job := next(jobs), link.precedence if link else Precedence.BULK)
+        served = link.precedence if link else Precedence.BULK
+        table.assign(connection, job := next(jobs), served, NOW)
         if link is None:
             table.finish(connection, job, NOW)
             table.close(connection, NOW)
             continue
         made.append((link, connection))
         for _ in range(link.jobs - 1):
-            table.assign(connection, next(jobs), Precedence.VERIFICATION)
+            table.assign(connection, next(jobs), Precedence.VERIFICATION, NOW)
         if link.is_established:
-            table.establish(connection)
+            table.establish(connection, NOW)
     for link, connection in sorted(made, key=lambda each: each[0].idle):
         if link.idle:
             table.finish(connection, next(iter(connection.jobs)), NOW)

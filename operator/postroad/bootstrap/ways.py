@@ -120,7 +120,8 @@ minutes."""
 
 def rules_of(settings: Settings, way: Way) -> SchedulerRules:
     """Return the limits of the worker's connections. All of them may lead to a relay or a program,
-    and each mail that is in hand then has one, since any of them may be slow there."""
+    and each mail that is in hand then has one, since any of them may be slow there; no other next
+    hop needs room beside it."""
     connections = settings.worker.concurrency
     if isinstance(way, RoutingSettings):
         return SchedulerRules(connections)
@@ -130,6 +131,8 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
         backlog=1,
         longest_queue=1,
         longest_rest=LONGEST_RELAY_REST,
+        least_for_new=1.0,
+        least_for_troubled=1.0,
     )
 
 

@@ -14,8 +14,11 @@ For the first tier of which a destination works:
 Of active connections a job uses those alone that a job of its own precedence or of a lower one
 opened, or took when it was idle (AMB-26).
 
+A connection that is idle or new is used to a destination alone whose like may use one more
+(AMB-27).
+
 Without a tier that works the job is put off until a rest ends (SC-21).
-Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23, AMB-26.
+Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23, AMB-26, AMB-27.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from postroad.scheduling.destinations import ConnectionRecord, Destinations, Standing
+from postroad.scheduling.destination_records import ConnectionRecord, Standing
+from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.jobs import Precedence
 from postroad.scheduling.rules import SchedulerRules
 
@@ -146,7 +150,11 @@ class Tier:
 
     def last_idle(self) -> ConnectionRecord | None:
         """Return the idle connection that was used last."""
-        found = filter(None, (each.last_idle for each in self._found.values()))
+        found = (
+            idle
+            for each in self._found.values()
+            if (idle := each.last_idle) is not None and self._destinations.may_grow(each.trust)
+        )
         return max(found, key=lambda each: each.turned_idle, default=None)
 
     def with_room(self, standing: Standing) -> list[str]:
@@ -154,7 +162,9 @@ class Tier:
         return [
             name
             for name, each in self._standings.items()
-            if each is standing and self._destinations.has_room(name)
+            if each is standing
+            if self._destinations.has_room(name)
+            if self._destinations.may_grow(self._destinations.trust(name))
         ]
 
     def last_connection(self, name: str) -> int:

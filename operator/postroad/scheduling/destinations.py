@@ -2,131 +2,25 @@
 
 A destination without a record is unused. A record passes from active to idle to closed, or from a
 failure to a rest to due, and is forgotten.
-Source: SC-12, SC-22 to SC-24; AMB-16, AMB-17, AMB-19, AMB-24.
+Source: SC-12, SC-22 to SC-24; AMB-16, AMB-17, AMB-19, AMB-24, AMB-27.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
-from enum import Enum
 from itertools import count
 
+from postroad.scheduling.destination_records import (
+    ConnectionRecord,
+    Destination,
+    DestinationView,
+    Standing,
+    length_changed,
+)
 from postroad.scheduling.jobs import Precedence
 from postroad.scheduling.ranking import Ranking
 from postroad.scheduling.rules import SchedulerRules
-
-
-class Standing(Enum):
-    """The class of a destination. Source: SC-13."""
-
-    ACTIVE = "a connection has jobs"
-    IDLE = "a connection is open"
-    RESTING = "it failed, and is not tried yet"
-    DUE = "it failed, and its rest is over"
-    CLOSED = "it had a connection not long ago"
-    UNUSED = "nothing is known"
-
-
-class ConnectionRecord:
-    """One connection's record, with its jobs in the order in which it got them."""
-
-    __slots__ = (
-        "destination", "finished", "idle_since", "is_established", "is_retiring", "jobs", "number",
-        "opened_at", "precedence", "taken", "turned_idle",
-    )  # fmt: skip
-
-    def __init__(self, number: int, destination: Destination, now: float) -> None:
-        self.number = number
-        self.destination = destination
-        self.opened_at = now
-        self.jobs: dict[int, None] = {}
-        self.precedence = Precedence.BULK
-        """That of the job that it was opened for, or that ended its idleness."""
-        self.taken = 0
-        self.finished = 0
-        self.is_established = False
-        self.is_retiring = False
-        self.idle_since: float | None = None
-        self.turned_idle = 0
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether it ended before it finished a job, so that the next one would too."""
-        return self.taken > 0 and self.finished == 0
-
-
-class Destination:
-    """One destination's record."""
-
-    __slots__ = (
-        "active", "connections", "established", "failures", "idle", "is_resting", "last_connection",
-        "name", "rests_until",
-    )  # fmt: skip
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.connections = 0
-        self.established = 0
-        self.active: dict[tuple[Precedence, int], Ranking[ConnectionRecord]] = {}
-        """Connections that take jobs and have some, newest first, by how many they have."""
-        self.idle: OrderedDict[ConnectionRecord, None] = OrderedDict()
-        """Those without a job, the one used last at the end."""
-        self.failures = 0
-        self.is_resting = False
-        self.rests_until = 0.0
-        self.last_connection = 0
-        """The number of the newest connection that there ever was; 0 for none."""
-
-    @property
-    def standing(self) -> Standing:
-        """The class of this destination. What happens to its open connections counts first, so
-        that a rest ends none of them."""
-        if self.active:
-            return Standing.ACTIVE
-        if self.idle:
-            return Standing.IDLE
-        if self.is_resting:
-            return Standing.RESTING
-        if self.failures:
-            return Standing.DUE
-        return Standing.CLOSED if self.last_connection else Standing.UNUSED
-
-    @property
-    def last_idle(self) -> ConnectionRecord | None:
-        """The idle connection that was used last."""
-        return next(reversed(self.idle), None)
-
-    def newest_active(self, precedence: Precedence, below: int | None) -> ConnectionRecord | None:
-        """Return the newest active connection that serves this precedence, of those with fewer
-        jobs than `below`. Source: AMB-26."""
-        found = [
-            newest
-            for (served, length), ranking in self.active.items()
-            if served >= precedence and (below is None or length < below)
-            if (newest := ranking.first()) is not None
-        ]
-        return max(found, key=lambda each: each.number, default=None)
-
-
-def _length_changed(connection: ConnectionRecord, before: int) -> None:
-    """Keep `active` true after a connection got a job, finished one, or retired."""
-    active, old = connection.destination.active, (connection.precedence, before)
-    if old in active:
-        active[old].discard(connection)
-        if not active[old]:
-            del active[old]
-    if connection.jobs and not connection.is_retiring:
-        new = (connection.precedence, len(connection.jobs))
-        active.setdefault(new, Ranking()).put(connection, (-connection.number,))
-
-
-@dataclass(frozen=True, slots=True)
-class DestinationView:
-    """How many connections a destination has, and until when it rests; None: it does not."""
-
-    connections: int
-    rests_until: float | None
+from postroad.scheduling.trust import BusyConnections, Trust
 
 
 class Destinations:
@@ -140,6 +34,8 @@ class Destinations:
         self._numbers = count(1)
         self._connection_moments: Ranking[ConnectionRecord] = Ranking()
         self._record_moments: Ranking[Destination] = Ranking()
+        self._slow_moments: Ranking[ConnectionRecord] = Ranking()
+        self._busy = BusyConnections(rules)
         self._order = count()
 
     @property
@@ -162,7 +58,11 @@ class Destinations:
         found = self._records.get(name)
         if found is None:
             return DestinationView(0, None)
-        return DestinationView(found.connections, found.rests_until if found.is_resting else None)
+        return DestinationView(
+            found.connections,
+            found.rests_until if found.is_resting else None,
+            is_troubled=found.trust is Trust.TROUBLED,
+        )
 
     def has_room(self, name: str) -> bool:
         """Return whether one more connection may be opened to a destination.
@@ -181,6 +81,24 @@ class Destinations:
         found = self._records.get(name)
         return found is None or bool(found.idle) or self.has_room(name)
 
+    def trust(self, name: str) -> Trust:
+        """Return how far a destination is trusted."""
+        found = self._records.get(name)
+        return Trust.NEW if found is None else found.trust
+
+    def may_grow(self, trust: Trust) -> bool:
+        """Return whether destinations of this trust may use one more connection."""
+        return self._busy.may_grow(trust, self.free)
+
+    def contests(self) -> list[list[Trust]]:
+        """Return whose mails contend for the next free connection, and where none of them does,
+        whose do then."""
+        return self._busy.contests(self.free)
+
+    def is_beyond(self, trust: Trust) -> bool:
+        """Return whether destinations of this trust use more than is kept for them."""
+        return self._busy.is_beyond(trust)
+
     def open(self, name: str, now: float) -> ConnectionRecord:
         """Open a connection; a job comes with it."""
         destination = self._known(name)
@@ -191,7 +109,9 @@ class Destinations:
         self._record_moments.discard(destination)
         return connection
 
-    def assign(self, connection: ConnectionRecord, job: int, precedence: Precedence) -> None:
+    def assign(
+        self, connection: ConnectionRecord, job: int, precedence: Precedence, now: float
+    ) -> None:
         """Add a job to a connection's queue."""
         before = len(connection.jobs)
         if not before:
@@ -199,34 +119,45 @@ class Destinations:
         connection.jobs[job] = None
         connection.taken += 1
         connection.is_retiring |= connection.taken >= self._rules.jobs_per_connection
-        _length_changed(connection, before)
+        length_changed(connection, before)
         if not before:
             self._leave_idle(connection)
             self._set_moment(connection)
+            self._count_busy(connection.destination, 1)
+            self._begin(connection, now)
 
-    def establish(self, connection: ConnectionRecord) -> None:
+    def establish(self, connection: ConnectionRecord, now: float) -> None:
         """Note that the destination has answered on this connection."""
         if not connection.is_established:
             connection.is_established = True
             connection.destination.established += 1
+            connection.destination.has_answered = True
+            self._begin(connection, now)
 
     def finish(self, connection: ConnectionRecord, job: int, now: float) -> None:
         """Take a finished job off a connection; its destination works."""
+        destination = connection.destination
         connection.finished += 1
-        self.establish(connection)
-        connection.destination.failures = 0
+        destination.was_slow = now - connection.began_at > self._rules.prompt
+        destination.failures = 0
+        self.establish(connection, now)
         self._take_off(connection, job, now)
+        self._begin(connection, now)
 
     def give_back(self, connection: ConnectionRecord, job: int, now: float) -> None:
         """Take a job off a connection that transmitted nothing of it, as if it had never had it:
         that says nothing about its destination."""
         connection.taken -= 1
         self._take_off(connection, job, now)
+        if not connection.jobs:
+            self._begin(connection, now)
 
     def _take_off(self, connection: ConnectionRecord, job: int, now: float) -> None:
         before = len(connection.jobs)
         del connection.jobs[job]
-        _length_changed(connection, before)
+        length_changed(connection, before)
+        if not connection.jobs:
+            self._count_busy(connection.destination, -1)
         if not connection.jobs and not connection.is_retiring:
             connection.idle_since, connection.turned_idle = now, next(self._order)
             connection.destination.idle[connection] = self._idle[connection] = None
@@ -239,7 +170,9 @@ class Destinations:
         self._leave_idle(connection)
         self._connection_moments.discard(connection)
         connection.jobs.clear()
-        _length_changed(connection, before)
+        length_changed(connection, before)
+        self._count_busy(destination, -bool(before))
+        self._begin(connection, now)
         destination.connections -= 1
         destination.established -= connection.is_established
         if not destination.connections and destination not in self._record_moments:
@@ -266,6 +199,7 @@ class Destinations:
         destination = self._known(name)
         destination.failures = max(destination.failures, 1)
         destination.is_resting = True
+        self._judge(destination)
         destination.rests_until = max(until, destination.rests_until)
         self._forget_at(destination, destination.rests_until)
 
@@ -275,6 +209,8 @@ class Destinations:
         if destination is None or not (destination.is_resting or destination.failures):
             return
         destination.failures, destination.is_resting = 0, False
+        destination.was_slow = False
+        self._judge(destination)
         destination.rests_until = 0.0
         self._record_moments.discard(destination)
         if not destination.connections:
@@ -286,7 +222,8 @@ class Destinations:
 
     def next_moment(self) -> float | None:
         """Return when `pass_moments` has something to do."""
-        ranks = (self._connection_moments.first_rank(), self._record_moments.first_rank())
+        moments = (self._connection_moments, self._record_moments, self._slow_moments)
+        ranks = (each.first_rank() for each in moments)
         return min((rank[0] for rank in ranks if rank is not None), default=None)
 
     def aged(self, now: float) -> list[ConnectionRecord]:
@@ -300,8 +237,21 @@ class Destinations:
             over.append(connection)
             if connection.jobs:
                 connection.is_retiring = True
-                _length_changed(connection, len(connection.jobs))
+                length_changed(connection, len(connection.jobs))
         return over
+
+    def slowed(self, now: float) -> list[str]:
+        """Note which connections take long by now; return their destinations. Source: AMB-27."""
+        changed = []
+        while (rank := self._slow_moments.first_rank()) is not None and rank[0] <= now:
+            connection = self._slow_moments.first()
+            assert connection is not None
+            self._slow_moments.discard(connection)
+            connection.is_slow = True
+            connection.destination.slow += 1
+            self._judge(connection.destination)
+            changed.append(connection.destination.name)
+        return changed
 
     def rested(self, now: float) -> list[str]:
         """End the rests that are over, and forget old records; return the destinations."""
@@ -324,6 +274,26 @@ class Destinations:
         if name not in self._records:
             self._records[name] = Destination(name)
         return self._records[name]
+
+    def _begin(self, connection: ConnectionRecord, now: float) -> None:
+        """Note that a connection begins its next job, or has none."""
+        connection.destination.slow -= connection.is_slow
+        connection.is_slow, connection.began_at = False, now
+        if connection.jobs:
+            self._slow_moments.put(connection, (now + self._rules.prompt, connection.number))
+        else:
+            self._slow_moments.discard(connection)
+        self._judge(connection.destination)
+
+    def _count_busy(self, destination: Destination, number: int) -> None:
+        destination.busy += number
+        self._busy.count(destination.trust, number)
+
+    def _judge(self, destination: Destination) -> None:
+        if (trust := destination.judged()) is not destination.trust:
+            self._busy.count(destination.trust, -destination.busy)
+            self._busy.count(trust, destination.busy)
+            destination.trust = trust
 
     def _leave_idle(self, connection: ConnectionRecord) -> None:
         self._idle.pop(connection, None)

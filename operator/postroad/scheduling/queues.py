@@ -13,6 +13,7 @@ from postroad.scheduling.jobs import DeliveryJob, Precedence, Site
 from postroad.scheduling.ranking import Rank, Ranking
 from postroad.scheduling.rules import Order
 from postroad.scheduling.shares import Share
+from postroad.scheduling.trust import Trust
 
 
 class MailShare(Share):
@@ -33,9 +34,9 @@ class MailShare(Share):
         self.waiting: dict[SiteQueue, list[DeliveryJob]] = {}
         self.at: dict[str, dict[SiteQueue, None]] = {}
         """Those of `waiting` by the destinations that they may use. Only of a spread mail."""
-        self.open_at: OrderedDict[str, None] = OrderedDict()
-        """Those of `at` that are open, in the order of their jobs, but for one that opens while
-        jobs wait, which is first: a connection to it may be idle. Only of a list."""
+        self.open_at: dict[Trust, OrderedDict[str, None]] = {each: OrderedDict() for each in Trust}
+        """Those of `at` that are open, by trust, in the order of their jobs, but for one that opens
+        while jobs wait, which is first: a connection to it may be idle. Only of a list."""
         self.at_work: dict[SiteQueue, int] = {}
 
     @property
@@ -125,10 +126,11 @@ class Contenders:
 class DestinationQueue:
     """What waits for one destination. `opened`: counts when one opened while jobs waited."""
 
-    __slots__ = ("contenders", "is_open", "lists", "name", "opened", "sites")
+    __slots__ = ("contenders", "is_open", "lists", "name", "opened", "sites", "trust")
 
-    def __init__(self, name: str, *, is_open: bool) -> None:
+    def __init__(self, name: str, trust: Trust, *, is_open: bool) -> None:
         self.name = name
+        self.trust = trust
         self.is_open = is_open
         self.opened = 0
         self.sites: Ranking[SiteQueue] = Ranking()

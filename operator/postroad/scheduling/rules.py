@@ -46,6 +46,11 @@ class SchedulerRules:
     `first_rest` seconds times the square of its failures, at most for `longest_rest`. It is
     forgotten `remember_broken` seconds after its rest, one that closed after `remember_closed`;
     zero leaves these records out (SC-24).
+
+    A destination is troubled once it takes longer than `prompt` seconds to answer, or over a job.
+    While other mail wants all connections, `least_for_troubled` of them are kept for such ones, and
+    `least_for_new` for these and for destinations that have not answered yet (AMB-27); with 1.0
+    for both, they are as others.
     """
 
     connections: int = 200
@@ -62,6 +67,9 @@ class SchedulerRules:
     longest_rest: float = 3600.0
     remember_closed: float = 3600.0
     remember_broken: float = 3600.0
+    prompt: float = 5.0
+    least_for_new: float = 0.08
+    least_for_troubled: float = 0.04
 
     def __post_init__(self) -> None:
         numbers = (self.connections, self.routers, self.per_destination, self.backlog)
@@ -69,5 +77,7 @@ class SchedulerRules:
             raise InvalidSettings("connections, routers, backlog and jobs are counts above zero")
         if self.longest_queue is not None and self.longest_queue < self.backlog:
             raise InvalidSettings("the longest queue of a connection is at least its backlog")
-        if min(self.idle, self.age, self.first_rest, self.longest_rest) <= 0:
-            raise InvalidSettings("idle, age and rests are above zero seconds")
+        if min(self.idle, self.age, self.first_rest, self.longest_rest, self.prompt) <= 0:
+            raise InvalidSettings("idle, age, rests and what is prompt are above zero seconds")
+        if not 0 <= self.least_for_troubled <= self.least_for_new <= 1:
+            raise InvalidSettings("what is kept is a share of the connections, the least last")

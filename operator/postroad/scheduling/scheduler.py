@@ -13,12 +13,8 @@ from collections.abc import Callable
 from itertools import count
 
 from postroad.scheduling.choosing import Chooser, NoneWorks, OpenTo, Pick, Take, Wait
-from postroad.scheduling.destinations import (
-    ConnectionRecord,
-    Destinations,
-    DestinationView,
-    Standing,
-)
+from postroad.scheduling.destination_records import ConnectionRecord, DestinationView, Standing
+from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import (
     Answered,
     Asked,
@@ -46,6 +42,7 @@ from postroad.scheduling.queues import MailShare, SiteQueue
 from postroad.scheduling.routing import Routing
 from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.shares import may_grow
+from postroad.scheduling.trust import Trust
 from postroad.scheduling.waiting import Waiting
 
 Placed = tuple[DeliveryJob, MailShare, SiteQueue, ConnectionRecord]
@@ -62,7 +59,7 @@ class Scheduler:
         self._routing = Routing(rules)
         self._destinations = Destinations(rules)
         self._chooser = Chooser(self._destinations, rules, pick)
-        self._waiting = Waiting(rules, self._destinations.is_open)
+        self._waiting = Waiting(rules, self._destinations.is_open, self._destinations.trust)
         self._shares: dict[str | None, MailShare] = {}
         self._at_work: dict[int, Placed] = {}
         self._held_back: deque[DeliveryJob] = deque()
@@ -118,7 +115,7 @@ class Scheduler:
                 self._touch(connection.destination.name)
             else:
                 self._close(connection)
-        for name in self._destinations.rested(self._now):
+        for name in (*self._destinations.slowed(self._now), *self._destinations.rested(self._now)):
             self._touch(name)
 
     def _set_rest(self, event: Heard | LeftAlone | Forgiven) -> None:
@@ -181,7 +178,7 @@ class Scheduler:
 
     def _establish(self, number: int) -> None:
         if (connection := self._destinations.connections.get(number)) is not None:
-            self._destinations.establish(connection)
+            self._destinations.establish(connection, self._now)
             self._touch(connection.destination.name)
 
     def _lose(self, number: int, *, is_broken: bool) -> None:
@@ -224,9 +221,14 @@ class Scheduler:
 
     def _grow(self) -> None:
         """Give free connections to the mails that come first. Source: SC-6, SC-8; AMB-14."""
-        while (free := self._destinations.free) and (best := self._waiting.best(free)) is not None:
+        while (free := self._destinations.free) and (best := self._best(free)) is not None:
             if not self._try(*best):
                 break
+
+    def _best(self, free: int) -> tuple[MailShare, SiteQueue] | None:
+        """Return who gets the next of these free connections. Source: AMB-27."""
+        found = (self._waiting.best(free, each) for each in self._destinations.contests())
+        return next(filter(None, found), None)
 
     def _fill_at(self, name: str) -> None:
         """Fill the connections to a destination. Where it rests, other destinations serve all its
@@ -249,15 +251,21 @@ class Scheduler:
         share = queue.mails.first()
         return share is not None and self._try(share, queue)
 
-    def _yields(self, share: MailShare) -> bool:
+    def _yields(self, share: MailShare, connection: ConnectionRecord) -> bool:
         """Return whether a mail's job leaves a place on a connection empty, so that the connection
-        becomes idle, and free for a mail that comes before it and has none. Source: AMB-25."""
+        becomes idle, and free for a mail that comes before it and has none, or for a destination
+        that is trusted more. Source: AMB-25, AMB-27."""
         first = self._first_in_need()
-        return first is not None and first.claim(self._rules.order) < share.claim(self._rules.order)
+        if first is None:
+            return False
+        order, trust = self._rules.order, connection.destination.trust
+        return first.claim(order) < share.claim(order) or self._destinations.is_beyond(trust)
 
     def _first_in_need(self) -> MailShare | None:
         """Return the mail that gets the next connection that becomes free, while none is."""
-        best = None if self._destinations.free else self._waiting.best(0)
+        if self._destinations.free:
+            return None
+        best = self._waiting.best(0, [e for e in Trust if not self._destinations.is_beyond(e)])
         return None if best is None else best[0]
 
     def _try(self, share: MailShare, queue: SiteQueue) -> bool:
@@ -266,7 +274,7 @@ class Scheduler:
         growing = may_grow(share.working, limits, self._destinations.free)
         match self._chooser.choose(queue.site.tiers, share.precedence, may_grow=growing):
             case Take(connection):
-                if connection.jobs and self._yields(share):
+                if connection.jobs and self._yields(share, connection):
                     self._yielding_queues[queue] = None
                     return False
                 self._place(share, queue, connection)
@@ -282,7 +290,7 @@ class Scheduler:
 
     def _place(self, share: MailShare, queue: SiteQueue, connection: ConnectionRecord) -> None:
         job = self._waiting.take(share, queue)
-        self._destinations.assign(connection, job.number, share.precedence)
+        self._destinations.assign(connection, job.number, share.precedence, self._now)
         self._at_work[job.number] = (job, share, queue, connection)
         share.turn = next(self._arrivals)
         self._waiting.began(share, queue)

@@ -7,12 +7,12 @@ since a destination stands in the contest for all that wait for it, so that it o
 at once for thousands of sites. Of a mail with jobs for one site, its site stands among them, so
 that a site that turns to another tier takes them all along. The few with jobs for many
 destinations, lists, are in the contest themselves.
-Source: SC-8; AMB-14, AMB-25.
+Source: SC-8; AMB-14, AMB-25, AMB-27.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 
 from postroad.scheduling.jobs import DeliveryJob, Precedence, Site
@@ -26,31 +26,42 @@ from postroad.scheduling.queues import (
 from postroad.scheduling.ranking import Rank
 from postroad.scheduling.rules import Order, SchedulerRules
 from postroad.scheduling.shares import Contest
+from postroad.scheduling.trust import Trust
 
 MOST_RANKED = 8
 """Destinations at which a mail is ranked again whenever a job of it begins or ends."""
 
 
 class Waiting:
-    """All jobs that wait. `is_open` returns whether a destination is open for a new connection."""
+    """All jobs that wait. `is_open` returns whether a destination is open for a new connection,
+    `trust` how far it is trusted."""
 
-    def __init__(self, rules: SchedulerRules, is_open: Callable[[str], bool]) -> None:
-        self._order, self._is_open = rules.order, is_open
-        self._contests: dict[Precedence, Contest[MailShare | Contenders]] = {
-            each: Contest(rules.order, rules.limits[each]) for each in Precedence
+    def __init__(
+        self,
+        rules: SchedulerRules,
+        is_open: Callable[[str], bool],
+        trust: Callable[[str], Trust],
+    ) -> None:
+        self._order, self._is_open, self._trust = rules.order, is_open, trust
+        self._contests: dict[Precedence, dict[Trust, Contest[MailShare | Contenders]]] = {
+            each: {trust: Contest(rules.order, rules.limits[each]) for trust in Trust}
+            for each in Precedence
         }
         self._queues: dict[Site, SiteQueue] = {}
         self._at: dict[str, DestinationQueue] = {}
         self._numbers = count(1)
 
-    def best(self, free: int) -> tuple[MailShare, SiteQueue] | None:
-        """Return who gets the next of these free connections. Source: SC-6; AMB-14."""
-        for contest in self._contests.values():
-            found = contest.best(free)
-            if isinstance(found, Contenders):
-                return found.first
-            if found is not None:
-                return found, next(iter(found.at[next(iter(found.open_at))]))
+    def best(self, free: int, trusts: Iterable[Trust]) -> tuple[MailShare, SiteQueue] | None:
+        """Return who gets the next of these free connections, at a destination of one of these
+        trusts. Source: SC-6; AMB-14, AMB-27."""
+        for contests in self._contests.values():
+            found = [(best, each) for each in trusts if (best := contests[each].best(free))]
+            if not found:
+                continue
+            first, trust = min(found, key=lambda each: each[0].rank(self._order))
+            if isinstance(first, Contenders):
+                return first.first
+            return first, next(iter(first.at[next(iter(first.open_at[trust]))]))
         return None
 
     def first_at(self, name: str) -> SiteQueue | None:
@@ -155,19 +166,27 @@ class Waiting:
             self._rank_locals(precedence, found)
 
     def refresh(self, name: str) -> None:
-        """Note that a destination may have become open, or be so no more. Costs nothing for a site
-        or a mail, but for lists."""
+        """Note that a destination may have become open, or be so no more, or that it is trusted
+        more or less. Costs nothing for a site or a mail, but for lists."""
         found = self._at.get(name)
-        if found is None or found.is_open is (is_open := self._is_open(name)):
+        if found is None:
             return
-        found.is_open = is_open
-        found.opened = next(self._numbers)
+        is_open, trust = self._is_open(name), self._trust(name)
+        if (is_open, trust) == (found.is_open, found.trust):
+            return
+        for precedence, contenders in found.contenders.items():
+            self._contests[precedence][found.trust].leave(contenders)
+        for share in found.lists:
+            share.open_at[found.trust].pop(name, None)
+        if is_open is not found.is_open:
+            found.opened = next(self._numbers)
+        found.is_open, found.trust = is_open, trust
         for precedence, contenders in found.contenders.items():
             self._enter_or_leave(precedence, contenders)
         for share in found.lists:
             _set_open_at(share, found)
             if is_open:
-                share.open_at.move_to_end(name, last=False)
+                share.open_at[trust].move_to_end(name, last=False)
             self._rank_spread(share)
 
     # Mails with jobs for several sites
@@ -209,7 +228,7 @@ class Waiting:
             if queues:
                 continue
             del share.at[name]
-            share.open_at.pop(name, None)
+            share.open_at[self._at[name].trust].pop(name, None)
             self._at[name].lists.pop(share, None)
             self._discard(name, share.precedence, share)
         if share.is_list:
@@ -219,10 +238,12 @@ class Waiting:
         if not share.is_list:
             for name in share.at:
                 self._put(name, share.precedence, share)
-        elif share.open_at:
-            self._contests[share.precedence].enter(share)
-        else:
-            self._contests[share.precedence].leave(share)
+            return
+        for trust, contest in self._contests[share.precedence].items():
+            if share.open_at[trust]:
+                contest.enter(share)
+            else:
+                contest.leave(share)
 
     # Mails with jobs for one site
 
@@ -247,7 +268,7 @@ class Waiting:
 
     def _known(self, name: str) -> DestinationQueue:
         if name not in self._at:
-            self._at[name] = DestinationQueue(name, is_open=self._is_open(name))
+            self._at[name] = DestinationQueue(name, self._trust(name), is_open=self._is_open(name))
         return self._at[name]
 
     def _put(self, name: str, precedence: Precedence, contender: Locals | MailShare) -> None:
@@ -264,10 +285,11 @@ class Waiting:
             self._enter_or_leave(precedence, known[precedence])
 
     def _enter_or_leave(self, precedence: Precedence, found: Contenders) -> None:
+        contest = self._contests[precedence][found.destination.trust]
         if found.destination.is_open and found.ranking:
-            self._contests[precedence].enter(found)
+            contest.enter(found)
         else:
-            self._contests[precedence].leave(found)
+            contest.leave(found)
 
     def _rank_queue(self, queue: SiteQueue) -> None:
         rank = queue.mails.first_rank()
@@ -286,6 +308,6 @@ class Waiting:
 
 def _set_open_at(share: MailShare, found: DestinationQueue) -> None:
     if found.is_open:
-        share.open_at[found.name] = None
+        share.open_at[found.trust][found.name] = None
     else:
-        share.open_at.pop(found.name, None)
+        share.open_at[found.trust].pop(found.name, None)

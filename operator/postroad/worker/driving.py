@@ -35,6 +35,7 @@ from postroad.scheduling.events import (
 from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
+from postroad.worker.crowding import Crowding
 from postroad.worker.deliveries import Deliverer, ids_of
 from postroad.worker.gate import Gate, Passage
 from postroad.worker.job_table import JobTable
@@ -67,6 +68,7 @@ LONGEST_GOODBYE = timedelta(seconds=2)
 
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
 NO_ROUTER = "451 4.4.3 other mail has all look-ups of routes that are made at a time"
+IN_TROUBLE = "451 4.4.1 the next hop fails or takes long, and other mail is to go out beside it"
 RESTS = "451 4.4.1 the next hop rests after failures"
 
 
@@ -74,7 +76,8 @@ class Driving:
     """Delivers the items that it is given. Needs a running event loop.
 
     `window`: how many items may be in hand; while they are, mails that wait long for a place on a
-    connection are put off, so that others are seen. None: no mail is, since all have one next hop.
+    connection are put off, so that others are seen, and before that those of sites in trouble.
+    None: no mail is, since all have one next hop.
     `gate`: what keeps jobs from the scheduler; None: nothing does. `suppressing`: which recipients
     are not mailed; None: all are.
     """
@@ -99,6 +102,9 @@ class Driving:
         self._ledgers: dict[Ledger, str] = {}
         """Each with the scheduler's name of its mail."""
         self._jobs = JobTable()
+        self._crowding = Crowding(
+            window, self._jobs, lambda name: self._scheduler.look_at(name).is_troubled
+        )
         self._numbers = count(1)
         self._look_ups = LookUps(routes, self._numbers, self._on, self._submit)
         self._screening = None
@@ -168,6 +174,9 @@ class Driving:
         if self._gate.is_shut(ledger, route, recipients):
             return
         for each in chunks_of(recipients):
+            if not self._crowding.has_room(route):
+                ledger.not_tried(each, IN_TROUBLE)
+                continue
             job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, each)
             passage = self._gate.admit(job)
             if passage is not Passage.PUT_OFF:
@@ -273,6 +282,10 @@ class Driving:
             self._resubmit(heapq.heappop(self._resting)[1])
         if late := [each for each in self._ledgers if each.is_late(now)]:
             self._end_late(late)
+        for job in self._crowding.surplus(len(self._ledgers)):
+            self._withdrawals.withdraw(job)
+            job.ledger.not_tried(job.recipients, IN_TROUBLE)
+            job.ledger.go_on()
         if self._window is not None and len(self._ledgers) >= self._window:
             self._make_room(now)
 

@@ -1,4 +1,4 @@
-"""The open jobs of a worker: by number, by item, and by the connection that has them."""
+"""The open jobs of a worker: by number, by item, by site, and by the connection that has them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ class JobTable:
 
     def __init__(self) -> None:
         self._jobs: dict[int, OpenJob] = {}
+        self._at: dict[str, dict[int, OpenJob]] = {}
 
     def __iter__(self) -> Iterator[OpenJob]:
         return iter(list(self._jobs.values()))
@@ -27,11 +28,16 @@ class JobTable:
     def add(self, job: OpenJob) -> None:
         """Add a job that begins to wait for a connection."""
         self._jobs[job.number] = job
+        self._at.setdefault(job.route.name, {})[job.number] = job
         job.ledger.open_jobs.add(job.number)
 
     def forget(self, job: OpenJob) -> None:
         """Drop a job that has ended. Idempotent."""
-        self._jobs.pop(job.number, None)
+        if self._jobs.pop(job.number, None) is not None:
+            at_site = self._at[job.route.name]
+            del at_site[job.number]
+            if not at_site:
+                del self._at[job.route.name]
         job.ledger.open_jobs.discard(job.number)
 
     def of(self, ledger: Ledger) -> list[OpenJob]:
@@ -41,6 +47,14 @@ class JobTable:
     def waiting(self, ledger: Ledger) -> int:
         """Return how many jobs of an item wait for a connection."""
         return sum(job.connection is None for job in self.of(ledger))
+
+    def by_site(self) -> list[list[OpenJob]]:
+        """Return the jobs of each site that has some, the oldest first."""
+        return [list(each.values()) for each in self._at.values()]
+
+    def count_at(self, site: str) -> int:
+        """Return how many jobs a site has."""
+        return len(self._at.get(site, ()))
 
     def on_connection(self, number: int) -> list[int]:
         """Return the numbers of the jobs that a connection has."""

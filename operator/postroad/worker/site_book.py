@@ -11,7 +11,7 @@ from postroad.domain.bounces import bounce_of
 from postroad.domain.instants import rfc3339
 from postroad.domain.mail import Outcome, OutcomeKind, domain_of
 from postroad.domain.site_views import SiteState, SiteView
-from postroad.scheduling.destinations import DestinationView
+from postroad.scheduling.destination_records import DestinationView
 from postroad.worker.open_jobs import OpenJob
 from postroad.worker.routing import DeliveryRoute
 

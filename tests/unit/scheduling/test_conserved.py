@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from itertools import product
 
 import pytest
 
@@ -89,14 +90,15 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
 
 def first_of_all(simulation: Simulation) -> MailShare | None:
     """The mail that gets the next free connection, found by looking at all that wait. Source: SC-6,
-    SC-8."""
+    SC-8; AMB-27."""
     inside = simulation.scheduler
-    free, order = inside._destinations.free, inside._rules.order
-    for precedence in Precedence:
+    known, order = inside._destinations, inside._rules.order
+    free = known.free
+    for trusts, precedence in product(known.contests(), Precedence):
         open_for_one = {
             share: None
             for queue in inside._waiting._queues.values()
-            if any(map(inside._destinations.is_open, queue.names))
+            if any(known.is_open(name) and known.trust(name) in trusts for name in queue.names)
             for share in queue.mails.members()
             if share.precedence is precedence
         }
@@ -112,7 +114,7 @@ def first_of_all(simulation: Simulation) -> MailShare | None:
 
 def first_found(simulation: Simulation) -> MailShare | None:
     inside = simulation.scheduler
-    found = inside._waiting.best(inside._destinations.free)
+    found = inside._best(inside._destinations.free)
     return None if found is None else found[0]
 
 
@@ -120,7 +122,7 @@ def places_left(simulation: Simulation) -> list[int]:
     """Jobs that wait although they have a place, found by choosing for each of them again."""
     inside = simulation.scheduler
     free, waiting = inside._destinations.free, inside._waiting
-    yielding = not free and waiting.best(0) is not None
+    yielding = inside._first_in_need() is not None
     left = []
     for queue in waiting._queues.values():
         for share in queue.mails.members():

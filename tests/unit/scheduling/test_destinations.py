@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroad.errors import InvalidInput, InvalidSettings
-from postroad.scheduling.destinations import ConnectionRecord, Destinations, Standing
+from postroad.scheduling.destination_records import ConnectionRecord, Standing
+from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.jobs import Precedence, Site
 from postroad.scheduling.rules import SchedulerRules
 
@@ -19,7 +20,7 @@ def standing(table: Destinations, name: str = "a") -> Standing:
 
 def opened(table: Destinations, now: float = 0, job: int = 1) -> ConnectionRecord:
     connection = table.open("a", now)
-    table.assign(connection, job, Precedence.BULK)
+    table.assign(connection, job, Precedence.BULK, now)
     return connection
 
 
@@ -101,7 +102,7 @@ def test_a_rest_ends_no_connection_and_lets_none_open() -> None:
     """Source: AMB-18."""
     table = Destinations(RULES)
     connection = opened(table)
-    table.establish(connection)
+    table.establish(connection, 0)
     table.fail("a", now=0)
 
     assert standing(table) is Standing.ACTIVE
@@ -113,11 +114,11 @@ def test_one_connection_until_it_is_answered_then_as_many_again() -> None:
     table = Destinations(SchedulerRules(per_destination=3))
     first = opened(table)
     assert not table.has_room("a")
-    table.establish(first)
+    table.establish(first, 0)
     assert table.has_room("a")
     second = opened(table, job=2)
     assert not table.has_room("a")
-    table.establish(second)
+    table.establish(second, 0)
     opened(table, job=3)
     assert not table.has_room("a"), "the most that a destination gets"
 
@@ -131,6 +132,7 @@ def test_an_active_connection_that_is_too_old_gets_no_more_jobs() -> None:
     assert table.aged(300) == [connection]
     assert connection.is_retiring
     assert standing(table) is Standing.CLOSED
+    assert table.slowed(300) == ["a"]
     assert table.next_moment() is None
 
 
@@ -138,7 +140,7 @@ def test_a_connection_retires_after_its_last_job() -> None:
     table = Destinations(SchedulerRules(jobs_per_connection=2))
     connection = opened(table)
     assert not connection.is_retiring
-    table.assign(connection, 2, Precedence.BULK)
+    table.assign(connection, 2, Precedence.BULK, 0)
     assert connection.is_retiring
 
 
@@ -151,7 +153,7 @@ def test_connections_that_could_have_jobs_are_those_not_open_and_the_idle_ones()
     table.finish(first, 1, now=2)
     assert table.free == 3
     assert table.least_used() is second
-    table.assign(second, 3, Precedence.BULK)
+    table.assign(second, 3, Precedence.BULK, 0)
     assert table.least_used() is first
 
 
@@ -214,7 +216,7 @@ def test_a_destination_that_is_forgiven_is_tried_at_once_and_rests_for_a_short_t
 def test_a_destination_with_connections_is_forgiven_and_kept() -> None:
     known = Destinations(SchedulerRules())
     connection = known.open("h", 0.0)
-    known.establish(connection)
+    known.establish(connection, 0)
     known.fail("h", 1.0)
     known.forgive("h")
 

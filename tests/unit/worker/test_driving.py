@@ -23,8 +23,8 @@ from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.scheduling.rules import SchedulerRules
 from postroad.settings import Settings
-from postroad.worker import driving
 from postroad.worker.consumer import Consumer
+from postroad.worker.driving import IN_TROUBLE
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.workers import A_HOP, a_driving
@@ -343,14 +343,35 @@ async def test_mails_of_a_slow_site_do_not_keep_others_from_being_seen() -> None
         assert worker.delivered == {"a@well.example": 1}
 
 
-async def test_mails_that_wait_in_hand_cost_few_transactions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_sites_in_trouble_leave_the_window_to_others_within_seconds() -> None:
+    """One that is slow, and ten that refuse. Their mail does not get less than its share."""
+    async with a_worker(window=160) as worker:
+        worker.domain("well.example")
+        worker.domain("slow.example")
+        worker.hops.stuck.add("mx.slow.example")
+        for number in range(10):
+            worker.domain(f"dead{number}.example")
+            worker.hops.away[f"mx.dead{number}.example"] = "451 4.4.1 connection refused"
+        for number in range(300):
+            name = "slow" if number % 2 else f"dead{number % 10}"
+            await worker.enqueue(f"r{number}@{name}.example")
+        for number in range(100):
+            await worker.enqueue(f"a{number}@well.example")
+
+        await worker.pass_time(15 * SECOND)
+
+        assert len(worker.delivered) == 100
+        (slow,) = [each for each in worker.driving.sites() if each.site == "mx.slow.example"]
+        assert slow.waiting + slow.at_work >= 20
+        reasons = {text for _, text in (await worker.waiting()).values()}
+        assert IN_TROUBLE in reasons
+
+
+async def test_mails_that_wait_in_hand_cost_few_transactions() -> None:
     """What a mail costs that waits for ten minutes: its claim, which is renewed. No more than 25
     lightweight transactions a second are for as many mails as are in hand by default."""
-    monkeypatch.setattr(driving, "PATIENCE", 60 * MINUTE)
     in_hand = 150
-    async with a_worker(in_hand) as worker:
+    async with a_worker(2 * in_hand) as worker:
         worker.domain("slow.example")
         worker.hops.stuck.add("mx.slow.example")
         for number in range(in_hand):

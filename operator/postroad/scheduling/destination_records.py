@@ -1,0 +1,143 @@
+"""The record of one destination, and of one connection. Source: SC-12, SC-13; AMB-26, AMB-27."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from enum import Enum
+
+from postroad.scheduling.jobs import Precedence
+from postroad.scheduling.ranking import Ranking
+from postroad.scheduling.trust import Trust
+
+
+class Standing(Enum):
+    """The class of a destination. Source: SC-13."""
+
+    ACTIVE = "a connection has jobs"
+    IDLE = "a connection is open"
+    RESTING = "it failed, and is not tried yet"
+    DUE = "it failed, and its rest is over"
+    CLOSED = "it had a connection not long ago"
+    UNUSED = "nothing is known"
+
+
+class ConnectionRecord:
+    """One connection's record, with its jobs in the order in which it got them."""
+
+    __slots__ = (
+        "began_at", "destination", "finished", "idle_since", "is_established", "is_retiring",
+        "is_slow", "jobs", "number", "opened_at", "precedence", "taken", "turned_idle",
+    )  # fmt: skip
+
+    def __init__(self, number: int, destination: Destination, now: float) -> None:
+        self.number = number
+        self.destination = destination
+        self.opened_at = now
+        self.began_at = now
+        """When it began what it does now: to open, or its first job."""
+        self.is_slow = False
+        """Whether it takes long over that."""
+        self.jobs: dict[int, None] = {}
+        self.precedence = Precedence.BULK
+        """That of the job that it was opened for, or that ended its idleness."""
+        self.taken = 0
+        self.finished = 0
+        self.is_established = False
+        self.is_retiring = False
+        self.idle_since: float | None = None
+        self.turned_idle = 0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether it ended before it finished a job, so that the next one would too."""
+        return self.taken > 0 and self.finished == 0
+
+
+class Destination:
+    """One destination's record."""
+
+    __slots__ = (
+        "active", "busy", "connections", "established", "failures", "has_answered", "idle",
+        "is_resting", "last_connection", "name", "rests_until", "slow", "trust", "was_slow",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.connections = 0
+        self.established = 0
+        self.active: dict[tuple[Precedence, int], Ranking[ConnectionRecord]] = {}
+        """Connections that take jobs and have some, newest first, by how many they have."""
+        self.idle: OrderedDict[ConnectionRecord, None] = OrderedDict()
+        """Those without a job, the one used last at the end."""
+        self.failures = 0
+        self.is_resting = False
+        self.rests_until = 0.0
+        self.last_connection = 0
+        """The number of the newest connection that there ever was; 0 for none."""
+        self.busy = 0
+        """How many connections have jobs."""
+        self.slow = 0
+        """How many connections take long."""
+        self.has_answered = False
+        self.was_slow = False
+        """Whether the last job took long."""
+        self.trust = Trust.NEW
+
+    @property
+    def standing(self) -> Standing:
+        """The class of this destination. What happens to its open connections counts first, so
+        that a rest ends none of them."""
+        if self.active:
+            return Standing.ACTIVE
+        if self.idle:
+            return Standing.IDLE
+        if self.is_resting:
+            return Standing.RESTING
+        if self.failures:
+            return Standing.DUE
+        return Standing.CLOSED if self.last_connection else Standing.UNUSED
+
+    def judged(self) -> Trust:
+        """Return the trust that follows from what is known."""
+        if self.failures or self.slow or self.was_slow:
+            return Trust.TROUBLED
+        return Trust.PROVEN if self.has_answered else Trust.NEW
+
+    @property
+    def last_idle(self) -> ConnectionRecord | None:
+        """The idle connection that was used last."""
+        return next(reversed(self.idle), None)
+
+    def newest_active(self, precedence: Precedence, below: int | None) -> ConnectionRecord | None:
+        """Return the newest active connection that serves this precedence, of those with fewer
+        jobs than `below`. Source: AMB-26."""
+        found = [
+            newest
+            for (served, length), ranking in self.active.items()
+            if served >= precedence and (below is None or length < below)
+            if (newest := ranking.first()) is not None
+        ]
+        return max(found, key=lambda each: each.number, default=None)
+
+
+def length_changed(connection: ConnectionRecord, before: int) -> None:
+    """Keep `active` true after a connection got a job, finished one, or retired."""
+    active, old = connection.destination.active, (connection.precedence, before)
+    if old in active:
+        active[old].discard(connection)
+        if not active[old]:
+            del active[old]
+    if connection.jobs and not connection.is_retiring:
+        new = (connection.precedence, len(connection.jobs))
+        active.setdefault(new, Ranking()).put(connection, (-connection.number,))
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationView:
+    """How many connections a destination has, until when it rests (None: it does not), and whether
+    it failed or takes long."""
+
+    connections: int
+    rests_until: float | None
+    is_troubled: bool = False

@@ -1,0 +1,114 @@
+"""Destinations that do not answer, or take long, beside those that do. Source: AMB-27."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from postroad.scheduling.jobs import Site
+from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.trust import BusyConnections, Trust
+from support.simulated_delivery import Simulation
+
+RULES = SchedulerRules(
+    connections=50, backlog=1, longest_queue=1, least_for_new=0.1, least_for_troubled=0.06
+)
+SLOW = 20.0
+
+
+def busy(simulation: Simulation) -> Counter[str]:
+    """Return the connections with jobs, by the first letters of their destinations."""
+    lines = simulation.lines.values()
+    return Counter(line.destination.rstrip("0123456789") for line in lines if line.jobs)
+
+
+def submit(simulation: Simulation, kind: str, sites: int, mails: int, seconds: float) -> None:
+    for number in range(mails):
+        site = Site(((f"{kind}{number % sites}",),))
+        simulation.submit(f"{kind} {number}", site, at=simulation.now, seconds=seconds)
+
+
+def test_slow_destinations_give_their_connections_to_others_that_want_them() -> None:
+    simulation = Simulation(RULES)
+    submit(simulation, "slow", sites=5, mails=400, seconds=SLOW)
+    simulation.run(60)
+    assert busy(simulation)["slow"] >= 30
+
+    submit(simulation, "well", sites=5, mails=2500, seconds=1)
+    simulation.run(60 + 2 * SLOW)
+
+    assert busy(simulation) == {"slow": 3, "well": 47}
+    simulation.run(160)
+    assert busy(simulation)["slow"] > 30, "nothing else wants the connections any more"
+
+
+def test_destinations_that_do_not_answer_keep_little_of_what_others_want() -> None:
+    """Five connections are kept for them, and few are free for an instant. Each of the thirty would
+    have one."""
+    simulation = Simulation(
+        RULES, connect=lambda name: None if name.startswith("dead") else 0.1, refusal=30
+    )
+    submit(simulation, "well", sites=10, mails=300, seconds=1)
+    simulation.run(3)
+    submit(simulation, "dead", sites=30, mails=60, seconds=1)
+    found = []
+    for moment in range(4, 100):
+        submit(simulation, "well", sites=10, mails=55, seconds=1)
+        simulation.run(moment)
+        found.append(busy(simulation)["dead"])
+
+    assert 5 <= max(found) <= 10
+    tried = {each.destination for each in simulation.openings}
+    assert len([each for each in tried if each.startswith("dead")]) >= 10
+
+
+def test_a_destination_is_in_trouble_while_a_job_takes_long_until_one_does_not() -> None:
+    simulation = Simulation(RULES)
+    for at, seconds in ((0, SLOW), (30, 1)):
+        simulation.submit(f"m{at}", Site((("a",),)), at=at, seconds=seconds)
+    found = []
+    for moment in (4.9, 5.0, 25.0, 30.9, 31.0):
+        simulation.run(moment)
+        found.append(simulation.scheduler.look_at("a").is_troubled)
+
+    assert found == [False, True, True, True, False]
+
+
+def test_one_quick_job_does_not_clear_a_destination_that_takes_long_over_others() -> None:
+    simulation = Simulation(RULES)
+    for number, seconds in enumerate((1, SLOW, SLOW, 1)):
+        simulation.submit(f"m{number}", Site((("a",),)), at=3 * (number > 0), seconds=seconds)
+    simulation.run(10)
+    assert simulation.scheduler.look_at("a").is_troubled
+
+
+def test_a_first_answer_that_comes_late_is_trouble_until_it_comes() -> None:
+    simulation = Simulation(RULES, connect=lambda _: 6.0)
+    simulation.submit("m", Site((("a",),)), seconds=1)
+    found = []
+    for moment in (4.9, 5.0, 5.9, 6.0):
+        simulation.run(moment)
+        found.append(simulation.scheduler.look_at("a").is_troubled)
+
+    assert found == [False, True, True, False]
+
+
+def test_what_is_kept_and_what_is_free_bound_new_and_troubled_destinations() -> None:
+    connections = BusyConnections(RULES)
+    assert connections.contests(free=50) == [list(Trust)]
+    connections.count(Trust.PROVEN, 20)
+    connections.count(Trust.TROUBLED, 5)
+    assert connections.contests(free=0) == [[Trust.PROVEN]]
+    assert connections.contests(free=1) == [[Trust.PROVEN], [Trust.NEW]]
+    assert connections.contests(free=2) == [[Trust.PROVEN], [Trust.NEW], [Trust.TROUBLED]]
+    assert not connections.is_beyond(Trust.NEW)
+    assert connections.is_beyond(Trust.TROUBLED)
+
+
+def test_a_forgiven_destination_is_as_one_that_never_failed() -> None:
+    simulation = Simulation(RULES, connect=lambda _: None)
+    simulation.submit("m", Site((("a",),)))
+    simulation.run(1)
+    assert simulation.scheduler.look_at("a").is_troubled
+    simulation.scheduler._destinations.forgive("a")
+    assert not simulation.scheduler.look_at("a").is_troubled
+    assert simulation.scheduler._destinations._busy._numbers == dict.fromkeys(Trust, 0)
