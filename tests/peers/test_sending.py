@@ -40,7 +40,14 @@ from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.retries import RetryPlan
-from postroad.ports.connections import Connection, ConnectionEvent, Connector, JobFinished
+from postroad.ports.connections import (
+    BeforeEnd,
+    Connection,
+    ConnectionEvent,
+    Connector,
+    JobFinished,
+    at_once,
+)
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates
 from support.sink import Sink
@@ -60,13 +67,18 @@ class Watched:
         self._connector = connector
         self.outcomes: dict[str, Outcome] = {}
 
-    def open(self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]) -> Connection:
+    def open(
+        self,
+        hop: ResolvedHop,
+        on_event: Callable[[ConnectionEvent], None],
+        before_end: BeforeEnd = at_once,
+    ) -> Connection:
         def watching(event: ConnectionEvent) -> None:
             if isinstance(event, JobFinished):
                 self.outcomes.update(event.outcomes)
             on_event(event)
 
-        return self._connector.open(hop, watching)
+        return self._connector.open(hop, watching, before_end)
 
 
 class Sending:

@@ -47,6 +47,32 @@ def a_job(
     return Transmission(job, UUID(int=job), envelope, len(octets), chunks, shape)
 
 
+class HeldEnds:
+    """Holds back the ends of mails from the one of this number on, until `go_on`. `events`: those
+    of the connection; `finished` has how many jobs had ended at each call."""
+
+    def __init__(self, events: Events, first: int = 1) -> None:
+        self._events, self._first = events, first
+        self._gate = asyncio.Event()
+        self._changed = asyncio.Event()
+        self.finished: list[int] = []
+
+    async def __call__(self) -> None:
+        self.finished.append(len(self._events.finished))
+        self._changed.set()
+        if len(self.finished) >= self._first:
+            await self._gate.wait()
+
+    async def until_held(self) -> None:
+        while len(self.finished) < self._first:
+            self._changed.clear()
+            async with asyncio.timeout(30):
+                await self._changed.wait()
+
+    def go_on(self) -> None:
+        self._gate.set()
+
+
 class Events:
     """Keeps the events of one connection."""
 

@@ -100,6 +100,11 @@ class Sink:
         """The number of mails that it accepted."""
         return len(self.mails)
 
+    @property
+    def sessions(self) -> int:
+        """The number of clients that are connected, or whose octets are not all read."""
+        return len(self._dialogues)
+
     async def __aenter__(self) -> Sink:
         if self._store is not None:
             self._store.mkdir(parents=True, exist_ok=True)

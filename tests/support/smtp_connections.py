@@ -13,7 +13,13 @@ from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
-from postroad.ports.connections import ConnectionClosed, Transmission
+from postroad.ports.connections import (
+    BeforeEnd,
+    ConnectionClosed,
+    OnEvent,
+    Transmission,
+    at_once,
+)
 from support.connections import Events
 from support.fake_hop import FakeHop
 
@@ -22,10 +28,11 @@ USUAL = Timeouts()
 
 def connect(
     hop: FakeHop,
-    events: Events,
+    events: OnEvent,
     timeouts: Timeouts = USUAL,
     protocol: Protocol = Protocol.SMTP,
     unfit: RememberedHops | None = None,
+    before_end: BeforeEnd = at_once,
     *,
     chunking: bool = True,
 ) -> SmtpConnection:
@@ -36,7 +43,7 @@ def connect(
     async def open_session() -> ClientSession:
         return await ClientSession.open(cast("Addresses", hop), terms)
 
-    return SmtpConnection(open_session, Preparation(), events)
+    return SmtpConnection(open_session, Preparation(), events, before_end)
 
 
 async def carried(hop: FakeHop, jobs: Iterable[Transmission], timeouts: Timeouts = USUAL) -> Events:

@@ -16,6 +16,7 @@ from postroad.domain.retries import RetryPlan
 from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.connections import (
+    BeforeEnd,
     ConnectionClosed,
     ConnectionEvent,
     ConnectionOpened,
@@ -23,6 +24,7 @@ from postroad.ports.connections import (
     ContentFailed,
     JobFinished,
     Transmission,
+    at_once,
 )
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.routing.routes import ResolvedHop
@@ -51,24 +53,34 @@ class AnsweringConnector:
         self._answering = answering
 
     def open(
-        self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]
+        self,
+        hop: ResolvedHop,
+        on_event: Callable[[ConnectionEvent], None],
+        before_end: BeforeEnd = at_once,
     ) -> AnsweredConnection:
-        return AnsweredConnection(self._answering, on_event)
+        return AnsweredConnection(self._answering, on_event, before_end)
 
 
 class AnsweredConnection:
     """One connection (see the port)."""
 
-    def __init__(self, answering: Answering, on_event: Callable[[ConnectionEvent], None]) -> None:
-        self._answering, self._on_event = answering, on_event
-        self._jobs: asyncio.Queue[Transmission] = asyncio.Queue()
+    def __init__(
+        self,
+        answering: Answering,
+        on_event: Callable[[ConnectionEvent], None],
+        before_end: BeforeEnd,
+    ) -> None:
+        self._answering, self._on_event, self._before_end = answering, on_event, before_end
+        self._jobs: asyncio.Queue[Transmission | None] = asyncio.Queue()
+        self._is_closing = False
         self._task = asyncio.create_task(self._run())
 
     def submit(self, transmission: Transmission) -> None:
         self._jobs.put_nowait(transmission)
 
     def close(self) -> None:
-        self._task.cancel()
+        self._is_closing = True
+        self._jobs.put_nowait(None)
 
     def abort(self) -> None:
         self._task.cancel()
@@ -76,14 +88,17 @@ class AnsweredConnection:
     async def _run(self) -> None:
         try:
             self._on_event(ConnectionOpened())
-            while True:
-                await self._transmit(await self._jobs.get())
+            while not self._is_closing and (job := await self._jobs.get()) is not None:
+                await self._transmit(job)
         finally:
-            self._on_event(ConnectionClosed(""))
+            left = [self._jobs.get_nowait() for _ in range(self._jobs.qsize())]
+            unsaid = tuple(each.job for each in left if each is not None)
+            self._on_event(ConnectionClosed("", unsaid))
 
     async def _transmit(self, job: Transmission) -> None:
         try:
             async with aclosing(job.content()) as content:
+                await self._before_end()
                 outcomes = await self._answering.transmit(job.envelope, content)
         except asyncio.CancelledError:
             in_doubt = Outcome.deferred("451 4.4.2 broken off")

@@ -61,6 +61,7 @@ def _relay(section: Worker) -> NextHop:
         section.relay_protocol,
         _login(section),
         source=_source(section),
+        chunking=False,  # else a series of mails is in doubt where a connection is lost, or killed
     )
 
 
@@ -118,10 +119,23 @@ it costs one connection and not one a site, and an administrator who has mended 
 minutes."""
 
 
+LONGEST_RELAY_QUEUE, ENOUGH_AT_ONCE = 2, 100
+"""Mails that a connection to a relay has at most: one that is transmitted, and one whose first
+commands go out behind its end, which saves a round trip; by DATA no more of them can. And mails at
+work at once with which distance costs no speed: connections of that number have one each, because
+a slow mail holds up the one behind it."""
+
+
+def _longest_queue(way: Way, connections: int) -> int:
+    """Return how many mails a connection to a relay or a program has at most; a program gets one
+    after the other."""
+    few = ENOUGH_AT_ONCE // LONGEST_RELAY_QUEUE
+    return LONGEST_RELAY_QUEUE if isinstance(way, NextHop) and connections <= few else 1
+
+
 def rules_of(settings: Settings, way: Way) -> SchedulerRules:
-    """Return the limits of the worker's connections. All of them may lead to a relay or a program,
-    and each mail that is in hand then has one, since any of them may be slow there; no other next
-    hop needs room beside it."""
+    """Return the limits of the worker's connections. All of them may lead to a relay or a
+    program; no other next hop needs room beside it."""
     connections = settings.worker.concurrency
     if isinstance(way, RoutingSettings):
         return SchedulerRules(connections)
@@ -129,7 +143,7 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
         connections,
         per_destination=connections,
         backlog=1,
-        longest_queue=1,
+        longest_queue=_longest_queue(way, connections),
         longest_rest=LONGEST_RELAY_REST,
         least_for_new=1.0,
         least_for_troubled=1.0,
@@ -137,6 +151,10 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
 
 
 def window_of(settings: Settings, way: Way) -> int:
-    """Return how many mails may be in hand: with a relay or a program, one for each connection."""
-    is_routed = isinstance(way, RoutingSettings)
-    return settings.worker.window if is_routed else settings.worker.concurrency
+    """Return how many mails may be in hand: with a relay or a program, what its connections have;
+    where mails are behind one another, one more for each, whose outcome is being recorded."""
+    if isinstance(way, RoutingSettings):
+        return settings.worker.window
+    connections = settings.worker.concurrency
+    queue = _longest_queue(way, connections)
+    return connections * (queue if queue == 1 else queue + 1)

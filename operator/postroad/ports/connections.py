@@ -91,6 +91,13 @@ ConnectionEvent = ConnectionOpened | JobFinished | ContentFailed | ConnectionClo
 
 OnEvent = Callable[[ConnectionEvent], None]
 
+BeforeEnd = Callable[[], Awaitable[None]]
+"""Awaited before the end of a mail is sent. Raises nothing."""
+
+
+async def at_once() -> None:
+    """Let the end of a mail be sent without a wait."""
+
 
 def report_late(transmission: Transmission, on_event: OnEvent) -> None:
     """Report a job that was submitted after the end of its connection (see Connection), once the
@@ -115,7 +122,8 @@ class Connection(Protocol):
         ...
 
     def close(self) -> None:
-        """Finish what is being transmitted, and close. Idempotent."""
+        """Finish what is being transmitted, and close. Jobs behind it are unsaid, also where their
+        first commands went out: nothing else is begun. Idempotent."""
         ...
 
     def abort(self) -> None:
@@ -126,9 +134,15 @@ class Connection(Protocol):
 class Connector(Protocol):
     """Opens connections."""
 
-    def open(self, hop: ResolvedHop, on_event: OnEvent) -> Connection:
+    def open(
+        self, hop: ResolvedHop, on_event: OnEvent, before_end: BeforeEnd = at_once
+    ) -> Connection:
         """Begin to open a connection to one of the addresses of a next hop; its name is compared
         with its certificate, and looked up by the system's resolver only where it comes without
         addresses. `on_event` gets its events one after the other, the
-        first one after this has returned. Needs a running event loop. Raises: InvalidSettings."""
+        first one after this has returned. Needs a running event loop. Raises: InvalidSettings.
+
+        The connection awaits `before_end`, behind the events of all earlier jobs, before the next
+        hop can have the whole of a mail; of mails that go out as chunks, before it can have the
+        last of their series."""
         ...

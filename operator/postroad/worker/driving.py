@@ -321,9 +321,10 @@ class Driving:
     # The end
 
     async def end(self, within: timedelta) -> None:
-        """Finish what connections have, for so long at most, and close them. What waits, and what
-        takes longer, stays leased, and comes again when the queue is closed."""
-        self._transmissions.is_ending = True
+        """Finish what connections transmit, for so long at most, and close them. What waits, also
+        behind another mail on a connection, and what takes longer, stays leased, and comes again
+        when the queue is closed."""
+        self._transmissions.finish()
         for ledger in list(self._ledgers):
             ledger.is_cut_off = True
             self._withdrawals.take_back(ledger, ENDING)

@@ -30,6 +30,7 @@ class Ledger:
         "_keeper",
         "_on_over",
         "_outcomes",
+        "_recording",
         "_rest_until",
         "_unrecorded",
         "_untried",
@@ -58,6 +59,7 @@ class Ledger:
         self._is_paced = True
         """Whether limits by rate are all why recipients were not tried."""
         self._keeper: asyncio.Task[None] | None = None
+        self._recording: asyncio.Future[None] | None = None
 
     def is_late(self, now: timedelta) -> bool:
         """Whether the item must not be in hand any longer."""
@@ -103,8 +105,17 @@ class Ledger:
         if self._keeper is None and not self.is_over and (self._unrecorded or self.is_at_end):
             self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
+    def recording(self) -> asyncio.Future[None]:
+        """Return what is done once all that was heard is durable, or the item is over."""
+        if self._recording is None:
+            self._recording = asyncio.get_running_loop().create_future()
+            if self.is_over:
+                self._recording.set_result(None)
+        return self._recording
+
     def give_up(self) -> None:
         """Leave the item as it is: the queue has ended it, or hands it out again."""
+        self._recorded()
         if not self.is_over:
             self.is_over = True
             self._on_over(self)
@@ -119,7 +130,7 @@ class Ledger:
         try:
             while self.open_jobs:
                 if not self._unrecorded:
-                    self._keeper = None
+                    self._pause()
                     return
                 await self._deliverer.record(self.item, self._taken())
             if not self.is_over:  # else the queue ended it while a record was under way
@@ -138,10 +149,20 @@ class Ledger:
                 "an item failed in an unforeseen way", **ids_of(self._deliverer.queue, self.item)
             )
             if self.open_jobs:
-                self._keeper = None
+                self._pause()
                 return  # it ends with its last job
             await self._put_off()
         self.give_up()
+
+    def _pause(self) -> None:
+        """Wait for what else becomes of the item."""
+        self._keeper = None
+        self._recorded()
+
+    def _recorded(self) -> None:
+        recording, self._recording = self._recording, None
+        if recording is not None and not recording.done():
+            recording.set_result(None)
 
     async def _put_off(self) -> None:
         """End an item whose end failed in an unforeseen way: else it would be leased until the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from postroad.errors import PostroadError
@@ -31,13 +31,29 @@ class Link:
     """A connection, the destination that it leads to, and whether that has answered."""
 
     destination: str
+    unrecorded: list[asyncio.Future[None]] = field(default_factory=list)
+    """Done once a mail is recorded that was delivered over it, or over one in whose place it is: a
+    process that is killed before delivers that once more."""
+
     connection: Connection | None = None
     is_open: bool = False
+
+    async def until_recorded(self) -> None:
+        """Wait until all that was delivered over it is recorded."""
+        while self.unrecorded:
+            await asyncio.wait((self.unrecorded[-1],))
+            self.unrecorded.pop()
 
 
 class Links:
     """Opens and closes connections. `on_event` gets what they report; of one that `close` closed,
-    what became of its jobs alone. Needs a running event loop."""
+    what became of its jobs alone. Needs a running event loop.
+
+    A connection sends the end of a mail once those are recorded that were delivered over it, or
+    over one that ended before it opened: else one that a next hop closes behind each mail would
+    leave ever more without a record. So a process that is killed repeats no more mails than it may
+    have connections, and as many series of chunks where mail goes so.
+    """
 
     def __init__(
         self, connector: Connector, on_event: Callable[[int, Link, ConnectionEvent], None]
@@ -46,15 +62,18 @@ class Links:
         self._on_event = on_event
         self._links: dict[int, Link] = {}
         self._closing: dict[int, Link] = {}
+        self._left_unrecorded: list[list[asyncio.Future[None]]] = []
+        """Of connections that ended, each until another one opens in its place."""
         self._none_left = asyncio.Event()
         self._reasons: dict[str, str] = {}
 
     def open(self, number: int, destination: str, hop: ResolvedHop) -> None:
         """Begin to open a connection. One that the settings do not allow closes at once."""
-        link = self._links[number] = Link(destination)
+        unrecorded = self._left_unrecorded.pop() if self._left_unrecorded else []
+        link = self._links[number] = Link(destination, unrecorded)
         happened = partial(self._happened, number, link)
         try:
-            link.connection = self._connector.open(hop, happened)
+            link.connection = self._connector.open(hop, happened, link.until_recorded)
         except PostroadError as error:
             _log.error("no connection can be opened", error=error.explain())
             closed = ConnectionClosed(f"451 4.3.5 {type(error).__name__}")
@@ -67,10 +86,17 @@ class Links:
 
     def close(self, number: int) -> None:
         """Close a connection that has no job."""
-        link = self._links.pop(number, None)
+        link = self._taken_out(number)
         if link is not None and link.connection is not None:
             self._closing[number] = link
             link.connection.close()
+
+    def finish(self) -> None:
+        """Let each connection finish what it transmits, and close; what becomes of its other jobs
+        is reported, as where a next hop closes."""
+        for link in self._links.values():
+            if link.connection is not None:
+                link.connection.close()
 
     def abort(self, number: int) -> None:
         """Close a connection at once; its jobs have events all the same."""
@@ -109,7 +135,7 @@ class Links:
         if isinstance(event, ConnectionClosed):
             self._closing.pop(number, None)
             self._none_left.set()
-            if self._links.pop(number, None) is None:
+            if self._taken_out(number) is None:
                 return
             self._note_reason(link.destination, event.text)
         elif isinstance(event, ConnectionOpened):
@@ -118,6 +144,13 @@ class Links:
                 return
             self._reasons.pop(link.destination, None)
         self._on_event(number, link, event)
+
+    def _taken_out(self, number: int) -> Link | None:
+        """Take out a connection that ends, or is to end and has no job."""
+        link = self._links.pop(number, None)
+        if link is not None and (left := [e for e in link.unrecorded if not e.done()]):
+            self._left_unrecorded.append(left)
+        return link
 
     def _note_reason(self, destination: str, text: str) -> None:
         if text:

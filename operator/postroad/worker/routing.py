@@ -138,6 +138,7 @@ class RelayRoutes:
         reroutes: Callable[[], RerouteTable] = RerouteTable,
     ) -> None:
         self._route = _route_to(hop, name)
+        self._chunking = hop.chunking
         self._reroutes = reroutes
 
     @property
@@ -153,7 +154,9 @@ class RelayRoutes:
         found = table.of_domain(_as_in_dns(request.domain)) or table.of_site(self._route.name)
         if found is None:
             return self._route
-        return no_rule(found) if found.hop is None else _route_to(found.hop)
+        if found.hop is None:
+            return no_rule(found)
+        return _route_to(replace(found.hop, chunking=self._chunking))
 
     async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
         """Return the route (see `Routes`)."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 
-from postroad.domain.mail import Outcome
+from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.errors import BlobMissing, EntryEnded, EntryLost, QueueClosed
 from postroad.ports.connections import (
     ConnectionClosed,
@@ -76,6 +76,11 @@ class Transmissions:
         self._places = count(1)
         self.is_ending = False
         """Whether jobs that are assigned to connections are put off, because the process ends."""
+
+    def finish(self) -> None:
+        """Let connections finish what they transmit; their other jobs are put off."""
+        self.is_ending = True
+        self.links.finish()
 
     def expect(self, number: int, destination: str) -> None:
         """Open a connection with its first job, which has the hop."""
@@ -152,18 +157,21 @@ class Transmissions:
     def _take_event(self, number: int, link: Link, event: ConnectionEvent) -> None:
         match event:
             case JobFinished(job, outcomes, rest):
-                self._finish(self._jobs[job], outcomes, link.destination, rest)
+                self._finish(self._jobs[job], outcomes, link, rest)
             case ContentFailed(job, error):
                 self._fail(self._jobs[job], error)
             case ConnectionOpened():
                 self._on_event(Established(number))
-            case ConnectionClosed():
+            case ConnectionClosed(text):
                 for each in self._about(number, link, event):
                     each.connection = None
-                self._on_event(Closed(number) if link.is_open else NotOpened(number))
+                    if self.is_ending:
+                        self._not_needed(each)
+                is_refused = bool(text) and not link.is_open
+                self._on_event(NotOpened(number) if is_refused else Closed(number))
 
     def _finish(
-        self, job: OpenJob, outcomes: Mapping[str, Outcome], destination: str, rest: timedelta
+        self, job: OpenJob, outcomes: Mapping[str, Outcome], link: Link, rest: timedelta
     ) -> None:
         """Note the outcomes of a job, before all else that may fail; what is beyond them goes again
         at once, as no attempt. A destination is left alone for the `rest` that it asks for, after
@@ -171,9 +179,11 @@ class Transmissions:
         ledger, now = job.ledger, self._deliverer.clock.elapsed()
         self._jobs.forget(job)
         placed = job.at_site(outcomes) or job.at_site(dict.fromkeys(job.recipients, NO_OUTCOME))
+        if any(each.kind is OutcomeKind.DELIVERED for each in placed.values()):
+            link.unrecorded.append(ledger.recording())
         ledger.heard(placed, job.seconds_until(now), now + rest if rest else timedelta(0))
         if rest:
-            self._on_event(LeftAlone(destination, (now + rest).total_seconds()))
+            self._on_event(LeftAlone(link.destination, (now + rest).total_seconds()))
         self._on_replied(job.route.name, placed.values())
         self._on_event(Finished(job.number))
         left = tuple(each for each in job.recipients if each not in placed)

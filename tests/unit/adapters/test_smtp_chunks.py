@@ -16,7 +16,7 @@ from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.connections import Transmission
-from support.connections import Events, a_job, body_of
+from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.smtp_connections import carried, connect
 
@@ -78,6 +78,42 @@ async def test_a_series_is_bounded() -> None:
     connection.abort()
     await events.until_closed()
     assert len(events.jobs) == 29
+
+
+async def test_of_mails_that_may_not_end_a_next_hop_has_one_series() -> None:
+    """The second mail ends, and nothing is recorded from then on: it and the chunks behind it are
+    what a process that is killed repeats."""
+    hop, events = FakeHop(extensions=CHUNKING), Events()
+    held = HeldEnds(events, first=3)
+    connection = connect(hop, events, before_end=held)
+    for job in range(1, 40):
+        connection.submit(a_job(job))
+    await held.until_held()
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+    assert len(hop.kept) == 1 + LONGEST_SERIES
+    held.go_on()
+    await events.until_finished(39)
+    connection.close()
+    await events.until_closed()
+    assert len(hop.kept) == 39
+
+
+async def test_a_close_amid_a_series_finishes_what_was_sent() -> None:
+    hop = FakeHop(lambda *at: b"" if at == ("DOT", 2) else None, extensions=CHUNKING)
+    events = Events()
+    connection = connect(hop, events)
+    for job in range(1, 30):
+        connection.submit(a_job(job))
+    while hop.verbs.count("BDAT") < LONGEST_SERIES - 1 or hop.verbs[-1] != "DATA":
+        await asyncio.sleep(0)
+    connection.close()
+    hop.go_on(b"250 kept\r\n")
+    await events.until_closed()
+
+    assert list(events.finished) == list(range(1, 3 + LONGEST_SERIES))
+    assert events.unsaid == tuple(range(3 + LONGEST_SERIES, 30))
 
 
 async def test_large_mails_go_by_data_and_lines_as_they_go_there() -> None:

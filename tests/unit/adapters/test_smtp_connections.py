@@ -10,11 +10,12 @@ from itertools import repeat
 import pytest
 
 from postroad.adapters.network.timeouts import Timeouts
+from postroad.adapters.network.transactions import LARGEST_END
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import Protocol
 from postroad.errors import BlobsUnavailable
 from postroad.ports.connections import ConnectionOpened
-from support.connections import Events, a_job, body_of
+from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.smtp_connections import USUAL, carried, connect
 
@@ -70,6 +71,62 @@ async def test_the_next_mail_goes_in_one_write_with_the_end_of_the_mail_before()
     await carried(hop, map(a_job, (1, 2)))
 
     assert any(body_of(1) + b".\r\nMAIL" in each for each in hop.written)
+
+
+async def test_an_end_that_waits_holds_up_neither_commands_nor_content() -> None:
+    hop, events = FakeHop(), Events()
+    held = HeldEnds(events, first=2)
+    connection = connect(hop, events, before_end=held)
+    large = b"Subject: x\r\n\r\n" + b"word\r\n" * 20_000
+    for job in (a_job(1), a_job(2, content=large), a_job(3)):
+        connection.submit(job)
+    await held.until_held()
+    await quiet()
+
+    assert hop.received.endswith(large[-LARGEST_END:])
+    assert hop.kept.keys() == {1}
+
+    held.go_on()
+    await events.until_finished(3)
+    connection.close()
+    await events.until_closed()
+    assert hop.kept.keys() == {1, 2, 3}
+
+
+@pytest.mark.parametrize("says", [b"", b"421 4.4.2 too slow\r\n"], ids=["closes", "421"])
+async def test_a_next_hop_that_goes_while_an_end_waits_has_no_mail(says: bytes) -> None:
+    hop, events = FakeHop(), Events()
+    held = HeldEnds(events)
+    connection = connect(hop, events, before_end=held)
+    for job in (1, 2):
+        connection.submit(a_job(job))
+    await held.until_held()
+    hop.say(says)
+    hop.end()
+    await quiet()
+    held.go_on()
+    await events.until_closed()
+
+    assert events.finished == {1: {"b1@dest.example": DEFERRED}}
+    assert "may be delivered" not in events.texts[1]
+    assert (events.unsaid, hop.kept) == ((2,), {})
+
+
+async def test_a_close_leaves_out_a_mail_whose_first_commands_went_out() -> None:
+    """Its DATA cannot be taken back, so the connection ends without QUIT."""
+    hop, events = FakeHop(silent_at("DOT", 1)), Events()
+    connection = connect(hop, events)
+    for job in (1, 2, 3):
+        connection.submit(a_job(job))
+    while hop.verbs[-1] != "DATA" or "DOT" not in hop.verbs:
+        await asyncio.sleep(0)
+    connection.close()
+    hop.go_on(b"250 kept\r\n")
+    await events.until_closed()
+
+    assert events.finished == {1: {"b1@dest.example": DELIVERED}}
+    assert (events.unsaid, list(hop.kept)) == ((2, 3), [1])
+    assert hop.verbs[-1] == "DATA"
 
 
 LATER = b"421 4.3.2 later\r\n"

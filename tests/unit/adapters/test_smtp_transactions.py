@@ -23,6 +23,7 @@ from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.replies import LONGEST_TEXT
 from postroad.domain.shapes import shape_of
+from postroad.ports.connections import at_once
 from support.transports import FakeTransport
 
 BODY = b"Subject: x\r\n\r\n.first\r\nlast\r\n"
@@ -132,7 +133,7 @@ async def transmit(
     transaction = session.by_data(mail)
     try:
         await session.send(transaction.first_group)
-        is_due = await transaction.offer() and await transaction.send_content()
+        is_due = await transaction.offer() and await transaction.send_content(at_once)
         if is_due and await transaction.send_end():
             await transaction.conclude()
     except WireError as error:

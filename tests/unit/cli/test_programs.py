@@ -29,7 +29,9 @@ def test_a_function_is_imported_by_its_name() -> None:
         way = way_of(settings(function_name=name))
         assert isinstance(way, HandlerFunction)
         assert callable(way.call)
-    assert window_of(Settings(), way) == rules_of(Settings(), way).connections
+    few = with_relay(Settings(), None, None, 2, None, {})
+    assert window_of(few, way) == rules_of(few, way).connections == 2
+    assert rules_of(few, way).longest_queue == 1
 
 
 @pytest.mark.parametrize(

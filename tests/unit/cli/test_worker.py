@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from postroad.bootstrap.ways import Way
+from postroad.bootstrap.ways import Way, rules_of, window_of
 from postroad.cli import main
 from postroad.cli.delivering import way_and_file
 from postroad.cli.delivery_options import with_relay
@@ -62,6 +62,23 @@ def test_the_command_line_decides_between_a_host_and_a_socket(
     named = {f"POSTROAD_WORKER_RELAY_{name}": value for name, value in environment.items()}
 
     assert str(way_of(with_relay(from_environment(named), relay, None, None, None, {}))) == expected
+
+
+@pytest.mark.parametrize(
+    ("connections", "queue", "window"), [(1, 2, 3), (50, 2, 150), (51, 1, 51), (200, 1, 200)]
+)
+def test_a_mail_follows_another_one_over_few_connections_to_a_relay(
+    connections: int, queue: int, window: int
+) -> None:
+    """A slow mail holds up no other where there are many."""
+    settings = with_relay(Settings(), "relay.example", None, connections, None, {})
+    way = way_of(settings)
+    rules = rules_of(settings, way)
+
+    assert (rules.connections, rules.backlog, rules.longest_queue) == (connections, 1, queue)
+    assert window_of(settings, way) == window
+    assert isinstance(way, NextHop)
+    assert not way.chunking
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -193,6 +194,11 @@ async def test_the_mail_of_a_relay_goes_another_way() -> None:
         found = routes.known(request)
         assert isinstance(found, DeliveryRoute)
         assert [each.next_hop.host for each in found.hops.values()] == [OTHER]
+        assert all(each.next_hop.chunking for each in found.hops.values())
+        without = RelayRoutes(replace(relay, chunking=False), None, lambda: rerouted.reroutes.table)
+        found = without.known(request)
+        assert isinstance(found, DeliveryRoute)
+        assert not any(each.next_hop.chunking for each in found.hops.values())
         usual = routes.known(RouteRequest("two.example"))
         assert isinstance(usual, DeliveryRoute)
         assert usual.name == "smtp.relay.example"

@@ -11,12 +11,14 @@ from enum import Enum, auto
 
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.ports.connections import (
+    BeforeEnd,
     ConnectionClosed,
     ConnectionEvent,
     ConnectionOpened,
     ContentFailed,
     JobFinished,
     Transmission,
+    at_once,
     report_late,
 )
 from postroad.routing.routes import ResolvedHop
@@ -62,22 +64,30 @@ class MemoryConnector:
         """The host of each connection that was begun."""
 
     def open(
-        self, hop: ResolvedHop, on_event: Callable[[ConnectionEvent], None]
+        self,
+        hop: ResolvedHop,
+        on_event: Callable[[ConnectionEvent], None],
+        before_end: BeforeEnd = at_once,
     ) -> MemoryConnection:
         """Begin to open a connection (see the port)."""
         self.opened.append(hop.next_hop.host)
-        return MemoryConnection(self, hop.next_hop.host, on_event)
+        return MemoryConnection(self, hop.next_hop.host, on_event, before_end)
 
 
 class MemoryConnection:
     """One connection (see the port)."""
 
     def __init__(
-        self, connector: MemoryConnector, host: str, on_event: Callable[[ConnectionEvent], None]
+        self,
+        connector: MemoryConnector,
+        host: str,
+        on_event: Callable[[ConnectionEvent], None],
+        before_end: BeforeEnd,
     ) -> None:
         self._hop = connector
         self._host = host
         self._on_event = on_event
+        self._before_end = before_end
         self._jobs: deque[Transmission] = deque()
         self._changed = asyncio.Event()
         self._aborted = asyncio.Event()
@@ -135,6 +145,8 @@ class MemoryConnection:
         except Exception as error:
             self._report(ContentFailed(job.job, error))
             return False
+        if not await self._may_end():
+            return self._finish_all(job, LOST)
         await self._answer()
         if loss is Loss.AT_END or self._aborted.is_set():
             return self._finish_all(job, IN_DOUBT)
@@ -144,6 +156,14 @@ class MemoryConnection:
             return False
         self._take(job, content)
         return True
+
+    async def _may_end(self) -> bool:
+        """Wait until the end of a mail may be sent; return whether the connection lasts so long."""
+        ready = asyncio.ensure_future(self._before_end())
+        aborted = asyncio.ensure_future(self._aborted.wait())
+        await asyncio.wait((ready, aborted), return_when=asyncio.FIRST_COMPLETED)
+        aborted.cancel()
+        return not ready.cancel()
 
     async def _answer(self) -> None:
         """Wait until the end of a mail may be answered, or the connection is aborted."""

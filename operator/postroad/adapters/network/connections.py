@@ -25,6 +25,7 @@ from postroad.adapters.network.transactions import ClientTransaction
 from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.mail import Outcome
 from postroad.ports.connections import (
+    BeforeEnd,
     ConnectionClosed,
     ConnectionOpened,
     ContentFailed,
@@ -45,10 +46,12 @@ class SmtpConnection:
         open_session: Callable[[], Awaitable[ClientSession]],
         preparation: Preparation,
         on_event: OnEvent,
+        before_end: BeforeEnd,
     ) -> None:
         self._open_session = open_session
         self._line = JobLine(preparation)
         self._on_event = on_event
+        self._before_end = before_end
         self._session: ClientSession | None = None
         self._is_running = self._is_closing = self._is_aborted = self._is_over = False
         self._has_ended = False
@@ -109,9 +112,15 @@ class SmtpConnection:
     async def _serve(self, session: ClientSession) -> None:
         """Transmit one job after the other. Raises: WireError."""
         while await self._begin_next(session):
-            while self._line.begun and not self._is_aborted:
+            while self._line.begun and not (self._is_aborted or self._leaves_out_next):
                 if not await self._transmit(session):
                     raise WireError("the session ended with the mail before")
+
+    @property
+    def _leaves_out_next(self) -> bool:
+        """Whether the next mail is not to be transmitted, although its first commands went out: the
+        connection is to close, and the next hop does not have the content."""
+        return self._is_closing and self._line.first is not None and self._line.first[1].is_ahead
 
     async def _begin_next(self, session: ClientSession) -> bool:
         """Wait for a job, and send its first commands; return False where none is to be sent any
@@ -146,7 +155,7 @@ class SmtpConnection:
         if self._is_aborted:
             return True
         try:
-            is_due = is_taken and await transaction.send_content()
+            is_due = is_taken and await transaction.send_content(self._before_end)
         except WireError:
             raise
         except Exception as error:  # of the content

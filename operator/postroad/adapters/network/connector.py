@@ -19,7 +19,7 @@ from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.ports.connections import OnEvent
+from postroad.ports.connections import BeforeEnd, OnEvent, at_once
 from postroad.ports.signing import Signer
 from postroad.routing.routes import ResolvedHop
 
@@ -50,7 +50,9 @@ class SmtpConnector:
         self._authentication_of = lru_cache(MOST_LOGINS)(authentication_at)
         self._preparation = Preparation(signer)
 
-    def open(self, hop: ResolvedHop, on_event: OnEvent) -> SmtpConnection:
+    def open(
+        self, hop: ResolvedHop, on_event: OnEvent, before_end: BeforeEnd = at_once
+    ) -> SmtpConnection:
         """Begin to open a connection (see the port)."""
         next_hop = hop.next_hop
         open_session = partial(
@@ -69,7 +71,7 @@ class SmtpConnector:
                 self._unfit,
             ),
         )
-        return SmtpConnection(open_session, self._preparation, on_event)
+        return SmtpConnection(open_session, self._preparation, on_event, before_end)
 
     def _reach(self, hop: ResolvedHop) -> Reached:
         next_hop = hop.next_hop

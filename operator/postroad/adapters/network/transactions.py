@@ -28,6 +28,7 @@ from postroad.domain.dot_stuffing import Stuffer
 from postroad.domain.mail import Outcome
 from postroad.domain.next_hops import Protocol
 from postroad.domain.replies import Reply
+from postroad.ports.connections import BeforeEnd
 
 GROUP = 100
 """Commands sent before their replies are read. Bounds the buffers of both sides (RFC 2920 3.1)."""
@@ -191,9 +192,9 @@ class ClientTransaction(MailReplies):
             expect_reset(reply)
         self.is_clean = reply.is_positive
 
-    async def send_content(self) -> bool:
-        """Send the content but for its end; return whether that is to be sent. Raises: what reading
-        the content raises."""
+    async def send_content(self, before_end: BeforeEnd) -> bool:
+        """Send the content but for its end, and await `before_end`; return whether the end is to be
+        sent. Raises: what reading the content raises."""
         content = self._content_of_mail
         wire, stuffer = self._exchange.wire, Stuffer(content.shape, folds=content.folds)
         held = b""  # the last piece goes together with the dot
@@ -209,6 +210,7 @@ class ClientTransaction(MailReplies):
             if not await self._write(held):
                 return False
             held = b""
+        await before_end()
         if not wire.is_open:
             await self._stop_early(ANSWERED_EARLY if wire.has_unread else text_of(ConnectionLost()))
             return False

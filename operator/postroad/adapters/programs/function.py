@@ -16,7 +16,7 @@ from postroad.adapters.programs.serial import NotReached, ProgramAnswer, SerialC
 from postroad.domain.handed_mails import HandedMail
 from postroad.domain.mail import Outcome, OutcomeKind, Responder
 from postroad.octet_room import OctetRoom
-from postroad.ports.connections import OnEvent, Transmission
+from postroad.ports.connections import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop
 from postroad.telemetry.logs import logger
 
@@ -65,10 +65,13 @@ class FunctionConnector:
         self._function, self._room = function, room
         self._threads = asyncio.Semaphore(threads)
 
-    def open(self, hop: ResolvedHop, on_event: OnEvent) -> SerialConnection:
+    def open(
+        self, hop: ResolvedHop, on_event: OnEvent, before_end: BeforeEnd = at_once
+    ) -> SerialConnection:
         """Begin to open a connection (see the port)."""
         calling = _Calling(self._function, self._threads)
-        return SerialConnection(calling, self._room, self._function.largest_bytes, on_event)
+        most = self._function.largest_bytes
+        return SerialConnection(calling, self._room, most, on_event, before_end)
 
 
 class _Calling:

@@ -15,6 +15,7 @@ from typing import Protocol
 from postroad.domain.mail import Outcome
 from postroad.octet_room import OctetRoom
 from postroad.ports.connections import (
+    BeforeEnd,
     ConnectionClosed,
     ConnectionOpened,
     ContentFailed,
@@ -64,12 +65,18 @@ class SerialConnection:
     of more than `largest_bytes` is refused. Needs a running event loop."""
 
     def __init__(
-        self, handing: Handing, room: OctetRoom, largest_bytes: int, on_event: OnEvent
+        self,
+        handing: Handing,
+        room: OctetRoom,
+        largest_bytes: int,
+        on_event: OnEvent,
+        before_end: BeforeEnd,
     ) -> None:
         self._handing = handing
         self._room = room
         self._largest_bytes = largest_bytes
         self._on_event = on_event
+        self._before_end = before_end
         self._jobs: deque[Transmission] = deque()
         self._changed = asyncio.Event()
         self._is_open = self._is_closing = self._is_aborted = self._has_ended = False
@@ -154,6 +161,7 @@ class SerialConnection:
                     content = [chunk async for chunk in chunks]
             except Exception as error:
                 raise _ContentError(error) from error
+            await self._before_end()
             self._is_handed = True
             return await self._handing.hand_over(job, content, self._opened)
 

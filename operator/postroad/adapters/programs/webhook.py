@@ -34,7 +34,7 @@ from postroad.domain.webhooks import (
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
 from postroad.octet_room import OctetRoom
 from postroad.ports.clock import Clock
-from postroad.ports.connections import OnEvent, Transmission
+from postroad.ports.connections import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop
 from postroad.telemetry.logs import logger
 
@@ -91,10 +91,13 @@ class WebhookConnector:
             raise InvalidSettings(str(error), hint=error.hint) from error
         self._context.minimum_version = tls.OLDEST_TLS
 
-    def open(self, hop: ResolvedHop, on_event: OnEvent) -> SerialConnection:
+    def open(
+        self, hop: ResolvedHop, on_event: OnEvent, before_end: BeforeEnd = at_once
+    ) -> SerialConnection:
         """Begin to open a connection (see the port); it opens with its first mail."""
         posting = _Posting(self._webhook, self._context, self._clock)
-        return SerialConnection(posting, self._room, self._webhook.largest_bytes, on_event)
+        most = self._webhook.largest_bytes
+        return SerialConnection(posting, self._room, most, on_event, before_end)
 
 
 class _Posting:
