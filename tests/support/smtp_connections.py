@@ -35,8 +35,9 @@ def connect(
     before_end: BeforeEnd = at_once,
     *,
     chunking: bool = True,
+    verp: bool = False,
 ) -> SmtpConnection:
-    next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol, chunking=chunking)
+    next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol, chunking=chunking, verp=verp)
     unfit = unfit or RememberedHops()
     terms = SessionTerms(next_hop, "relay.example", None, timeouts, unfit=unfit)
 

@@ -14,6 +14,7 @@ KNOWN = re.compile(
     # Documents of others that have no number are named here once, in full.
     r"|Kubernetes API conventions|Kubernetes documentation|kstatus|client-go, tools/"
     r"|Spark documentation|Zeller and Hildebrandt, |postconf\(5\)"
+    r"|Bernstein, Variable Envelope Return Paths|Postfix documentation, VERP_README"
     r"|Linux, include/uapi/|Docker's reference, |Apache Cassandra, native_protocol_v4\.spec"
 )
 REQUIREMENT = re.compile(r"\b(SP|LQ|SC|AMB)-(\d+)(?:(?:\.\.| to )(?:\1-)?(\d+))?")

@@ -110,6 +110,11 @@ class Hop(DeliverySection):
     """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
     one another without waiting for replies. false: always by DATA."""
 
+    verp: bool = False
+    """Whether the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
+    for bounces@list.example, so that reports tell whom they are about. Each recipient then gets a
+    transmission of its own."""
+
     protocol: Protocol = Protocol.SMTP
     """What the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""
 
@@ -173,6 +178,7 @@ class Hop(DeliverySection):
             self.oldest_tls,
             source,
             chunking=self.chunking,
+            verp=self.verp,
         )
         return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
 
@@ -196,6 +202,11 @@ class ByMx(DeliverySection):
     """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
     one another without waiting for replies. false: always by DATA."""
 
+    verp: bool = False
+    """Whether the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
+    for bounces@list.example, so that reports tell whom they are about. Each recipient then gets a
+    transmission of its own."""
+
     source: SourceSettings | None = None
     """From where connections come. Absent: as the system chooses."""
 
@@ -208,4 +219,6 @@ class ByMx(DeliverySection):
     def value(self) -> MxSecurity:
         """Return the value that routing uses."""
         source = None if self.source is None else self.source.value()
-        return MxSecurity(self.tls, frozenset(self.honours), self.oldest_tls, source, self.chunking)
+        return MxSecurity(
+            self.tls, frozenset(self.honours), self.oldest_tls, source, self.chunking, self.verp
+        )

@@ -124,6 +124,9 @@ class NextHop:
     chunking: bool = True
     """Whether content may go by CHUNKING where it is offered. Source: RFC 3030."""
 
+    verp: bool = False
+    """Whether reverse-paths name the recipient. Source: ADR 0071."""
+
     socket: Path | None = None
     """The Unix socket that it listens on, instead of the port."""
 

@@ -90,6 +90,7 @@ class _Search(Search):
             oldest_tls=security.oldest_tls,
             source=security.source,
             chunking=security.chunking,
+            verp=security.verp,
         )
         if domain.startswith("["):
             return self._by_literal(domain, hop)

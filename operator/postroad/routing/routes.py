@@ -88,6 +88,8 @@ def written_hop(hop: NextHop) -> str:
         words.append(f"tls{hop.oldest_tls}")
     if not hop.chunking:
         words.append("data")
+    if hop.verp:
+        words.append("verp")
     if hop.by_tlsa:
         words.append("tlsa")
     if hop.source is not None:

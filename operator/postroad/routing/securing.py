@@ -25,14 +25,15 @@ class PublishedSecurity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MxSecurity:
-    """What is required of connections to servers that MX records name, where they come from, and
-    whether content may go by CHUNKING."""
+    """What is required of connections to servers that MX records name, where they come from,
+    whether content may go by CHUNKING, and whether reverse-paths name the recipient."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
     honoured: frozenset[PublishedSecurity] = frozenset()
     oldest_tls: OldestTls = OldestTls.TLS_1_2
     source: SourceAddresses | None = None
     chunking: bool = True
+    verp: bool = False
 
 
 USUAL_SECURITY = MxSecurity()

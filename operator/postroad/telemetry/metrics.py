@@ -158,6 +158,10 @@ UNSIGNED = Counter(
     "Transmissions of mail that could not be signed; it was sent as it is.",
     ["reason"],  # reason: header (of several authors, malformed, too long), size
 )
+PLAIN_RETURN_PATHS = Counter(
+    "postroad_plain_return_paths_total",
+    "Transmissions with the plain reverse-path, which was to name the recipient and could not.",
+)
 DELIVERY_REFUSED = Gauge(
     "postroad_delivery_file_refused",
     "1 while the file of delivery, or one that it names, cannot be used as it is now.",

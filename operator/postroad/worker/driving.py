@@ -173,7 +173,7 @@ class Driving:
         self._book.seen(route, recipients)
         if self._gate.is_shut(ledger, route, recipients):
             return
-        for each in chunks_of(recipients):
+        for each in chunks_of(recipients, route.most_recipients(ledger.item.mail.sender)):
             if not self._crowding.has_room(route):
                 ledger.not_tried(each, IN_TROUBLE)
                 continue

@@ -19,9 +19,6 @@ from postroad.worker.deliveries import UNFORESEEN
 from postroad.worker.ledger import Ledger
 from postroad.worker.routing import DeliveryRoute
 
-MOST_RECIPIENTS = 100
-"""Per transmission. Every server accepts so many; it may refuse more (RFC 5321 4.5.3.1.8)."""
-
 
 class LeaseOver(Exception):
     """The content of an item is not read: its lease is over."""
@@ -122,10 +119,10 @@ def deferred_by(error: Exception) -> str:
     return UNFORESEEN
 
 
-def chunks_of(recipients: tuple[str, ...]) -> Iterable[tuple[str, ...]]:
-    """Yield recipients, no more at a time than a transmission has."""
-    if len(recipients) <= MOST_RECIPIENTS:
+def chunks_of(recipients: tuple[str, ...], most: int) -> Iterable[tuple[str, ...]]:
+    """Yield recipients, so many at a time at most."""
+    if len(recipients) <= most:
         yield recipients
         return
-    for at in range(0, len(recipients), MOST_RECIPIENTS):
-        yield recipients[at : at + MOST_RECIPIENTS]
+    for at in range(0, len(recipients), most):
+        yield recipients[at : at + most]

@@ -26,6 +26,9 @@ LONGEST_KEPT = timedelta(minutes=1)
 """Of a found route. The resolver keeps answers for longer; this saves the search alone, and orders
 the addresses of a host anew often enough to spread connections over them."""
 
+MOST_RECIPIENTS = 100
+"""Per transmission. Every server accepts so many; it may refuse more (RFC 5321 4.5.3.1.8)."""
+
 MOST_KEPT = 10_000
 """Routes; the oldest ones go first."""
 
@@ -105,6 +108,11 @@ class DeliveryRoute:
     site: Site
     name: str
     hops: Mapping[str, ResolvedHop]
+
+    def most_recipients(self, sender: str | None) -> int:
+        """Return how many recipients a transmission of such mail may have."""
+        is_named = sender is not None and any(each.next_hop.verp for each in self.hops.values())
+        return 1 if is_named else MOST_RECIPIENTS
 
     @classmethod
     def of(cls, route: Route) -> DeliveryRoute:

@@ -37,11 +37,11 @@ rules:
     primary: [{host: lmtp.mail.svc.cluster.local, port: 24, protocol: lmtp, tls: none}]
   - name: partners
     domains: ["*.partner.example"]
-    mx: {tls: required, chunking: false}
+    mx: {tls: required, chunking: false, verp: true}
   - name: acme
     senders: [News@Bücher.example, "@example.net", "@*.example.net", <>]
     tenants: [acme]
-    primary: [{host: smtp1.relay.example, port: 587}, {host: 192.0.2.9, tls: implicit}]
+    primary: [{host: smtp1.relay.example, port: 587, verp: true}, {host: 192.0.2.9, tls: implicit}]
     secondary: [{host: relay.example, lookUp: mx, chunking: false}]
     tertiary: [{host: "2001:db8::9"}]
 """
@@ -70,7 +70,7 @@ def test_every_field_reaches_the_plan(tmp_path: Path) -> None:
                 Rule(
                     "partners",
                     DomainPatterns.of(["*.partner.example"]),
-                    security=MxSecurity(TlsMode.REQUIRED, chunking=False),
+                    security=MxSecurity(TlsMode.REQUIRED, chunking=False, verp=True),
                 ),
                 Rule(
                     "acme",
@@ -78,7 +78,7 @@ def test_every_field_reaches_the_plan(tmp_path: Path) -> None:
                     tenants=frozenset({"acme"}),
                     tiers=(
                         (
-                            SmartHost(NextHop("smtp1.relay.example", 587)),
+                            SmartHost(NextHop("smtp1.relay.example", 587, verp=True)),
                             SmartHost(NextHop("192.0.2.9", 465, TlsMode.IMPLICIT)),
                         ),
                         (SmartHost(NextHop("relay.example", chunking=False), by_mx=True),),

@@ -229,11 +229,15 @@ async def test_domains_with_other_requirements_share_no_site() -> None:
             await RouteFinder(
                 RoutingPlan(RoutingTable(), security=security), dns(), SeededRandomness()
             ).route(RouteRequest("d.example"))
-            for security in (MxSecurity(oldest_tls=OldestTls.TLS_1_3), MxSecurity(chunking=False))
+            for security in (
+                MxSecurity(oldest_tls=OldestTls.TLS_1_3),
+                MxSecurity(verp=True),
+                MxSecurity(chunking=False),
+            )
         ],
     ]
 
-    assert len({each.site for each in routes if isinstance(each, Route)}) == 5
+    assert len({each.site for each in routes if isinstance(each, Route)}) == 6
     last = routes[-1]
     assert isinstance(last, Route)
     assert not any(each.next_hop.chunking for tier in last.tiers for each in tier)

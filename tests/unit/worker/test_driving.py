@@ -20,6 +20,7 @@ from postroad.domain.next_hops import NextHop
 from postroad.domain.retries import RetryPlan
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute
+from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.scheduling.rules import SchedulerRules
 from postroad.settings import Settings
@@ -400,6 +401,25 @@ async def test_a_stop_finishes_what_connections_have_and_leaves_the_rest_leased(
 
         assert 0 < len(worker.delivered) < 200
         assert (await worker.queue.size()).size == 200 - len(worker.delivered)
+
+
+@pytest.mark.parametrize(
+    ("sender", "sizes"), [("a@origin.example", [1, 1, 1]), (None, [3])], ids=["mail", "report"]
+)
+async def test_each_recipient_has_a_transmission_where_reverse_paths_name_them(
+    sender: str | None, sizes: list[int]
+) -> None:
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        plan = RoutingPlan(RoutingTable(), security=MxSecurity(verp=True))
+        finder = RouteFinder(plan, worker.resolver, SeededRandomness(7))
+        worker.routes.inner = FoundRoutes(finder, worker.process.clock)
+        names = tuple(f"{name}@one.example" for name in "abc")
+        await worker.queue.enqueue(Mail(sender, names, b"Subject: x\r\n\r\nx\r\n"))
+        await worker.pass_time(SECOND)
+
+        assert worker.delivered == Counter(names)
+        assert [len(mail.recipients) for mail, _ in worker.hops.delivered] == sizes
 
 
 @pytest.mark.parametrize("recipients", [1, 250])

@@ -24,6 +24,8 @@ from postroad.adapters.network.transactions import ClientTransaction
 from postroad.adapters.network.wire import WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind, Responder
 from postroad.domain.next_hops import Protocol, TlsMode
+from postroad.domain.return_paths import return_path
+from postroad.telemetry.metrics import PLAIN_RETURN_PATHS
 
 
 class ClientSession:
@@ -127,6 +129,9 @@ class ClientSession:
         self.transactions += 1
         self._is_broken = True  # an exception leaves it so
         recipients = envelope.recipients[: self._limit_of_recipients()]
+        if self.next_hop.verp and envelope.sender is not None:
+            recipients = recipients[:1]
+            envelope = _naming(recipients[0], envelope, envelope.sender)
         is_first = self.transactions == 1
         return Outgoing(envelope, recipients, needs, content, self._responder, is_first)
 
@@ -214,6 +219,15 @@ class ClientSession:
     def _limit_of_recipients(self) -> int | None:
         limits = (self._most_recipients, most_recipients(self._extensions))
         return min((each for each in limits if each is not None), default=None)
+
+
+def _naming(recipient: str, envelope: Envelope, sender: str) -> Envelope:
+    """Return an envelope whose reverse-path names this recipient, if it can."""
+    path = return_path(sender, recipient)
+    if path is None:
+        PLAIN_RETURN_PATHS.inc()
+        return envelope
+    return replace(envelope, sender=path)
 
 
 def _with_rest(
