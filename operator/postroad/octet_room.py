@@ -37,12 +37,13 @@ class OctetRoom:
 
     @asynccontextmanager
     async def taken(self, octets: int, holder: Hashable = None) -> AsyncIterator[None]:
-        """Take some room for the duration of the context, at most all there is. `holder`: for what;
-        None: nothing else is held for anything."""
+        """Take some room for the duration of the context. What is larger than all there is gets
+        all of it, once nothing else has any. `holder`: for what; None: nothing else is held for
+        anything."""
         if not octets:
             yield
             return
-        place = _Place(octets, holder)
+        place = _Place(min(octets, self._octets), holder)
         self._waiting.append(place)
         self._give()
         try:

@@ -47,6 +47,19 @@ class Takers:
                 self.have.pop(name, None)
 
 
+async def test_a_content_larger_than_all_room_has_all_of_it_alone() -> None:
+    takers = Takers(5)
+    await takers.take("a", 2)
+    await takers.take("large", 6, holder="hop")
+    await takers.take("b", 1)
+    assert set(takers.have) == {"a"}, "b would leave it too little"
+    await takers.leave("a")
+    assert set(takers.have) == {"large"}
+    await takers.leave("large")
+    assert set(takers.have) == {"b"}
+    await takers.leave("b")
+
+
 async def test_room_is_given_in_the_order_of_arrival() -> None:
     takers = Takers(5)
     for name, octets in (("a", 2), ("b", 2), ("c", 4), ("d", 2)):

@@ -61,6 +61,10 @@ class JobFinished:
     rest: timedelta = timedelta(0)
     """For how long the next hop asks to be left alone."""
 
+    ended_session: bool = False
+    """Whether the session ended over it: the next hop replied 421, or the connection was lost. That
+    says as much about the next hop as a connection that could not be opened."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContentFailed:

@@ -144,6 +144,12 @@ class Destinations:
         self._take_off(connection, job, now)
         self._begin(connection, now)
 
+    def give_up(self, connection: ConnectionRecord, job: int, now: float) -> None:
+        """Take a job off a connection that ends with it. Where it was the first one, the next one
+        would end in the same way."""
+        self._take_off(connection, job, now)
+        self._begin(connection, now)
+
     def give_back(self, connection: ConnectionRecord, job: int, now: float) -> None:
         """Take a job off a connection that transmitted nothing of it, as if it had never had it:
         that says nothing about its destination."""

@@ -42,9 +42,11 @@ class Withdrawn:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A connection has the outcome of a job for each recipient."""
+    """A connection has the outcome of a job for each recipient. `ended_session`: no success of its
+    destination, which ended the session over it."""
 
     job: int
+    ended_session: bool = False
 
 
 @dataclass(frozen=True, slots=True)

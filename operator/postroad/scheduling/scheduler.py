@@ -93,8 +93,8 @@ class Scheduler:
                 self._submit(job)
             case Withdrawn(job):
                 self._withdraw(job)
-            case Finished(number):
-                self._finish(number)
+            case Finished(number, ended_session):
+                self._finish(number, ended_session=ended_session)
             case Established(number):
                 self._establish(number)
             case NotOpened(number):
@@ -160,9 +160,10 @@ class Scheduler:
             self._shares[job.mail] = share
         self._unsettled_queues[self._waiting.add(share, job)] = None
 
-    def _finish(self, number: int) -> None:
+    def _finish(self, number: int, *, ended_session: bool) -> None:
         if number in self._at_work:
-            self._leave_connection(number, self._destinations.finish)
+            at = self._destinations
+            self._leave_connection(number, at.give_up if ended_session else at.finish)
 
     def _leave_connection(
         self, number: int, take_off: Callable[[ConnectionRecord, int, float], None]

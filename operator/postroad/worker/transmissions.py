@@ -5,7 +5,7 @@ could not be read, a close.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import timedelta
 from itertools import count
 
@@ -156,8 +156,8 @@ class Transmissions:
 
     def _take_event(self, number: int, link: Link, event: ConnectionEvent) -> None:
         match event:
-            case JobFinished(job, outcomes, rest):
-                self._finish(self._jobs[job], outcomes, link, rest)
+            case JobFinished(job):
+                self._finish(self._jobs[job], event, link)
             case ContentFailed(job, error):
                 self._fail(self._jobs[job], error)
             case ConnectionOpened():
@@ -170,22 +170,21 @@ class Transmissions:
                 is_refused = bool(text) and not link.is_open
                 self._on_event(NotOpened(number) if is_refused else Closed(number))
 
-    def _finish(
-        self, job: OpenJob, outcomes: Mapping[str, Outcome], link: Link, rest: timedelta
-    ) -> None:
+    def _finish(self, job: OpenJob, event: JobFinished, link: Link) -> None:
         """Note the outcomes of a job, before all else that may fail; what is beyond them goes again
         at once, as no attempt. A destination is left alone for the `rest` that it asks for, after
         which those that are deferred come again."""
-        ledger, now = job.ledger, self._deliverer.clock.elapsed()
+        ledger, now, rest = job.ledger, self._deliverer.clock.elapsed(), event.rest
         self._jobs.forget(job)
-        placed = job.at_site(outcomes) or job.at_site(dict.fromkeys(job.recipients, NO_OUTCOME))
+        none = dict.fromkeys(job.recipients, NO_OUTCOME)
+        placed = job.at_site(event.outcomes) or job.at_site(none)
         if any(each.kind is OutcomeKind.DELIVERED for each in placed.values()):
             link.unrecorded.append(ledger.recording())
         ledger.heard(placed, job.seconds_until(now), now + rest if rest else timedelta(0))
         if rest:
             self._on_event(LeftAlone(link.destination, (now + rest).total_seconds()))
         self._on_replied(job.route.name, placed.values())
-        self._on_event(Finished(job.number))
+        self._on_event(Finished(job.number, event.ended_session))
         left = tuple(each for each in job.recipients if each not in placed)
         if left and not ledger.is_over:
             self._on_left(ledger, job.route, left)

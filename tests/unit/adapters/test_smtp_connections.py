@@ -14,7 +14,7 @@ from postroad.adapters.network.transactions import LARGEST_END
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import Protocol
 from postroad.errors import BlobsUnavailable
-from postroad.ports.connections import ConnectionOpened
+from postroad.ports.connections import ConnectionClosed, ConnectionOpened
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.smtp_connections import USUAL, carried, connect
@@ -130,6 +130,29 @@ async def test_a_close_leaves_out_a_mail_whose_first_commands_went_out() -> None
 
 
 LATER = b"421 4.3.2 later\r\n"
+
+
+@MODES
+async def test_an_idle_session_ends_at_421_although_the_next_hop_does_not_close(
+    extensions: tuple[str, ...],
+) -> None:
+    """What is submitted then is unsaid, and goes elsewhere."""
+    hop, events = FakeHop(extensions=extensions), Events()
+    connection = connect(hop, events)
+    connection.submit(a_job(1))
+    await events.until_finished(1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    hop.say(LATER)
+    connection.submit(a_job(2))
+    await events.until_closed()
+
+    assert events.finished == {1: {"b1@dest.example": DELIVERED}}
+    assert events.unsaid == (2,)
+    assert hop.is_closing()
+    assert events.all[-1] == ConnectionClosed("421 4.3.2 later", (2,))
+
+
 WHAT_BECOMES_OF_THREE_JOBS = {
     ("GREETING", 0): "unsaid unsaid unsaid",
     ("EHLO", 0): "unsaid unsaid unsaid",

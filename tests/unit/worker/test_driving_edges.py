@@ -255,6 +255,29 @@ async def test_contents_of_mails_that_no_connection_has_are_not_kept() -> None:
         assert {len(content) for _, content in worker.hops.delivered} == {len(content)}
 
 
+@pytest.mark.parametrize("reply", ["421 4.3.2 later", "451 4.4.2 the connection was lost"])
+async def test_a_hop_that_ends_each_session_over_its_first_mail_costs_one_mail_a_rest(
+    reply: str,
+) -> None:
+    """The others go by another host, or wait as for one that accepts no connection."""
+    async with a_worker() as worker:
+        worker.domain("one.example")
+        worker.hops.unavailable["mx.one.example"] = reply
+        for number in range(50):
+            await worker.enqueue(f"r{number}@one.example")
+        await worker.pass_time(4 * MINUTE)
+
+        waiting = (await worker.waiting()).values()
+        assert len(worker.hops.opened) <= 5
+        assert sum(attempt for attempt, _ in waiting) == len(worker.hops.opened)
+
+        worker.domain("two.example", "mx.one.example", "mx.two.example")
+        for number in range(20):
+            await worker.enqueue(f"r{number}@two.example")
+        await worker.pass_time(SECOND)
+        assert len(worker.delivered) >= 19, "at most one was tried at the host that is due"
+
+
 async def test_a_hop_that_asks_to_be_left_alone_is_asked_again_when_that_time_is_over() -> None:
     async with a_worker(has_relay=True) as worker:
         worker.hops.rests[A_HOP.host] = 10 * MINUTE

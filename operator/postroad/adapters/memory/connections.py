@@ -54,6 +54,8 @@ class MemoryConnector:
         self.gate.set()
         self.away: dict[str, str] = {}
         """Host → why it accepts no connection."""
+        self.unavailable: dict[str, str] = {}
+        """Hosts that end each session over its first mail → their reply."""
         self.stuck: set[str] = set()
         """Hosts that never answer the end of a mail."""
         self.rests: dict[str, timedelta] = {}
@@ -139,6 +141,8 @@ class MemoryConnection:
             return False  # it stays, and is unsaid
         if loss in (Loss.BEFORE, Loss.WITHIN):
             return self._finish_all(job, LOST)
+        if (reply := self._hop.unavailable.get(self._host)) is not None:
+            return self._finish_all(job, reply)
         try:
             async with aclosing(job.content()) as chunks:
                 content = b"".join([chunk async for chunk in chunks])
@@ -191,7 +195,8 @@ class MemoryConnection:
 
     def _finish_all(self, job: Transmission, text: str) -> bool:
         outcomes = dict.fromkeys(job.envelope.recipients, Outcome.deferred(text))
-        self._report(JobFinished(job.job, outcomes))
+        was_lost = not self._aborted.is_set()
+        self._report(JobFinished(job.job, outcomes, ended_session=was_lost))
         return False
 
     def _report(self, event: JobFinished | ContentFailed) -> None:

@@ -165,7 +165,8 @@ class SmtpConnection:
         if is_due and await transaction.send_end(self._ahead(session)):
             await self._follow(session, transaction)
             await transaction.conclude()
-        await self._settle(session, job, transaction)
+        ended_session = transaction.ended_by is not None
+        await self._settle(session, job, transaction, ended_session=ended_session)
         if transaction.ended_by is not None and self._line.chunks():
             raise transaction.ended_by
         return transaction.is_clean
@@ -176,10 +177,16 @@ class SmtpConnection:
             await self._settle(session, job, chunk)
 
     async def _settle(
-        self, session: ClientSession, job: ConnectionJob, transaction: MailReplies
+        self,
+        session: ClientSession,
+        job: ConnectionJob,
+        transaction: MailReplies,
+        *,
+        ended_session: bool = False,
     ) -> None:
         outcomes = session.settled(transaction, job.transmission.envelope)
-        await self._report(self._line.begun, JobFinished(job.number, outcomes))
+        event = JobFinished(job.number, outcomes, ended_session=ended_session)
+        await self._report(self._line.begun, event)
 
     async def _follow(self, session: ClientSession, transaction: ClientTransaction) -> None:
         """Until the end of a mail is answered, send the first commands of mails that get ready. An
@@ -240,7 +247,7 @@ class SmtpConnection:
         elif error is not None and line.behind and not session.transactions:
             job = line.behind[0]  # else a next hop that only greets would have it come for ever
             outcomes = job.all_recipients(Outcome.deferred(text_of(error)))
-            await self._report(line.behind, JobFinished(job.number, outcomes))
+            await self._report(line.behind, JobFinished(job.number, outcomes, ended_session=True))
 
     async def _interrupt(self, session: ClientSession, error: WireError) -> bool:
         """Report the job that was under way by DATA, unless nothing is known of it; return whether
@@ -251,5 +258,6 @@ class SmtpConnection:
         if is_given_up or session.is_stale(transaction, error):
             return False
         outcomes = session.interrupted(transaction, job.transmission.envelope, error)
-        await self._report(self._line.begun, JobFinished(job.number, outcomes))
+        event = JobFinished(job.number, outcomes, ended_session=not self._is_aborted)
+        await self._report(self._line.begun, event)
         return True
