@@ -119,8 +119,10 @@ async def change_waiting(step: EntryStep, engine: Engine, selector: Selector) ->
     BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
     engine.check_open()
-    began = engine.clock.now()
-    latest = began + engine.timing.apart  # the accepting process's clock may be ahead
+    await engine.limits_cache.refresh()
+    began = engine.limits_cache.now()
+    # The clock of the process that accepted the mail may be ahead.
+    latest = engine.limits_cache.latest_now() + engine.timing.apart
 
     async def one(each: WaitingMail) -> bool:
         is_meant = each.entry.accepted_at <= latest

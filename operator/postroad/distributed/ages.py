@@ -67,10 +67,11 @@ class AgesCache:
         self._answer = None
 
     async def _count(self) -> Ages:
-        engine, now = self._engine, self._engine.clock.now()
+        engine = self._engine
         first = (await engine.limits_cache.refresh()).browse_start
         if first is None:
             return {}
+        now = engine.limits_cache.now()
         self._forget_before(first)
         waiting = live_partitions(engine, first, now)
         pictures = [each async for each in results(waiting, self._picture, AT_ONCE)]

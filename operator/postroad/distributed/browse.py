@@ -52,13 +52,14 @@ async def waiting(
     wanted = selector or Selector.all()
     if wanted.is_empty:
         return
-    began = engine.clock.now()
     first = (await engine.limits_cache.refresh()).browse_start
     if first is None:
         return
     if after is not None:
         first = max(first, moment_of(after))
-    last = began + engine.timing.apart
+    # By the view's time: a local clock that is behind would leave out the youngest mail.
+    began = engine.limits_cache.now()
+    last = engine.limits_cache.latest_now() + engine.timing.apart
     ahead = _Ahead(last)
     # The successor's row is in within the deadline: after an older replacement, that row is read
     # itself.
@@ -121,7 +122,7 @@ async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[Mai
     """Yield views of waiting mails. See `MailQueue.browse`."""
     async for each in waiting(engine, selector):
         if each.mark is None or await _waits_on(engine, each.entry):
-            yield view_of(each.entry, engine.clock.now())
+            yield view_of(each.entry, engine.limits_cache.now())
 
 
 async def _waits_on(engine: Engine, successor: Entry) -> bool:

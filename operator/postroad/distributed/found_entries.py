@@ -49,7 +49,7 @@ async def change_found(
     selector.require_purpose()
     engine.check_open()
     await engine.limits_cache.refresh()
-    began, step = engine.clock.now(), _STEPS[change]
+    began, step = engine.limits_cache.now(), _STEPS[change]
 
     async def one(key: EntryKey) -> bool:
         row = await engine.view.row(key)

@@ -84,6 +84,15 @@ class LimitsCache:
         of_view = time.origin + self._clock.elapsed()
         return now if abs(now - of_view) <= self._timing.skew + time.doubt else of_view
 
+    def latest_now(self) -> datetime:
+        """Return the latest that the view's time may be by the last reading, or the local clock's
+        time where most of the view's hosts do not agree: what was accepted before that reading was
+        accepted by then, give or take the tolerated skew. No I/O."""
+        time = self._snapshot.time if self._snapshot is not None else None
+        if time is None:
+            return self._clock.now()
+        return time.origin + self._clock.elapsed() + time.doubt
+
     async def _time(self) -> ViewTime:
         time = (await self.snapshot()).time
         if time is None:

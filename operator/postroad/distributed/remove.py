@@ -68,14 +68,15 @@ async def remove(engine: Engine, selector: Selector) -> int:
     """Remove the selected mails that wait now; return how many. Raises: InvalidInput, ViewError."""
     selector.require_purpose()
     engine.check_open()
-    return await remove_after(engine, None, selector, engine.clock.now())
+    await engine.limits_cache.refresh()
+    return await remove_after(engine, None, selector, engine.limits_cache.latest_now())
 
 
 async def remove_after(
     engine: Engine, after: UUID | None, selector: Selector, accepted_by: datetime
 ) -> int:
     """Remove the selected mails with an entry after an id, if they were accepted by a moment of
-    this process' clock (or later, by a tolerated clock that is ahead); return how many. Raises:
+    the view's time (or later, by a tolerated clock that is ahead); return how many. Raises:
     ViewError."""
     latest = accepted_by + engine.timing.apart
     found = (

@@ -57,10 +57,11 @@ class SizeCache:
 
     async def get(self) -> Sizes:
         """Count the mails that wait. Raises: ViewError, ConfigurationStale."""
-        engine, now = self._engine, self._engine.clock.now()
+        engine = self._engine
         first = (await engine.limits_cache.refresh()).browse_start
         if first is None:
             return Sizes(0, 0, 0, await self._count_letters())
+        now = engine.limits_cache.now()
         self._forget_before(first)
         counted, dead_letters = await asyncio.gather(
             self._count_from(first, now), self._count_letters()

@@ -216,7 +216,7 @@ async def test_row_of_a_successor_that_came_back_is_not_taken_for_late_mail(
     assert cluster.copies("mail") == 1
 
 
-@pytest.mark.parametrize(("step", "number"), [("limits", 2), ("insert", 1)])
+@pytest.mark.parametrize(("step", "number"), [("limits", 3), ("insert", 1)])
 async def test_administrator_removes_no_bytes_by_a_replacement_of_long_ago(
     cluster: InMemoryCluster, step: str, number: int
 ) -> None:

@@ -361,6 +361,53 @@ async def test_invariant_7_no_successor_is_made_before_browse_start(
     await consumer.close()
 
 
+@pytest.fixture(params=[25 * SECOND, HOUR], ids=str)
+async def behind(
+    cluster: InMemoryCluster, process: Process, request: pytest.FixtureRequest
+) -> Process:
+    """A process whose machine stood still while another one accepted mail."""
+    behind = await cluster.start()
+    start = cluster.clock.elapsed()
+    await maintenance(cluster, process, 1, request.param)
+    await cluster.enqueue(process, "mail")
+    await cluster.pass_time(SECOND)
+    behind.clock.pause(cluster.clock.elapsed() - start)
+    return behind
+
+
+async def test_mail_that_a_process_with_a_clock_behind_removes_does_not_come_back(
+    cluster: InMemoryCluster, process: Process, behind: Process
+) -> None:
+    """What waits is what waits by the view's time."""
+    assert await behind.queue.remove(Selector.all()) == 1
+
+    assert await cluster.deliver(process) == []
+
+
+async def test_a_process_with_a_clock_behind_shows_all_that_waits(
+    cluster: InMemoryCluster, process: Process, behind: Process
+) -> None:
+    assert [each.enqueue_id async for each in behind.queue.browse()]
+    assert (await behind.queue.size()).size == 1
+    assert [sum(each.values()) for each in (await behind.queue.ages()).values()] == [1]
+
+    assert await cluster.deliver(process) == ["mail"]
+
+
+@pytest.mark.parametrize("change", ["hold", "expire"])
+async def test_a_process_with_a_clock_behind_changes_what_waits_or_is_refused(
+    cluster: InMemoryCluster, process: Process, behind: Process, change: str
+) -> None:
+    """It never answers that nothing waits."""
+    if change == "hold":
+        with pytest.raises(ClockSkew):
+            await behind.queue.hold(Selector.all())
+        assert await cluster.deliver(process) == ["mail"]
+    else:
+        assert await behind.queue.expire(Selector.all()) == 1
+        assert await cluster.deliver(process) == []
+
+
 @pytest.mark.parametrize("is_taken", [False, True])
 async def test_mail_that_browse_start_passed_while_it_was_queued_is_withdrawn_or_rescued(
     cluster: InMemoryCluster, process: Process, paused: Process, is_taken: bool
