@@ -74,7 +74,14 @@ async def deliver(
     routes = _open_routes(settings, way, reroutes)
     watches = is_routed and settings.worker.suspend_by_answers
     rule_names = partial(_rule_names, routes)
-    control = SiteControl(board, MachineClock(), name, watches_answers=watches, rules=rule_names)
+    control = SiteControl(
+        board,
+        MachineClock(),
+        name,
+        watches_answers=watches,
+        rules=rule_names,
+        has_program=isinstance(way, WebhookAddress | HandlerFunction),
+    )
     pacer = None
     if delivery is not None:
         limits = delivery.current.settings.limit_rules()

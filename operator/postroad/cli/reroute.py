@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import click
@@ -25,7 +26,7 @@ from postroad.domain.reroutes import (
     key_of,
     reroutes_in,
 )
-from postroad.domain.site_views import has_no_rule
+from postroad.domain.site_views import has_no_rule, has_program
 from postroad.domain.suspensions import LONGEST_SUSPENSION
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
@@ -83,8 +84,10 @@ async def reroute(
     until = MachineClock().now() + duration
     made = _reroute(of, name, way, tls, until, checked_reason(reason))
     await _check_room(board, made)
+    workers = await board.posted(Topic.WORKERS)
+    _check_programs(workers)
     if made.rule is not None:
-        await _check_rule(board, made.rule)
+        _check_rule(workers, made.rule)
     await board.post(Topic.REROUTES, made.key, made.text(), duration)
     click.echo(f"mail for the {of} {name} goes to {made.way} until {rfc3339(until)}")
     if of is RerouteOf.SITE and name not in await known_sites(board):
@@ -136,9 +139,17 @@ async def _check_room(board: Board, made: Reroute) -> None:
         )
 
 
-async def _check_rule(board: Board, rule: str) -> None:
-    """Raises: InvalidInput where no worker has a rule of this name, ServerError."""
-    workers = await board.posted(Topic.WORKERS)
+def _check_programs(workers: Mapping[str, str]) -> None:
+    """Raises: InvalidInput where no worker obeys reroutes."""
+    if workers and all(map(has_program, workers.values())):
+        raise InvalidInput(
+            "the workers of this queue hand all mail to a program, which obeys no reroute",
+            hint="suspend the site with `postroad suspend`, or give the queue another handler",
+        )
+
+
+def _check_rule(workers: Mapping[str, str], rule: str) -> None:
+    """Raises: InvalidInput where no worker has a rule of this name."""
     if workers and all(has_no_rule(rule, text) for text in workers.values()):
         raise InvalidInput(
             f"no worker has a rule {rule}",

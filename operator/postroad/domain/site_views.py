@@ -42,16 +42,28 @@ class SiteView:
     reason: str | None = None
 
 
-def posted_views(views: Iterable[SiteView], rules: Iterable[str] = ()) -> str:
-    """Return the note of a worker: the sites with the most to show, if there are too many, and the
-    first rules of its routing."""
+def posted_views(
+    views: Iterable[SiteView], rules: Iterable[str] = (), *, has_program: bool = False
+) -> str:
+    """Return the note of a worker: the sites with the most to show, if there are too many, the
+    first rules of its routing, and whether all its mail goes to a program."""
     order = list(SiteState)
     ranked = sorted(
         views, key=lambda each: (order.index(each.state), -each.waiting - each.at_work, each.site)
     )
     shown = [_short(asdict(each)) for each in ranked[:MOST_SHOWN]]
     more = max(0, len(ranked) - MOST_SHOWN)
-    return json.dumps({"sites": shown, "more": more, "rules": list(islice(rules, MOST_SHOWN + 1))})
+    note = {"sites": shown, "more": more, "rules": list(islice(rules, MOST_SHOWN + 1))}
+    return json.dumps(note | ({"program": True} if has_program else {}))
+
+
+def has_program(text: str) -> bool:
+    """Whether the note of a worker shows that all its mail goes to a program, whatever is
+    rerouted. Not so where it is of the release before."""
+    try:
+        return json.loads(text)["program"] is True
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def has_no_rule(name: str, text: str) -> bool:

@@ -145,7 +145,7 @@ REPORTS = Counter(
     "Reports to senders about what became of their mail.",
     ["queue", "result"],
     # result: queued, repeated (it had been queued before a crash), limited (its address has had too
-    # many), impossible (the sender's address is malformed)
+    # many), impossible (the sender's address is malformed), suppressed (it is not mailed)
 )
 SUPPRESSED = Counter(
     "postroad_suppressed_recipients_total",

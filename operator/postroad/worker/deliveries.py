@@ -94,6 +94,9 @@ class Deliverer:
         left = {**_of_kind(outcomes, OutcomeKind.FAILED), **unrecorded}
         reporting = self.reporting
         report = reporting and reporting.prepare(item, outcomes, untried, ending)
+        if reporting and report and await self._is_suppressed(report.address, item):
+            reporting.leave_out(report)
+            report = None
         if reporting and report:
             early = [each for each in _of_kind(left, _DELIVERED) if each not in report.addresses]
             await self.record(item, {each: left.pop(each) for each in early})
@@ -148,6 +151,11 @@ class Deliverer:
         await self.record(item, outcomes)
         delay = self.plan.rest(self.randomness.uniform())
         await self._insist("end", partial(item.put_off, delay, None, reason))
+
+    async def _is_suppressed(self, address: str, item: Item) -> bool:
+        """Return whether an address is not mailed."""
+        suppressing = self.suppressing
+        return suppressing is not None and await suppressing.has(address, item.mail.tenant)
 
     async def _is_queued(self, reporting: Reporting, report: DueReport) -> bool:
         """Queue a report; return False where the store has no room for it. Raises: QueueClosed,

@@ -43,6 +43,9 @@ class DueReport:
     """A report that is to be queued, and sent after `wait`."""
 
     item: Item
+    address: str
+    """To whom it goes."""
+
     about: ReportedMail
     reported: tuple[ReportedRecipient, ...]
     moment: datetime
@@ -100,7 +103,11 @@ class Reporting:
             return None
         retry_until = item.accepted_at + self._plan.max_age
         about = ReportedMail(envelope, item.mail_id, item.accepted_at, retry_until)
-        return DueReport(item, about, reported, now, wait)
+        return DueReport(item, address, about, reported, now, wait)
+
+    def leave_out(self, report: DueReport) -> None:
+        """Count a report that is not made, since its address is not mailed."""
+        self._count("suppressed", report.item.enqueue_id)
 
     async def send(self, report: DueReport) -> None:
         """Queue a report; it is durable when this returns. May be repeated, and makes one report.

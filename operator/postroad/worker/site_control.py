@@ -42,7 +42,8 @@ LONGEST_PUT_OFF = timedelta(minutes=30)
 class SiteControl:
     """Which sites get no mail now. `name`: this worker's on the board. `watches_answers`: whether
     answers suspend sites, which those of a relay do not, since they are about sites behind it.
-    `rules`: the names of the rules of routing, which are posted, too."""
+    `rules`: the names of the rules of routing, which are posted, too, as is whether all mail goes
+    to a program (`has_program`)."""
 
     def __init__(
         self,
@@ -52,8 +53,9 @@ class SiteControl:
         *,
         watches_answers: bool,
         rules: Callable[[], Iterable[str]] = tuple,
+        has_program: bool = False,
     ) -> None:
-        self._rules = rules
+        self._rules, self._has_program = rules, has_program
         self._board, self._clock, self._name = board, clock, name
         self._counts = AnswerCounts() if watches_answers else None
         self._suspended: dict[str, Suspension] = {}
@@ -130,7 +132,8 @@ class SiteControl:
 
     async def _post(self, views: Iterable[SiteView]) -> None:
         with self._use.unless_away():
-            text = posted_views(map(self._with_suspension, views), self._rules())
+            shown = map(self._with_suspension, views)
+            text = posted_views(shown, self._rules(), has_program=self._has_program)
             await self._board.post(Topic.WORKERS, self._name, text, POSTED_FOR)
 
     def _with_suspension(self, view: SiteView) -> SiteView:

@@ -49,6 +49,18 @@ class Suppressing:
             SUPPRESSED.labels(self._queue).inc(len(outcomes))
         return outcomes
 
+    async def has(self, address: str, tenant: str | None) -> bool:
+        """Return whether an address is not mailed, such as that of a report. While the list cannot
+        be read it is mailed as far as this says: the attempt looks again."""
+        if self.rules is None or not (tokens := _tokens((address,))):
+            return False
+        try:
+            return bool(await self._list.find(tenant or "", {*tokens.values()}))
+        except Exception as error:  # a driver's bug must not keep the mail from its end
+            text = error.explain() if isinstance(error, PostroadError) else repr(error)
+            _log.warning("a report's address is not compared with the list yet", error=text)
+            return False
+
     async def learn(self, envelope: Envelope, outcomes: Mapping[str, Outcome]) -> None:
         """Put recipients on the list whose servers refused them for a class that does. Mail with
         the null reverse-path teaches nothing: who forges a sender chooses where reports go. What

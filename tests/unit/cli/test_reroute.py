@@ -70,6 +70,18 @@ def test_route_shows_the_other_way(store: Path) -> None:
     assert "by an administrator: it is broken" in found.output
 
 
+def test_workers_with_a_program_obey_no_reroute_so_it_is_refused(store: Path) -> None:
+    post(store, "w1", posted_views([], has_program=True))
+    to = ("--to", "[192.0.2.7]:2525")
+    refused = run(store, "reroute", "--site", "a", *to, *FOR)
+    assert refused.exit_code == 1
+    assert "hand all mail to a program, which obeys no reroute" in refused.output
+    assert run(store, "sites", "--json").output == ""
+
+    post(store, "w2", posted_views([]))
+    assert run(store, "reroute", "--site", "a", *to, *FOR).exit_code == 0, "one obeys"
+
+
 def test_a_rule_that_no_worker_has_is_refused(store: Path) -> None:
     unknown = run(store, "reroute", "--site", "a", "--to", "backup", *FOR)
     assert "no worker runs that shows whether there is a rule backup" in unknown.output

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
+from prometheus_client import REGISTRY
 
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.bounces import BounceClass
 from postroad.domain.mail import Mail, Outcome, OutcomeKind, Responder
-from postroad.domain.suppressed import SuppressedBy, SuppressionRules, suppressed
+from postroad.domain.suppressed import SuppressedBy, SuppressionRules, suppressed, token_of
+from postroad.errors import ViewUnavailable
 from postroad.worker.screening import UNREADABLE, Screening
 from postroad.worker.suppressing import Suppressing
+from support.reported import reporting
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 GONE = Outcome(
@@ -172,6 +175,47 @@ async def test_what_is_learnt(sender: str | None, rules: SuppressionRules, liste
         names = await suppressed.listed()
         assert len(names) == listed
         assert all(name.startswith("sha256:") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "listed", "is_away", "result"),
+    [
+        (None, "", False, "suppressed"),
+        ("acme", "acme", False, "suppressed"),
+        ("acme", "", False, "queued"),
+        (None, "", True, "queued"),
+    ],
+    ids=["listed", "listed for its tenant", "listed for another one", "list away"],
+)
+async def test_a_sender_on_the_list_gets_no_report(
+    monkeypatch: pytest.MonkeyPatch, tenant: str | None, listed: str, is_away: bool, result: str
+) -> None:
+    async with a_suppressing_worker() as suppressed:
+        worker = suppressed.worker
+        made = reporting(worker.queue, worker.process.clock)
+        object.__setattr__(worker.driving._deliverer, "reporting", made)
+        before = reports(worker.queue.name, result)
+        await suppressed.add("A@origin.example", listed)
+        worker.hops.outcomes["b@one.example"] = GONE
+        if is_away:
+            find = suppressed.list.find
+
+            async def for_senders(tenant: str, tokens: Collection[bytes]) -> Mapping[bytes, object]:
+                if token_of("a@origin.example") in tokens:
+                    raise ViewUnavailable("away")
+                return await find(tenant, tokens)
+
+            monkeypatch.setattr(suppressed.list, "find", for_senders)
+        await suppressed.enqueue("b@one.example", tenant=tenant)
+        await worker.pass_time(SECOND)
+
+        assert reports(worker.queue.name, result) == before + 1
+        assert ("b@one.example",) in await suppressed.letters()
+
+
+def reports(queue: str, result: str) -> float:
+    labels = {"queue": queue, "result": result}
+    return REGISTRY.get_sample_value("postroad_reports_total", labels) or 0.0
 
 
 async def test_a_list_that_cannot_be_written_holds_up_no_mail() -> None:
