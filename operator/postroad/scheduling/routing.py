@@ -59,7 +59,9 @@ class Routing:
 
     def start(self) -> list[int]:
         """Return the look-ups that start now. Source: SC-6, SC-9."""
-        started = []
+        started: list[int] = []
+        if not self._shares:
+            return started  # mostly: routes are known, and each event asks
         for contest in self._contests.values():
             while self._free and (share := contest.best(self._free)) is not None:
                 self._free -= 1

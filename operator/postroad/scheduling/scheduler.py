@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import count
 
-from postroad.scheduling.choosing import Chooser, NoneWorks, OpenTo, Pick, Take, Wait
+from postroad.scheduling.choosing import Choice, Chooser, NoneWorks, OpenTo, Pick, Take, Wait
 from postroad.scheduling.destination_records import ConnectionRecord, DestinationView, Standing
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import (
@@ -37,7 +37,7 @@ from postroad.scheduling.events import (
     Tick,
     Withdrawn,
 )
-from postroad.scheduling.jobs import DeliveryJob, Precedence, precedence_of
+from postroad.scheduling.jobs import DeliveryJob, Precedence, Site, precedence_of
 from postroad.scheduling.queues import MailShare, SiteQueue
 from postroad.scheduling.routing import Routing
 from postroad.scheduling.rules import SchedulerRules
@@ -131,7 +131,7 @@ class Scheduler:
     def _submit(self, job: DeliveryJob) -> None:
         if job.mail is None:
             self._held_back.append(job)
-        else:
+        elif not (self._is_quiet and self._place_at_once(job)):
             self._wait(job)
 
     def _withdraw(self, job: DeliveryJob) -> None:
@@ -152,13 +152,37 @@ class Scheduler:
             self._verifying += 1
             self._wait(self._held_back.popleft())
 
+    @property
+    def _is_quiet(self) -> bool:
+        return self._waiting.is_empty and not self._held_back
+
+    def _place_at_once(self, job: DeliveryJob) -> bool:
+        """Place a job while no other one waits, where there is a place: what would be first of one
+        is ranked in vain. Return whether there is. A mail that gets another site is left to
+        `Waiting`, which ranks it by all of them from then on."""
+        share = self._share_of(job)
+        if job.site != share.home:
+            return False
+        match self._choose(share, job.site):
+            case Take(connection) if not connection.jobs or self._destinations.free:
+                pass  # else `_try` finds out whether it yields
+            case OpenTo(name):
+                connection = self._open(name)
+            case _:
+                return False
+        self._assign(job, share, self._waiting.queue(job.site), connection)
+        return True
+
     def _wait(self, job: DeliveryJob) -> None:
+        self._unsettled_queues[self._waiting.add(self._share_of(job), job)] = None
+
+    def _share_of(self, job: DeliveryJob) -> MailShare:
         share = self._shares.get(job.mail)
         if share is None:
             precedence = precedence_of(job.mail, job.priority)
             share = MailShare(next(self._arrivals), precedence, job.mail, job.site)
             self._shares[job.mail] = share
-        self._unsettled_queues[self._waiting.add(share, job)] = None
+        return share
 
     def _finish(self, number: int, *, ended_session: bool) -> None:
         if number in self._at_work:
@@ -205,6 +229,12 @@ class Scheduler:
 
     def _settle(self) -> None:
         """Place jobs until none that waits has a place."""
+        if self._is_quiet:
+            self._unsettled_queues.clear()
+            self._unsettled_names.clear()
+            self._yielding_queues.clear()
+            self._yielding_names.clear()
+            return
         while True:
             self._admit()
             self._grow()
@@ -271,9 +301,7 @@ class Scheduler:
 
     def _try(self, share: MailShare, queue: SiteQueue) -> bool:
         """Choose for a job of this mail; return whether anything changed."""
-        limits = self._rules.limits[share.precedence]
-        growing = may_grow(share.working, limits, self._destinations.free)
-        match self._chooser.choose(queue.site.tiers, share.precedence, may_grow=growing):
+        match self._choose(share, queue.site):
             case Take(connection):
                 if connection.jobs and self._yields(share, connection):
                     self._yielding_queues[queue] = None
@@ -289,8 +317,17 @@ class Scheduler:
                 self._waiting.use_tiers(queue, tier)
         return True
 
+    def _choose(self, share: MailShare, site: Site) -> Choice:
+        limits = self._rules.limits[share.precedence]
+        growing = may_grow(share.working, limits, self._destinations.free)
+        return self._chooser.choose(site.tiers, share.precedence, may_grow=growing)
+
     def _place(self, share: MailShare, queue: SiteQueue, connection: ConnectionRecord) -> None:
-        job = self._waiting.take(share, queue)
+        self._assign(self._waiting.take(share, queue), share, queue, connection)
+
+    def _assign(
+        self, job: DeliveryJob, share: MailShare, queue: SiteQueue, connection: ConnectionRecord
+    ) -> None:
         self._destinations.assign(connection, job.number, share.precedence, self._now)
         self._at_work[job.number] = (job, share, queue, connection)
         share.turn = next(self._arrivals)

@@ -51,6 +51,11 @@ class Waiting:
         self._at: dict[str, DestinationQueue] = {}
         self._numbers = count(1)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no job waits."""
+        return not self._at
+
     def best(self, free: int, trusts: Iterable[Trust]) -> tuple[MailShare, SiteQueue] | None:
         """Return who gets the next of these free connections, at a destination of one of these
         trusts. Source: SC-6; AMB-14, AMB-27."""
