@@ -121,7 +121,7 @@ _OK = Reply(250, ("2.0.0 ok",))
 _SENDER_OK = Reply(250, ("2.1.0 ok",))
 _RECIPIENT_OK = Reply(250, ("2.1.5 ok",))
 _GO_ON = Reply(354, ("end with <CRLF>.<CRLF>",))
-_BYE = Reply(221, ("2.0.0 bye",))
+BYE = Reply(221, ("2.0.0 bye",))
 NOT_SMTP = Reply(421, ("4.7.0 this is a mail server",))
 TALKS_EARLY = Reply(554, ("5.5.0 wait for the reply before sending more",))
 TOO_MANY_ERRORS = Reply(421, ("4.7.0 too many errors",))
@@ -238,7 +238,7 @@ class Dialogue:
             case "NOOP":
                 return _OK, NextStep.NEXT_COMMAND
             case "QUIT":
-                return _BYE, NextStep.CLOSE
+                return BYE, NextStep.CLOSE
             case "STARTTLS" if self.offer.tls:
                 return self._start_tls(argument)
             case "VRFY":

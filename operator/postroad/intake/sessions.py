@@ -21,7 +21,7 @@ from postroad.domain.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.context import IntakeContext
-from postroad.intake.dialogue import Admission, Dialogue, NextStep
+from postroad.intake.dialogue import BYE, Admission, Dialogue, NextStep
 from postroad.intake.reception import Reception
 from postroad.intake.rights import Rights
 from postroad.intake.timeouts import Deadlines
@@ -70,7 +70,7 @@ class IntakeSession:
         """What the task does when it is woken. An unbound method, because a session that refers to
         itself is memory until the garbage collector runs."""
 
-        self._is_over = False
+        self._is_over = self._has_quit = False
         self._refused_for: set[str] = set()
 
     async def run(self) -> None:
@@ -141,7 +141,7 @@ class IntakeSession:
             if step is NextStep.NEXT_COMMAND:
                 replies.append(reply.encode())
                 continue
-            result = self._begin(step)  # end the loop: the next octets are no command
+            result = self._begin(step, reply)  # end the loop: the next octets are no command
             if step is NextStep.START_TLS:
                 self._go_ahead = reply
             else:
@@ -152,11 +152,13 @@ class IntakeSession:
             wire.expect(*self._time())
         return result
 
-    def _begin(self, step: NextStep) -> RoundResult:
+    def _begin(self, step: NextStep, reply: Reply) -> RoundResult:
         if step is NextStep.READ_MAIL:
             self._begin_mail()
+            self._wire.expect_content()
             return RoundResult.AGAIN if self._wire.has_unread else RoundResult.WAIT
         self._next = IntakeSession._secure if step is NextStep.START_TLS else IntakeSession._leave
+        self._has_quit = reply is BYE
         return RoundResult.DONE
 
     def _begin_mail(self) -> None:
@@ -196,7 +198,8 @@ class IntakeSession:
     async def _leave(self) -> None:
         self._is_over = True
         await self._wire.flush(self._timeouts.command)
-        await self._wire.linger(LINGER)
+        if self._wire.has_unread or not self._has_quit:  # behind QUIT, nothing is on its way
+            await self._wire.linger(LINGER)
         await self._wire.close(self._timeouts.goodbye)
 
     async def _farewell(self, reply: Reply) -> None:

@@ -7,12 +7,14 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import cast
 
 import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.network.run_queue import CHUNK
 from postroad.adapters.network.serving import COMMANDS, MOST_DROPPED, ServingWire
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.context import IntakeContext
@@ -65,6 +67,44 @@ async def test_pipelined_commands_are_answered_at_once_with_one_write() -> None:
             b"250 intake.example\r\n",
             b"250 2.1.0 ok\r\n250 2.1.5 ok\r\n354 end with <CRLF>.<CRLF>\r\n",
         ]
+
+
+async def test_the_first_of_a_content_is_read_in_one_piece() -> None:
+    async with a_session() as wire:
+        wire.data_received(b"HELO x\r\n")
+        wire.data_received(b"MAIL FROM:<>\r\nRCPT TO:<a@b.example>\r\n")
+        assert len(wire.get_buffer(-1)) == COMMANDS
+        wire.data_received(b"DATA\r\n")
+        assert len(wire.get_buffer(-1)) == CHUNK
+        wire.data_received(b"body\r\n.\r\n")
+        while len(said(wire)) < 4:
+            await asyncio.sleep(0)
+        wire.data_received(b"NOOP\r\n")
+        assert len(wire.get_buffer(-1)) == COMMANDS
+
+
+@pytest.mark.parametrize(
+    ("sent", "lingers"),
+    [(b"QUIT\r\n", 0), (b"QUIT\r\nNOOP\r\n", 1), (b"GET / HTTP/1.1\r\n", 1)],
+)
+async def test_only_a_client_that_quits_and_sends_no_more_is_left_at_once(
+    sent: bytes, lingers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lingered, closed = [], asyncio.Event()
+
+    async def linger(wire: ServingWire, timeout: timedelta) -> None:
+        lingered.append(timeout)
+
+    async def close(wire: ServingWire, timeout: timedelta) -> None:
+        closed.set()
+
+    monkeypatch.setattr(ServingWire, "linger", linger)
+    monkeypatch.setattr(ServingWire, "close", close)
+    async with a_session() as wire:
+        wire.data_received(sent)
+        await closed.wait()
+
+    assert len(lingered) == lingers
 
 
 async def test_a_busy_client_is_answered_in_bursts() -> None:

@@ -31,17 +31,14 @@ class RunQueue:
         self._few: deque[Callable[[], None]] = deque()
         self._many: deque[Callable[[], None]] = deque()
         self._is_due = False
-        self._into = memoryview(bytearray(CHUNK))
+        self.into = memoryview(bytearray(CHUNK))
+        """Memory that all clients share: each copies its octets out of it before another client's
+        arrive."""
 
     def append(self, run: Callable[[], None], rounds: int = 0) -> None:
         """Call `run` in a later pass. `rounds`: the client's rounds in a row before it."""
         (self._few if rounds < FEW_ROUNDS else self._many).append(run)
         self._pass_soon()
-
-    def buffer(self, size: int) -> memoryview:
-        """Return memory that all clients share: each copies its octets out of it before another
-        client's arrive."""
-        return self._into[:size]
 
     def _pass(self) -> None:
         self._is_due = False

@@ -85,10 +85,10 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         self._limit_replies()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._run_queue.buffer(min(CHUNK, self._most_unread))
+        return self._run_queue.into[: min(CHUNK, self._most_unread)]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(self._run_queue.buffer(nbytes))
+        self.data_received(self._run_queue.into[:nbytes])
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -196,9 +196,12 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
             raise LineTooLong
         return line
 
+    def expect_content(self) -> None:
+        """Read as much at a time as the content of a mail has, until `next_line` is called."""
+        self._most_unread = HIGH_WATER
+
     def next_chunk(self) -> bytes:
         """Return the next octets, at most CHUNK of them."""
-        self._most_unread = HIGH_WATER
         data = bytes(self._buffer if len(self._buffer) <= CHUNK else self._buffer[:CHUNK])
         self._consume(len(data))
         return data
