@@ -135,6 +135,8 @@ class Envelope:
     @property
     def domains(self) -> tuple[str, ...]:
         """The destination domains, in lower case, each once, sorted."""
+        if len(self.recipients) == 1:
+            return (domain_of(self.recipients[0]),)
         return tuple(sorted({domain_of(address) for address in self.recipients}))
 
 
@@ -213,6 +215,14 @@ class Outcome:
     responder: Responder | None = field(default=None, compare=False)
     """None: the text is this side's, as no reply decided; or the outcome was stored, which keeps
     kind and text."""
+
+    def at(self, site: str) -> Outcome:
+        """Return it with the site that gave it."""
+        return Outcome(self.kind, self.text, site, self.responder)
+
+    def from_responder(self, responder: Responder) -> Outcome:
+        """Return it with the server whose reply decided it."""
+        return Outcome(self.kind, self.text, self.site, responder)
 
     @classmethod
     def delivered(cls, text: str = "") -> Outcome:

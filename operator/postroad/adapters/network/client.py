@@ -43,15 +43,14 @@ class ClientWire(Wire):
         """Whether neither side has ended the connection and nothing is unread."""
         return not self._at_end and not self._buffer and self._transport is not None
 
-    async def read_line(self, limit: int, timeout: timedelta) -> bytes:
+    async def read_line(self, limit: int, due: float) -> bytes:
         """Return the next line without its CRLF, and of a longer one the first `limit` octets. A
-        bare CR or LF is part of the line.
+        bare CR or LF is part of the line. `due`: until when to wait, on the loop's clock.
 
         Raises: ConnectionLost, TooSlow.
         """
         begun = b""
         searched = 0
-        due = self._loop.time() + timeout.total_seconds()
         while True:
             end = self._buffer.find(b"\r\n", searched)
             if end >= 0:

@@ -203,11 +203,12 @@ class SmtpConnection:
     def _ahead(self, session: ClientSession) -> bytes:
         """Return what may be sent behind the end of a mail, once all of it is there; else nothing:
         a series is not longer than what is sent at once."""
-        if self._is_closing or not session.is_pipelined or not self._line.read_ahead(session):
+        line = self._line
+        if self._is_closing or not line.behind or not session.is_pipelined:
             return b""
-        if not session.wire.is_open:
-            return b""  # none of it is in doubt then
-        return self._line.begin(session, is_ahead=True)
+        if not line.read_ahead(session) or not session.wire.is_open:
+            return b""  # where the wire is not, none of it is in doubt then
+        return line.begin(session, is_ahead=True)
 
     async def _report(self, jobs: deque[ConnectionJob], event: JobFinished | ContentFailed) -> None:
         """Report what became of the first job."""

@@ -44,7 +44,8 @@ class Exchange:
     async def send(self, commands: bytes, timeout: timedelta) -> None:
         """Write commands. Raises: OutOfStep for an unread reply, ServiceUnavailable for an unread
         421, WireError."""
-        await self.expect_silence()
+        if self.wire.has_unread:
+            await self.expect_silence()
         await self.wire.write(commands, timeout)
 
     async def expect_silence(self) -> None:
@@ -78,17 +79,15 @@ class Exchange:
             return None
 
     async def _read(self, timeout: timedelta) -> Reply:
-        due = self.wire.now + timeout.total_seconds()
-        left = timeout
+        due = self.wire.now + timeout.total_seconds()  # of the whole reply, not of each line
         while True:
-            line = await self.wire.read_line(LONGEST_REPLY_LINE, left)
+            line = await self.wire.read_line(LONGEST_REPLY_LINE, due)
             try:
                 reply = self._replies.feed(line)
             except InvalidInput as error:
                 raise OutOfStep(f"451 4.5.0 {error}") from error
             if reply is not None:
                 return reply
-            left = timedelta(seconds=due - self.wire.now)  # for the whole reply, not for each line
 
 
 def text_of(error: WireError) -> str:

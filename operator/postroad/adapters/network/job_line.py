@@ -38,7 +38,7 @@ class JobLine:
     def read_ahead(self, session: ClientSession) -> bool:
         """Read the beginnings of the mails that could be sent next, once each; return whether all
         of them are there."""
-        if session.is_worn:
+        if not self.behind or session.is_worn:
             return True
         octets, is_ready = 0, True
         for job in islice(self.behind, LONGEST_SERIES if session.takes_chunks else 1):

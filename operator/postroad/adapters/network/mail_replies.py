@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from postroad.adapters.network.commands import Extensions, Needs, mail_command, recipient_command
@@ -79,7 +78,7 @@ class MailReplies:
             self.outcomes[recipient] = self._heard(reply.recipient_refusal)
 
     def _heard(self, outcome: Outcome) -> Outcome:
-        return replace(outcome, responder=self._responder)
+        return outcome.from_responder(self._responder)
 
     def _answer_accepted(self, outcome: Outcome) -> None:
         for recipient in self._accepted:

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from postroad.adapters.network import chunks
 from postroad.adapters.network.chunks import ChunkTransaction
-from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
 from postroad.adapters.network.connecting import Reached
 from postroad.adapters.network.content import OpenContent
@@ -39,16 +38,20 @@ class ClientSession:
         hello: bytes,
     ) -> None:
         self.exchange = exchange
+        self.wire = exchange.wire
         self._terms = terms
         self._hello = hello
         self.next_hop = terms.next_hop
         self._timeouts = terms.timeouts
         self._extensions = extensions
         is_lmtp = self.next_hop.protocol is Protocol.LMTP
+        self.is_pipelined = "PIPELINING" in extensions
+        """Whether commands may be sent before replies to others have come."""
         self._responder = Responder(self.next_hop.host, "DSN" in extensions, is_lmtp)
         may_chunk = self.next_hop.chunking and not is_lmtp
         self._may_chunk = may_chunk and "CHUNKING" in extensions and self.is_pipelined
-        self._most_recipients: int | None = None
+        self._most_mails = most_mails(extensions)
+        self._most_recipients = most_recipients(extensions)
         self._is_broken = False
         self._has_worked = False
         self.transactions = 0
@@ -93,20 +96,9 @@ class ClientSession:
         return cls(exchange, extensions, terms, opening.hello)
 
     @property
-    def wire(self) -> ClientWire:
-        """The connection."""
-        return self.exchange.wire
-
-    @property
     def is_worn(self) -> bool:
         """Whether the next hop takes no more mails in this session."""
-        limit = most_mails(self._extensions)
-        return limit is not None and self.transactions >= limit
-
-    @property
-    def is_pipelined(self) -> bool:
-        """Whether commands may be sent before replies to others have come."""
-        return "PIPELINING" in self._extensions
+        return self._most_mails is not None and self.transactions >= self._most_mails
 
     @property
     def takes_chunks(self) -> bool:
@@ -128,7 +120,7 @@ class ClientSession:
             return refused
         self.transactions += 1
         self._is_broken = True  # an exception leaves it so
-        recipients = envelope.recipients[: self._limit_of_recipients()]
+        recipients = envelope.recipients[: self._most_recipients]
         if self.next_hop.verp and envelope.sender is not None:
             recipients = recipients[:1]
             envelope = _naming(recipients[0], envelope, envelope.sender)
@@ -215,10 +207,6 @@ class ClientSession:
         """Close at once."""
         self._is_broken = True
         self.wire.abort()
-
-    def _limit_of_recipients(self) -> int | None:
-        limits = (self._most_recipients, most_recipients(self._extensions))
-        return min((each for each in limits if each is not None), default=None)
 
 
 def _naming(recipient: str, envelope: Envelope, sender: str) -> Envelope:
