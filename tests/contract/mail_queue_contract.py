@@ -104,6 +104,9 @@ class MailQueueContract(_Fixtures):
         assert b"".join([chunk async for chunk in item.stream()]) == content
         item.forget_content()
         assert b"".join([chunk async for chunk in item.stream()]) == content
+        assert item.at_hand() in (None, (content, await item.shape()))
+        await item.done()
+        assert item.at_hand() is None
 
     async def test_content_may_be_empty(self, queue: MailQueue, consumer: Consumer) -> None:
         await queue.enqueue(letter(content=b""))

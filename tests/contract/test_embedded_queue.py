@@ -195,6 +195,34 @@ class TestDelayedManageable(DelayedManageableMailQueueContract):
     """Over a directory."""
 
 
+async def test_a_small_mail_is_at_hand_until_it_ends_and_a_damaged_one_is_not(
+    tmp_path: Path,
+) -> None:
+    harness = EmbeddedHarness(tmp_path)
+    queue = await harness.open()
+    try:
+        items = queue.dequeue()
+        await queue.enqueue(letter(content=b"whole"))
+        item = await anext(items)
+        kept = item.at_hand()
+        assert kept is not None
+        assert kept[0] == b"whole"
+        item.forget_content()
+        assert item.at_hand() == kept
+        await item.done()
+        assert item.at_hand() is None
+
+        await queue.enqueue(letter(content=b"spoilt"))
+        damaged = await anext(items)
+        damaged.forget_content()
+        files = [each for each in tmp_path.rglob("*") if each.is_file()]
+        [stored] = [each for each in files if b"spoilt" in each.read_bytes()]
+        stored.write_bytes(stored.read_bytes().replace(b"spoilt", b"SPOILT"))
+        assert damaged.at_hand() is None
+    finally:
+        await harness.close()
+
+
 async def test_url_opens_a_directory_as_owner_and_then_as_client(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/outgoing"
     async with open_queue(url, create=True) as owner, open_queue(url) as client:

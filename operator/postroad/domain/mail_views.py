@@ -7,6 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from postroad.domain.mail import Envelope
+from postroad.domain.shapes import Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class LeasedMail:
 
     def __repr__(self) -> str:
         return f"<Item {self.enqueue_id}>"  # no address: items are written into logs
+
+    def at_hand(self) -> tuple[bytes, Shape | None] | None:
+        """See `Item`. Of an engine that fetches each content: None."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
@@ -24,7 +25,7 @@ from postroad.embedded.records import DeliveryKind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.segments import LiveEntry, State
 from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept
-from postroad.errors import BlobMissing, EntryEnded
+from postroad.errors import BlobMissing, EntryEnded, PostroadError
 from postroad.telemetry import metrics
 
 KINDS = {
@@ -94,7 +95,7 @@ class SpoolItem(LeasedMail):
     async def _read(self) -> Kept:
         engine, record = self._engine, self._record
         try:
-            found = engine.spool_files.at_hand(record.slot, record.mail_id, self.size_bytes)
+            found = self.at_hand()
             if found is None:
                 run = engine.mail_threads.run
                 found = await run(engine.spool_files.read, record.slot, record.mail_id)
@@ -132,6 +133,16 @@ class SpoolItem(LeasedMail):
                 yield chunk
         finally:
             file.close()
+
+    def at_hand(self) -> Kept | None:
+        engine, record = self._engine, self._record
+        if self._stage is not _Stage.OPEN or engine.failure is not None:
+            return None
+        if self._kept is None:
+            at_hand = engine.spool_files.at_hand
+            with suppress(PostroadError):  # `content` finds out what is wrong
+                self._kept = at_hand(record.slot, record.mail_id, self.size_bytes)
+        return self._kept
 
     def forget_content(self) -> None:
         self._kept = None

@@ -17,6 +17,9 @@ from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.shapes import Shape
 from postroad.routing.routes import ResolvedHop
 
+AtHand = Callable[[], tuple[bytes, Shape | None] | None]
+"""Returns content and shape where they need not be waited for: `Item.at_hand`."""
+
 FindShape = Callable[[], Awaitable[Shape | None]]
 """Returns the shape that acceptance found, if it is known: `Item.shape`."""
 
@@ -24,6 +27,10 @@ FindShape = Callable[[], Awaitable[Shape | None]]
 async def not_known() -> Shape | None:
     """Return the shape of a content that acceptance did not examine: None."""
     return None
+
+
+def not_at_hand() -> None:
+    """Return the content of a mail that is read when it is sent: None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,8 @@ class Transmission:
     """Opens the content, at most once and shortly before it is sent. The connection closes it."""
 
     shape: FindShape = not_known
+    at_hand: AtHand = not_at_hand
+    """Not None: the connection may send this, and open no content."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,11 @@ class Item(Protocol):
         `content`; a larger one is fetched for each call."""
         ...
 
+    def at_hand(self) -> tuple[bytes, Shape | None] | None:
+        """Return content and shape where that waits for no server and no disk, and keep them as
+        `content` does; else None, as for an item that has ended. Raises nothing."""
+        ...
+
     def forget_content(self) -> None:
         """Keep the content no longer, while the item waits and no caller reads it; the next reading
         fetches it again."""

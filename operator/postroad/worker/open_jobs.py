@@ -12,6 +12,7 @@ from typing import cast
 
 from postroad.domain.limited_mail import LimitedMail
 from postroad.domain.mail import Envelope, Outcome, domain_of
+from postroad.domain.shapes import Shape
 from postroad.errors import PostroadError, ServerError
 from postroad.ports.connections import Transmission
 from postroad.scheduling.jobs import DeliveryJob
@@ -86,20 +87,29 @@ class OpenJob:
         if self.recipients != envelope.recipients:
             envelope = replace(envelope, recipients=self.recipients)
         return Transmission(
-            self.number, item.mail_id, envelope, item.size_bytes, self._content, item.shape
+            self.number,
+            item.mail_id,
+            envelope,
+            item.size_bytes,
+            self._content,
+            item.shape,
+            self._at_hand,
         )
 
     def at_site(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
         """Return outcomes of its recipients with the site that gave them: recipients that share
         one share the new one, too."""
         name = self.route.name
-        placed = {id(each): replace(each, site=name) for each in outcomes.values()}
+        placed = {id(each): each.at(name) for each in outcomes.values()}
         return {each: placed[id(outcomes[each])] for each in self.recipients if each in outcomes}
 
     def is_attempt(self, error: Exception) -> bool:
         """Whether a content that failed makes an attempt: one that always breaks off is to be tried
         less and less often, a store that is away costs its mails none."""
         return self._has_begun or not isinstance(error, ServerError)
+
+    def _at_hand(self) -> tuple[bytes, Shape | None] | None:
+        return None if self.is_late else self.ledger.item.at_hand()
 
     async def _content(self) -> AsyncGenerator[bytes, None]:
         self._has_begun = False

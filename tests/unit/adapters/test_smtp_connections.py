@@ -13,6 +13,7 @@ from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import LARGEST_END
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import Protocol
+from postroad.domain.shapes import shape_of
 from postroad.errors import BlobsUnavailable
 from postroad.ports.connections import ConnectionClosed, ConnectionOpened
 from support.connections import Events, HeldEnds, a_job, body_of
@@ -256,6 +257,29 @@ async def test_a_content_that_cannot_be_opened_holds_up_no_other_mail() -> None:
     assert list(events.finished) == [1, 3]
     assert isinstance(events.errors[2], BlobsUnavailable)
     assert events.jobs == [1, 2, 3]
+
+
+@pytest.mark.parametrize("has_shape", [True, False])
+async def test_a_content_at_hand_is_sent_without_being_opened(*, has_shape: bool) -> None:
+    content = b"Subject: x\r\n\r\nat hand\r\n"
+    shape = shape_of((content,)) if has_shape else None
+    hop = FakeHop()
+    job = replace(a_job(1), content=unopened, at_hand=lambda: (content, shape))
+    events = await carried(hop, [job, a_job(2)])
+
+    assert [set(kinds.values()) for kinds in events.finished.values()] == [{DELIVERED}] * 2
+    assert [each + b"\r\n" for each in hop.kept.values()] == [content, body_of(2)]
+
+
+async def test_a_content_at_hand_that_must_be_converted_is_opened() -> None:
+    content = b"Subject: x\r\n\r\n\xff\r\n"
+    hop = FakeHop()
+    job = replace(a_job(1, content=content), at_hand=lambda: (content, shape_of((content,))))
+    events = await carried(hop, [job])
+
+    assert list(events.finished) == [1]
+    [sent] = hop.kept.values()
+    assert sent.isascii()
 
 
 async def never() -> AsyncGenerator[bytes, None]:

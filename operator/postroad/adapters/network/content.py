@@ -50,6 +50,11 @@ class OpenContent:
         return cls(first, chunks, size_bytes, shape)
 
     @classmethod
+    def at_hand(cls, octets: bytes, shape: Shape | None) -> OpenContent:
+        """Return a content that is in memory; where acceptance recorded no shape, find it."""
+        return cls.held((octets,), shape or shape_of((octets,)))
+
+    @classmethod
     def held(cls, chunks: Sequence[bytes], shape: Shape) -> OpenContent:
         """Return a content that is in memory."""
         return cls(chunks[0], _each(chunks[1:]), sum(map(len, chunks)), shape)

@@ -27,6 +27,10 @@ class Preparation:
         self._signer = signer
         self._room = OctetRoom(ROOM)
 
+    def leaves(self, content: OpenContent, *, takes_8bit: bool) -> bool:
+        """Return whether a content goes as it is to every next hop like this one."""
+        return self._signer is None and (takes_8bit or not content.may_have_8bit)
+
     def of(
         self, content: OpenContent, envelope: Envelope, hop: NextHop, *, takes_8bit: bool
     ) -> AbstractAsyncContextManager[OpenContent] | None:
