@@ -85,6 +85,8 @@ class Engine:
 
     def due_after(self, delay: timedelta) -> int:
         """Return when a delay that begins now ends, in the microseconds of the format."""
+        if delay <= timedelta(0):
+            return 0  # of most mails: without a look at the clock
         moment = moment_after(self.clock.now(), delay)
         return 0 if moment is None else microseconds(moment)
 

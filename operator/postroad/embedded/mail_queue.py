@@ -103,7 +103,10 @@ class EmbeddedQueue(Administration):
         return self
 
     async def _queue(self) -> OwnedQueue | RemoteQueue:
-        """Return what serves this handle; the role may have to be found anew."""
+        """Return what serves this handle; the role may have to be found anew, but for an owner's,
+        which ends when the handle is closed."""
+        if isinstance(self._role, _OwnerRole) and not self._is_closed:
+            return self._role.queue
         async with self._election:
             self._check_not_closed()
             if isinstance(self._role, RemoteQueue) and self._role.connection.lost is not None:

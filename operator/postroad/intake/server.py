@@ -12,7 +12,7 @@ import asyncio
 import socket
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 
 from postroad.adapters.network.run_queue import RunQueue
 from postroad.adapters.network.serving import ServingWire, accept, accept_tls
@@ -34,6 +34,9 @@ ROOM_SECONDS = 1.0
 
 _FULL = "the handshake takes long, and the intake is full"
 
+REMEMBERED_CLIENTS = 1000
+"""Addresses whose rights are kept: a client that sends much connects for each mail."""
+
 PAUSE_SECONDS = 1.0
 """After an `accept` that failed for want of descriptors or memory."""
 
@@ -51,6 +54,7 @@ class SmtpServer:
         self._context = context
         self._max_sessions = max_sessions
         self._clients = Clients(client_limits or ClientLimits())
+        self._rights_of = lru_cache(REMEMBERED_CLIENTS)(context.rules.rights_of)
         self._sessions: dict[asyncio.Task[None], tuple[ServingWire, IntakeSession]] = {}
         self._run_queue = RunQueue()
         self._making_room: asyncio.TimerHandle | None = None
@@ -170,7 +174,7 @@ class SmtpServer:
                     connection.send(refusal.encode())  # never blocks: the send buffer is empty
             return
         wire = ServingWire(self._run_queue)
-        rights = self._context.rules.rights_of(address)
+        rights = self._rights_of(address)
         session = IntakeSession(wire, self._context, rights, partial(self._admit, address))
         running = asyncio.create_task(self._serve(connection, wire, session, is_tls=is_tls))
         self._sessions[running] = wire, session
