@@ -41,12 +41,16 @@ class Candidate(ABC):
 
 
 class OurQueue(Candidate):
-    """`postroad worker` over a directory."""
+    """`postroad worker` over a directory. `is_routed`: its next hop is the smart host of a route,
+    which may get chunks, and not a relay."""
 
     name = "postroad"
 
-    def __init__(self, base: Path, next_port: int, connections: int) -> None:
+    def __init__(
+        self, base: Path, next_port: int, connections: int, *, is_routed: bool = False
+    ) -> None:
         super().__init__(base, next_port, connections)
+        self._is_routed = is_routed
         self._program: Program | None = None
 
     async def fill(self, mails: int, size: int) -> None:
@@ -66,10 +70,18 @@ class OurQueue(Candidate):
         self._program = await Program.start(
             self.base,
             *("worker", "--queue", f"embedded://{self.base}/store"),
-            *("--relay", f"127.0.0.1:{self.next_port}", "--tls", "none"),
             *("--concurrency", str(self.connections)),
+            *self._way(),
             before=before,
         )
+
+    def _way(self) -> tuple[str, ...]:
+        if not self._is_routed:
+            return "--relay", f"127.0.0.1:{self.next_port}", "--tls", "none"
+        hop = f"{{host: 127.0.0.1, port: {self.next_port}, tls: none}}"
+        file = self.base / "delivery.yaml"
+        file.write_text(f"routing: {{rules: [{{name: all, primary: [{hop}]}}]}}\n")
+        return "--delivery", str(file)
 
     async def stop(self) -> None:
         if self._program is not None:

@@ -9,7 +9,8 @@ are kept open, through it.
 
 `CASE` chooses, comma separated: `near` (100 connections without delay, no proxy), `far1`, `far20`
 (a round trip of 50 ms, 1 and 20 connections), `chunks` (the same with 1, to a sink that offers
-CHUNKING, which Postfix' client does not use).
+CHUNKING, which Postfix' client does not use; for us a smart host of a route, as a relay gets no
+chunks).
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ async def _ceiling(base: Path, port: int, case: Case) -> Result:
 
 async def _compare(base: Path, case: Case, port: int, received: Callable[[], int]) -> list[Result]:
     candidates: tuple[Candidate, ...] = (
-        OurQueue(base / "ours", port, case.connections),
+        OurQueue(base / "ours", port, case.connections, is_routed=case.is_chunked),
         PostfixQueue(base / "postfix", port, case.connections),
     )
     found: dict[str, list[tuple[float, float]]] = defaultdict(list)
