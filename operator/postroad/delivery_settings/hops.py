@@ -86,7 +86,30 @@ class SourceSettings(DeliverySection):
         return SourceAddresses(self.addresses, self.ehlo_name)
 
 
-class Hop(DeliverySection):
+class ConnectionSection(DeliverySection):
+    """What connections to a server have, whichever way leads to it."""
+
+    oldest_tls: OldestTls = OldestTls.TLS_1_2
+    """The oldest version of TLS."""
+
+    chunking: bool = True
+    """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
+    one another without waiting for replies. false: always by DATA."""
+
+    verp: bool = False
+    """Whether the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
+    for bounces@list.example, so that reports tell whom they are about. Each recipient then gets a
+    transmission of its own."""
+
+    source: SourceSettings | None = None
+    """From where connections come. Absent: as the system chooses."""
+
+    def source_value(self) -> SourceAddresses | None:
+        """Return from where connections come; None: as the system chooses."""
+        return None if self.source is None else self.source.value()
+
+
+class Hop(ConnectionSection):
     """A smart host."""
 
     host: ServerName | None = None
@@ -103,26 +126,11 @@ class Hop(DeliverySection):
     transmit only over TLS, verify nothing. required: transmit only over TLS with a certificate that
     verifies. implicit: the same, with TLS from the first octet on (RFC 8314)."""
 
-    oldest_tls: OldestTls = OldestTls.TLS_1_2
-    """The oldest version of TLS."""
-
-    chunking: bool = True
-    """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
-    one another without waiting for replies. false: always by DATA."""
-
-    verp: bool = False
-    """Whether the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
-    for bounces@list.example, so that reports tell whom they are about. Each recipient then gets a
-    transmission of its own."""
-
     protocol: Protocol = Protocol.SMTP
     """What the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""
 
     login: HostLogin | None = None
     """The login (AUTH). It goes with tls required or implicit. Absent: none."""
-
-    source: SourceSettings | None = None
-    """From where connections come. Absent: as the system chooses."""
 
     look_up: HostLookUp = HostLookUp.ADDRESSES
     """addresses: the host is a server. mx: it is a domain, whose MX records name the servers."""
@@ -168,7 +176,6 @@ class Hop(DeliverySection):
             return SmartHost(NextHop.at_socket(self.socket))
         port = self.tls.default_port if self.port is None else self.port
         login = None if self.login is None else self.login.value()
-        source = None if self.source is None else self.source.value()
         hop = NextHop(
             self.host,
             port,
@@ -176,14 +183,14 @@ class Hop(DeliverySection):
             self.protocol,
             login,
             self.oldest_tls,
-            source,
+            self.source_value(),
             chunking=self.chunking,
             verp=self.verp,
         )
         return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
 
 
-class ByMx(DeliverySection):
+class ByMx(ConnectionSection):
     """Delivery to the servers that the MX records of the recipient's domain name."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
@@ -195,21 +202,6 @@ class ByMx(DeliverySection):
     """What of the domain raises it. sts: its MTA-STS policy. dane: the TLSA records of its servers,
     which need a name server that validates in the same pod or machine."""
 
-    oldest_tls: OldestTls = OldestTls.TLS_1_2
-    """The oldest version of TLS."""
-
-    chunking: bool = True
-    """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
-    one another without waiting for replies. false: always by DATA."""
-
-    verp: bool = False
-    """Whether the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
-    for bounces@list.example, so that reports tell whom they are about. Each recipient then gets a
-    transmission of its own."""
-
-    source: SourceSettings | None = None
-    """From where connections come. Absent: as the system chooses."""
-
     @model_validator(mode="after")
     def _is_encrypted_at_all(self) -> ByMx:
         if self.honours and self.tls is TlsMode.NONE:
@@ -218,7 +210,11 @@ class ByMx(DeliverySection):
 
     def value(self) -> MxSecurity:
         """Return the value that routing uses."""
-        source = None if self.source is None else self.source.value()
         return MxSecurity(
-            self.tls, frozenset(self.honours), self.oldest_tls, source, self.chunking, self.verp
+            self.tls,
+            frozenset(self.honours),
+            self.oldest_tls,
+            self.source_value(),
+            self.chunking,
+            self.verp,
         )
