@@ -92,18 +92,16 @@ def lock_of(queue: MailQueue) -> int | None:
 
 def board_of(queue: MailQueue) -> Board:
     """Return the board of the processes of a queue. Raises: InvalidInput for one without."""
-    board: Board | None = getattr(queue, "board", None)
-    if board is None:
+    if queue.board is None:
         raise InvalidInput(f"the queue {queue.name} has no board")
-    return board
+    return queue.board
 
 
 def suppression_list_of(queue: MailQueue) -> SuppressionList:
     """Return the addresses that a queue does not mail. Raises: InvalidInput for one without."""
-    found: SuppressionList | None = getattr(queue, "suppression_list", None)
-    if found is None:
+    if queue.suppression_list is None:
         raise InvalidInput(f"the queue {queue.name} has no suppression list")
-    return found
+    return queue.suppression_list
 
 
 async def _open(request: OpenRequest) -> MailQueue:

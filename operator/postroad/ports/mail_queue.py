@@ -18,6 +18,8 @@ from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
 from postroad.ports.administration import Administration
+from postroad.ports.board import Board
+from postroad.ports.suppression_list import SuppressionList
 
 NO_DELAY = timedelta(0)
 
@@ -162,6 +164,16 @@ class MailQueue(Administration, Protocol):
     @property
     def name(self) -> str:
         """The queue's name as in its URL."""
+        ...
+
+    @property
+    def board(self) -> Board | None:
+        """The board of the processes of this queue; None: this handle has none."""
+        ...
+
+    @property
+    def suppression_list(self) -> SuppressionList | None:
+        """The addresses that this queue does not mail; None: this handle has none."""
         ...
 
     async def enqueue(

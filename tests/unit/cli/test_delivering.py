@@ -1,0 +1,91 @@
+"""What a worker process is made of: the suppression list and its rules reach deliveries, also where
+the file of delivery changes while the process runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from postroad import HandedMail, Mail, Outcome, open_queue
+from postroad.bootstrap import suppression_list_of
+from postroad.cli.delivering import deliver, way_and_file
+from postroad.cli.long_running import Process
+from postroad.domain.suppressed import by_administrator
+from postroad.ports.mail_queue import MailQueue
+from postroad.settings import Settings
+from postroad.settings.delivery import Worker
+from postroad.settings.programs import WorkerFunction
+from postroad.telemetry.health import Readiness
+
+handed: list[str] = []
+
+
+async def take(mail: HandedMail) -> dict[str, Outcome]:
+    """Take all mail but for `nowhere`."""
+    handed.extend(mail.recipients)
+    answers = {"nowhere@dest.example": Outcome.failed("550 5.1.1 no such mailbox")}
+    return {each: answers.get(each, Outcome.delivered()) for each in mail.recipients}
+
+
+@asynccontextmanager
+async def a_worker(file: Path) -> AsyncIterator[MailQueue]:
+    """A worker that hands mail to `take`, and its queue, on whose list is `asked`."""
+    handed.clear()
+    settings = Settings(
+        worker=Worker(delivery_file=file),
+        worker_function=WorkerFunction(name=f"{__name__}:take"),
+    )
+    async with open_queue("memory://delivering", create=True, settings=settings) as queue:
+        entry = by_administrator(
+            "asked@dest.example", "asked for it", datetime.now(UTC), is_hashed=False
+        )
+        await suppression_list_of(queue).add("", [entry])
+        this = Process(Readiness(), asyncio.Event(), timedelta(seconds=5), queue)
+        running = asyncio.create_task(deliver(this, settings, *way_and_file(settings)))
+        try:
+            yield queue
+        finally:
+            this.stop.set()
+            await running
+
+
+async def delivered(queue: MailQueue, *recipients: str) -> list[str]:
+    """Queue a mail; return who got it, once it is over."""
+    handed.clear()
+    to = tuple(f"{each}@dest.example" for each in recipients)
+    await queue.enqueue(Mail("a@origin.example", to, b"Subject: x\r\n\r\nx\r\n"))
+    async with asyncio.timeout(60):
+        while (await queue.size()).size:
+            await asyncio.sleep(0.002)
+    return [each.partition("@")[0] for each in handed if "origin" not in each]
+
+
+async def suppressed(queue: MailQueue) -> set[str]:
+    return {each.name async for each in suppression_list_of(queue).entries("")}
+
+
+async def test_the_list_of_the_queue_is_used_as_the_file_of_delivery_has_it(tmp_path: Path) -> None:
+    file = tmp_path / "delivery.yaml"
+    file.write_text("suppression: {}\n")
+    async with a_worker(file) as queue:
+        assert await delivered(queue, "asked", "yes") == ["yes"]
+
+        file.write_text("limits: []\n")
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(60):
+            while await delivered(queue, "asked") != ["asked"]:
+                pass
+
+        file.write_text("suppression: {bounces: [no-mailbox]}\n")
+        os.kill(os.getpid(), signal.SIGHUP)
+        async with asyncio.timeout(60):
+            while await delivered(queue, "asked"):
+                pass
+        assert await delivered(queue, "nowhere", "yes") == ["nowhere", "yes"]
+        assert await suppressed(queue) == {"asked@dest.example", "nowhere@dest.example"}
+        assert await delivered(queue, "nowhere") == []
