@@ -20,6 +20,7 @@ case "$*" in
 *"config view"*) printf mail ;;
 "exec "*)
     for word; do printf '%s\\n' "$word"; done > {folder}/executed
+    case "$*" in *" --stdin "*) cat > {folder}/stdin ;; esac
     cat {folder}/stdout; cat {folder}/stderr >&2
     code=$(cat {folder}/code)
     [ "$code" = 0 ] || echo "command terminated with exit code $code" >&2

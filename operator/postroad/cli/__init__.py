@@ -82,7 +82,7 @@ COMMANDS: dict[str, Load] = {
 
 _REMOTE = (
     "browse", "show", "size", "ages", "dead-letters", "purge", "republish", "audit", "sites",
-    "suspend", "resume", "reroute",
+    "suspend", "resume", "reroute", "suppression",
 )  # fmt: skip
 
 KUBECTL_COMMANDS: dict[str, Load] = {

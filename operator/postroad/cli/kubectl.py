@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any
+from typing import IO, Any
 
 import click
 
@@ -72,16 +72,25 @@ class Kubectl:
         options = ("--ignore-not-found", "--wait=false")
         self._run("delete", f"pod/{pod}", *options, namespace=namespace, output="name")
 
-    def execute(self, pod: str, container: str, namespace: str, command: Sequence[str]) -> int:
-        """Run a command in a pod, with this process' output; return its exit code.
+    def execute(
+        self,
+        pod: str,
+        container: str,
+        namespace: str,
+        command: Sequence[str],
+        given: IO[bytes] | None = None,
+    ) -> int:
+        """Run a command in a pod, with this process' output, and a file as its standard input;
+        return its exit code.
 
         Raises: KubernetesUnavailable, KubernetesRefused when it could not be run.
         """
-        target = ("--namespace", namespace, pod, "--container", container)
+        target = ["--namespace", namespace, pod, "--container", container]
+        target += [] if given is None else ["--stdin"]
         line = ["kubectl", *self.options, "exec", *target, "--", *command]
         try:
             with subprocess.Popen(  # noqa: S603
-                line, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+                line, stdin=given or subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
             ) as running:
                 assert running.stderr is not None
                 errors = running.stderr.read().splitlines()

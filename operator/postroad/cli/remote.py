@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
+from io import BufferedReader
 from typing import Any
 
 import click
@@ -36,8 +37,13 @@ class AsGiven(click.ParamType[str]):
         return str(value)
 
 
-def remote(local: click.Command) -> click.Command:
-    """Return a command of the same name and options for the queue of a resource."""
+def remote(local: click.Command, *above: str) -> click.Command:
+    """Return a command of the same name and options for the queue of a resource, and of a group a
+    group of such commands. `above`: the groups that the command is in."""
+    if isinstance(local, click.Group):
+        names = (*above, str(local.name))
+        below = {name: remote(each, *names) for name, each in local.commands.items()}
+        return click.Group(local.name, commands=below, help=local.help)
     passed_on = [_as_given(each) for each in local.params if each.name != "url"]
 
     @with_kubectl
@@ -48,10 +54,14 @@ def remote(local: click.Command) -> click.Command:
     )
     def run(kubectl: Kubectl, resource: str, image: str | None, **given: Any) -> None:
         queue = QueueName(kubectl.default_namespace(), resource)
-        command = ["postroad", str(local.name), "--queue", f"distributed://{queue}"]
+        found = kubectl.require(queue.name, queue.namespace)
+        if "is_hashed" in given and given["is_hashed"] is None:
+            given["is_hashed"] = is_hashed(found)
+        command = ["postroad", *above, str(local.name), "--queue", f"distributed://{queue}"]
         command += arguments(passed_on, given)
-        with place(kubectl, queue, image) as (pod, container):
-            code = kubectl.execute(pod, container, queue.namespace, command)
+        files = [each for each in given.values() if isinstance(each, BufferedReader)]
+        with place(kubectl, found, queue, image) as (pod, container):
+            code = kubectl.execute(pod, container, queue.namespace, command, *files)
         if code:
             sys.exit(code if code > 0 else 128 - code)  # a signal, as shells number it
 
@@ -62,30 +72,42 @@ def remote(local: click.Command) -> click.Command:
 
 def _as_given(param: click.Parameter) -> click.Parameter:
     given = copy.copy(param)
-    if not (isinstance(param, click.Option) and param.is_flag):
+    if isinstance(param.type, click.File):
+        given.type = click.File("rb")  # of this machine: the command in the pod reads it from us
+    elif not (isinstance(param, click.Option) and param.is_flag):
         given.type = AsGiven(param.type)
     return given
 
 
+def is_hashed(resource: Resource) -> bool:
+    """Return whether the suppression list of a MailQueue keeps hashes. Pods of workers alone have
+    the file of delivery, in which the command looks for that."""
+    found = (resource["spec"].get("delivery") or {}).get("suppression") or {}
+    return bool(found.get("addresses") == "hashed")
+
+
 def arguments(params: Sequence[click.Parameter], given: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the command line that gives these values."""
-    for param in params:
+    """Yield the command line that gives these values, arguments that may be many last."""
+    for param in sorted(params, key=lambda each: each.nargs == -1):
         value = given[str(param.name)]
-        if value is None or value is False:
-            continue
         if isinstance(param, click.Argument):
-            yield value
-        else:
+            yield from ("--", *value) if param.nargs == -1 else (_word(value),)
+        elif value is False and param.secondary_opts:
+            yield param.secondary_opts[0]
+        elif value is not None and value is not False:
             yield param.opts[0] if value is True else f"{param.opts[0]}={value}"
 
 
-@contextmanager
-def place(kubectl: Kubectl, queue: QueueName, image: str | None) -> Iterator[tuple[str, str]]:
-    """Give the pod and the container to run a command in.
+def _word(value: str | BufferedReader) -> str:
+    return value if isinstance(value, str) else "-"
 
-    Raises: InvalidInput when there is no such MailQueue; KubernetesUnavailable, KubernetesRefused.
-    """
-    resource = kubectl.require(queue.name, queue.namespace)
+
+@contextmanager
+def place(
+    kubectl: Kubectl, resource: Resource, queue: QueueName, image: str | None
+) -> Iterator[tuple[str, str]]:
+    """Give the pod and the container to run a command in. Raises: KubernetesUnavailable,
+    KubernetesRefused."""
     found = running(kubectl.list("pods", labels_of(queue), queue.namespace))
     if found is not None:
         yield found

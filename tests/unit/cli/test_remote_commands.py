@@ -6,9 +6,11 @@ A script stands in for `kubectl` and records its calls.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -20,6 +22,7 @@ from support.fake_kubectl import answer, calls, executed, folder
 __all__ = ["folder"]
 
 DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {"plan", "adopt"})
+SUPPRESSION = ("add", "remove", "list", "import", "export")
 CLUSTER = {
     "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
     "cassandra": {
@@ -122,18 +125,84 @@ def test_usage_errors_come_before_any_call_of_kubectl(
     assert not (queue / "executed").exists()
 
 
-@pytest.mark.parametrize("name", DAY_2)
-def test_a_command_has_the_options_that_it_has_for_a_url(name: str) -> None:
-    local = main.get_command(None, name)  # type: ignore[arg-type]
-    remote = kubectl_mailqueue.get_command(None, name)  # type: ignore[arg-type]
-    assert local is not None
-    assert remote is not None
+def in_groups(group: click.Group, words: Sequence[str]) -> click.Command:
+    found: click.Command = group
+    for word in words:
+        assert isinstance(found, click.Group)
+        below = found.get_command(click.Context(found), word)
+        assert below is not None
+        found = below
+    return found
+
+
+@pytest.mark.parametrize(
+    "words",
+    [*((each,) for each in DAY_2), *(("suppression", each) for each in SUPPRESSION)],
+    ids=" ".join,
+)
+def test_a_command_has_the_options_that_it_has_for_a_url(words: tuple[str, ...]) -> None:
+    local, remote = in_groups(main, words), in_groups(kubectl_mailqueue, words)
+    assert run(*words, "--help").exit_code == 0
+    if isinstance(local, click.Group):
+        assert isinstance(remote, click.Group)
+        assert local.commands.keys() == remote.commands.keys() == {*SUPPRESSION}
+        return
 
     theirs = {each for param in remote.params for each in param.opts}
 
     assert {each for param in local.params for each in param.opts} - {"--queue"} <= theirs
     assert {"--namespace", "--context", "--kubeconfig"} <= theirs
-    assert run(name, "--help").exit_code == 0
+
+
+def test_addresses_of_a_suppression_list_reach_the_command_as_they_were_written(
+    queue: Path,
+) -> None:
+    given = ("--tenant=acme", "--reason=asked for it", "--", "-x@d.example", "it's@d.example")
+    result = run("suppression", "add", "outgoing", "-n", "mail", *given)
+
+    assert result.exit_code == 0, result.output
+    assert command(queue)[:5] == [
+        *("postroad", "suppression", "add", "--queue", "distributed://mail.outgoing")
+    ]
+    assert sorted(command(queue)[5:]) == sorted((*given, "--plain"))
+    assert command(queue)[-2:] == ["-x@d.example", "it's@d.example"]
+    assert not (queue / "stdin").exists()
+
+
+def test_a_file_of_this_machine_is_put_on_a_suppression_list(queue: Path) -> None:
+    file = queue / "unsubscribed.txt"
+    file.write_bytes(b"a@d.example\n\xff@d.example\n")
+
+    assert run("suppression", "import", "outgoing", str(file)).exit_code == 0
+
+    assert command(queue)[2] == "import"
+    assert "-" in command(queue)
+    assert (queue / "stdin").read_bytes() == file.read_bytes()
+    assert run("suppression", "import", "outgoing", str(queue / "none")).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("delivery", "option", "expected"),
+    [
+        (None, (), "--plain"),
+        ({"suppression": {"bounces": []}}, (), "--plain"),
+        ({"suppression": {"addresses": "hashed"}}, (), "--hashed"),
+        ({"suppression": {"addresses": "hashed"}}, ("--plain",), "--plain"),
+        ({}, ("--hashed",), "--hashed"),
+    ],
+)
+def test_addresses_are_kept_as_the_resource_has_it(
+    queue: Path, delivery: dict[str, Any] | None, option: tuple[str, ...], expected: str
+) -> None:
+    """Whatever pod runs: those of an intake have no file of delivery."""
+    fake_kubectl.put_list(queue, "pods", [pod("outgoing-intake-1", "intake")])
+    resource = json.loads((queue / "outgoing.json").read_text())
+    resource["spec"]["delivery"] = delivery
+    (queue / "outgoing.json").write_text(json.dumps(resource))
+
+    assert run("suppression", "add", "outgoing", *option, "a@d.example").exit_code == 0
+
+    assert [each for each in command(queue) if each in ("--plain", "--hashed")] == [expected]
 
 
 def test_a_ready_pod_is_chosen_before_others(queue: Path) -> None:
