@@ -100,7 +100,7 @@ class Destination:
 
     def judged(self) -> Trust:
         """Return the trust that follows from what is known."""
-        if self.failures or self.slow or self.was_slow:
+        if self.failures or self.was_slow or 2 * self.slow > self.busy:
             return Trust.TROUBLED
         return Trust.PROVEN if self.has_answered else Trust.NEW
 

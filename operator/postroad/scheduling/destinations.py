@@ -294,6 +294,7 @@ class Destinations:
     def _count_busy(self, destination: Destination, number: int) -> None:
         destination.busy += number
         self._busy.count(destination.trust, number)
+        self._judge(destination)
 
     def _judge(self, destination: Destination) -> None:
         if (trust := destination.judged()) is not destination.trust:

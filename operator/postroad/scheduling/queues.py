@@ -30,14 +30,20 @@ class MailShare(Share):
         self.is_spread = False
         """Whether it has had jobs for other sites than its first."""
         self.is_list = False
-        """Whether it is in the contest itself: it has had jobs for many destinations."""
+        """Whether it is in the contest itself: it has had jobs for many destinations, or mails are
+        taken as they are listed."""
         self.waiting: dict[SiteQueue, list[DeliveryJob]] = {}
         self.at: dict[str, dict[SiteQueue, None]] = {}
         """Those of `waiting` by the destinations that they may use. Only of a spread mail."""
-        self.open_at: dict[Trust, OrderedDict[str, None]] = {each: OrderedDict() for each in Trust}
+        self.open_at: list[OrderedDict[str, None]] = []
         """Those of `at` that are open, by trust, in the order of their jobs, but for one that opens
         while jobs wait, which is first: a connection to it may be idle. Only of a list."""
         self.at_work: dict[SiteQueue, int] = {}
+
+    def become_list(self) -> None:
+        """Let it be in the contest itself from now on."""
+        self.is_list = True
+        self.open_at = [OrderedDict() for _ in Trust]
 
     @property
     def is_over(self) -> bool:

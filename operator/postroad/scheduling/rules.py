@@ -47,7 +47,8 @@ class SchedulerRules:
     forgotten `remember_broken` seconds after its rest, one that closed after `remember_closed`;
     zero leaves these records out (SC-24).
 
-    A destination is troubled once it takes longer than `prompt` seconds to answer, or over a job.
+    A destination is troubled while more than half of its connections take longer than `prompt`
+    seconds to open or over a job, and after a job that did.
     While other mail wants all connections, `least_for_troubled` of them are kept for such ones, and
     `least_for_new` for these and for destinations that have not answered yet (AMB-27); with 1.0
     for both, they are as others.

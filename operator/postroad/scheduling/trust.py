@@ -11,9 +11,6 @@ from enum import IntEnum
 from postroad.scheduling.rules import SchedulerRules, ShareLimits
 from postroad.scheduling.shares import may_grow
 
-NEW_SCALE, TROUBLED_SCALE = 10.0, 3.0
-"""How many connections they may use for each that is free."""
-
 
 class Trust(IntEnum):
     """What is known of a destination, the best first."""
@@ -25,54 +22,53 @@ class Trust(IntEnum):
     """It has not answered yet, and nothing else is known."""
 
     TROUBLED = 2
-    """It failed, or takes long: to answer, or over a job."""
+    """It failed, or takes long: more than half of its connections do, or its last job did."""
+
+
+SCALES = (0.0, 10.0, 3.0)
+"""How many connections they may use for each that is free, by trust. The less for the troubled, so
+that new ones find room beside them."""
 
 
 class BusyConnections:
     """The connections with jobs, by the trust in their destinations.
 
     Some of all are kept for new and for troubled destinations. Beyond them they may use what no
-    mail for a destination that is trusted more wants, but for a share of what is free then, so that
-    the next such mail finds room. What the troubled ones use counts for the new ones, too.
+    mail for a destination that is trusted more wants, but for a share that stays free, so that the
+    next such mail finds room. What the troubled ones use counts for the new ones, too.
     """
 
     def __init__(self, rules: SchedulerRules) -> None:
-        self._numbers = dict.fromkeys(Trust, 0)
-        self._limits = {
-            Trust.NEW: _limits(rules, rules.least_for_new, NEW_SCALE),
-            Trust.TROUBLED: _limits(rules, rules.least_for_troubled, TROUBLED_SCALE),
-        }
+        self._used = [0] * len(Trust)
+        """By trust, also by those that are trusted less."""
+        least = (1.0, rules.least_for_new, rules.least_for_troubled)
+        self._limits = [
+            ShareLimits(max(1, int(kept * rules.connections)), scale)
+            for kept, scale in zip(least, SCALES, strict=True)
+        ]
 
     def count(self, trust: Trust, number: int) -> None:
         """Add so many connections to those of a trust."""
-        self._numbers[trust] += number
+        for each in range(trust + 1):
+            self._used[each] += number
 
     def may_grow(self, trust: Trust, free: int) -> bool:
         """Return whether destinations of this trust may use one more of the free connections."""
-        limits = self._limits.get(trust)
-        return limits is None or may_grow(self._used(trust), limits, free)
+        return trust is Trust.PROVEN or may_grow(self._used[trust], self._limits[trust], free)
 
     def contests(self, free: int) -> list[list[Trust]]:
         """Return whose mails contend for the next of these free connections, and where none of them
         does, whose do then."""
-        within = [each for each in Trust if self._beyond(each) < 0]
-        return [
-            within,
-            *([each] for each in Trust if each not in within and self.may_grow(each, free)),
-        ]
+        within, then = [Trust.PROVEN], []
+        for each in (Trust.NEW, Trust.TROUBLED):
+            if self._used[each] < self._limits[each].max_message_concurrency:
+                within.append(each)
+            elif may_grow(self._used[each], self._limits[each], free):
+                then.append([each])
+        return [within, *then]
 
     def is_beyond(self, trust: Trust) -> bool:
         """Return whether destinations of this trust use more than is kept for them."""
-        return self._beyond(trust) > 0
-
-    def _beyond(self, trust: Trust) -> int:
-        """How many more than are kept for a trust are used; a negative number: how many fewer."""
-        limits = self._limits.get(trust)
-        return -1 if limits is None else self._used(trust) - limits.max_message_concurrency
-
-    def _used(self, trust: Trust) -> int:
-        return sum(number for each, number in self._numbers.items() if each >= trust)
-
-
-def _limits(rules: SchedulerRules, least: float, scale: float) -> ShareLimits:
-    return ShareLimits(max(1, int(least * rules.connections)), scale)
+        if trust is Trust.PROVEN:
+            return False
+        return self._used[trust] > self._limits[trust].max_message_concurrency

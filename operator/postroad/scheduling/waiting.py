@@ -43,10 +43,10 @@ class Waiting:
         trust: Callable[[str], Trust],
     ) -> None:
         self._order, self._is_open, self._trust = rules.order, is_open, trust
-        self._contests: dict[Precedence, dict[Trust, Contest[MailShare | Contenders]]] = {
-            each: {trust: Contest(rules.order, rules.limits[each]) for trust in Trust}
-            for each in Precedence
+        self._contests: dict[Precedence, list[Contest[MailShare | Contenders]]] = {
+            each: [Contest(rules.order, rules.limits[each]) for _ in Trust] for each in Precedence
         }
+        """By precedence, then by trust."""
         self._queues: dict[Site, SiteQueue] = {}
         self._at: dict[str, DestinationQueue] = {}
         self._numbers = count(1)
@@ -203,7 +203,8 @@ class Waiting:
                 found.ranking.discard(share)
                 self._rank_locals(share.precedence, found)
         share.is_spread = True
-        share.is_list = self._order is Order.AS_LISTED
+        if self._order is Order.AS_LISTED:
+            share.become_list()
         for queue in share.waiting:
             self._wait_at(share, queue)
 
@@ -217,7 +218,7 @@ class Waiting:
             names = list(share.at)
             for name in names:
                 self._discard(name, share.precedence, share)
-            share.is_list = True
+            share.become_list()
         else:
             return
         for name in names:
@@ -233,7 +234,8 @@ class Waiting:
             if queues:
                 continue
             del share.at[name]
-            share.open_at[self._at[name].trust].pop(name, None)
+            if share.is_list:
+                share.open_at[self._at[name].trust].pop(name, None)
             self._at[name].lists.pop(share, None)
             self._discard(name, share.precedence, share)
         if share.is_list:
@@ -244,8 +246,8 @@ class Waiting:
             for name in share.at:
                 self._put(name, share.precedence, share)
             return
-        for trust, contest in self._contests[share.precedence].items():
-            if share.open_at[trust]:
+        for open_at, contest in zip(share.open_at, self._contests[share.precedence], strict=True):
+            if open_at:
                 contest.enter(share)
             else:
                 contest.leave(share)

@@ -81,6 +81,21 @@ def test_one_quick_job_does_not_clear_a_destination_that_takes_long_over_others(
     assert simulation.scheduler.look_at("a").is_troubled
 
 
+def test_a_destination_with_few_slow_jobs_among_many_is_in_no_trouble() -> None:
+    simulation = Simulation(RULES)
+    for number in range(200):
+        slow = number in (10, 11)
+        seconds, at = (SLOW, 2.0) if slow else (1.0, number / 10)
+        simulation.submit(f"m{number}", Site((("a",),)), at=at, seconds=seconds)
+    found = []
+    for moment in range(3, 20):
+        simulation.run(moment + 0.05)
+        assert busy(simulation)["a"] >= 5
+        found.append(simulation.scheduler.look_at("a").is_troubled)
+
+    assert not any(found)
+
+
 def test_a_first_answer_that_comes_late_is_trouble_until_it_comes() -> None:
     simulation = Simulation(RULES, connect=lambda _: 6.0)
     simulation.submit("m", Site((("a",),)), seconds=1)
@@ -96,12 +111,16 @@ def test_what_is_kept_and_what_is_free_bound_new_and_troubled_destinations() -> 
     connections = BusyConnections(RULES)
     assert connections.contests(free=50) == [list(Trust)]
     connections.count(Trust.PROVEN, 20)
+    connections.count(Trust.NEW, 6)
     connections.count(Trust.TROUBLED, 5)
     assert connections.contests(free=0) == [[Trust.PROVEN]]
-    assert connections.contests(free=1) == [[Trust.PROVEN], [Trust.NEW]]
+    assert connections.contests(free=1) == [[Trust.PROVEN]]
     assert connections.contests(free=2) == [[Trust.PROVEN], [Trust.NEW], [Trust.TROUBLED]]
-    assert not connections.is_beyond(Trust.NEW)
+    assert connections.is_beyond(Trust.NEW)
     assert connections.is_beyond(Trust.TROUBLED)
+    connections.count(Trust.NEW, -6)
+    assert not connections.is_beyond(Trust.NEW)
+    assert not connections.is_beyond(Trust.PROVEN)
 
 
 def test_a_forgiven_destination_is_as_one_that_never_failed() -> None:
@@ -111,4 +130,4 @@ def test_a_forgiven_destination_is_as_one_that_never_failed() -> None:
     assert simulation.scheduler.look_at("a").is_troubled
     simulation.scheduler._destinations.forgive("a")
     assert not simulation.scheduler.look_at("a").is_troubled
-    assert simulation.scheduler._destinations._busy._numbers == dict.fromkeys(Trust, 0)
+    assert simulation.scheduler._destinations._busy._used == [0, 0, 0]
