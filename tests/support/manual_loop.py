@@ -34,9 +34,9 @@ async def move(seconds: float) -> None:
         loop.moment += step
         seconds -= step
         for _ in range(PASSES):
-            await asyncio.sleep(0)
             if loop.is_idle():
                 break
+            await asyncio.sleep(0)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

@@ -77,7 +77,9 @@ def logged_events() -> set[str]:
         node
         for path in CONTROLLER.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "log_action"
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "log_action"
     )
     return {
         each.value

@@ -54,7 +54,7 @@ def applied(
 ) -> dict[str, Any]:
     """Return the object after an apply, with its new owners. Raises: KubernetesConflict."""
     owners = owners_in(found)
-    fields = frozenset(path for path, _ in _values(_owned(wanted)))
+    fields = frozenset(_values(_owned(wanted)))
     contested = {
         other: taken
         for other, theirs in owners.items()
@@ -80,7 +80,7 @@ def updated(
 ) -> dict[str, Any]:
     """Return a changed object with its new owners: who changes a field has it, alone."""
     owners = owners_in(found)
-    before, after = dict(_values(_owned(found))), dict(_values(_owned(changed)))
+    before, after = _values(_owned(found)), _values(_owned(changed))
     new = frozenset(
         each
         for each, value in after.items()
@@ -142,22 +142,29 @@ def _is_set(path: Path) -> bool:
     return bool(path) and path[-1][2:] in SETS
 
 
-def _values(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield the fields of an object, each with its value."""
-    keys = _keys(path)
-    if isinstance(value, Mapping) and value:
+def _values(value: Any) -> dict[Path, Any]:
+    """Return the fields of an object, each with its value."""
+    found: dict[Path, Any] = {}
+    _collect(value, (), found)
+    return found
+
+
+def _collect(value: Any, path: Path, found: dict[Path, Any]) -> None:
+    if isinstance(value, str):  # most are, and to ask an abstract class takes long
+        found[path] = value
+    elif isinstance(value, Mapping) and value:
         for name, each in value.items():
-            yield from _values(each, (*path, f"f:{name}"))
-    elif isinstance(value, list) and keys:
+            _collect(each, (*path, f"f:{name}"), found)
+    elif isinstance(value, list) and (keys := _keys(path)):
         for each in value:
             place = (*path, _entry(each, keys))
-            yield place, each
-            yield from _values(each, place)
+            found[place] = each
+            _collect(each, place, found)
     elif isinstance(value, list) and _is_set(path):
         for each in value:
-            yield (*path, f"v:{json.dumps(each)}"), each
+            found[(*path, f"v:{json.dumps(each)}")] = each
     elif path:
-        yield path, value
+        found[path] = value
 
 
 def _has_value(path: Path) -> bool:
