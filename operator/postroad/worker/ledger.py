@@ -25,6 +25,7 @@ class Ledger:
     """One item in hand. `on_over` is called once, when nothing is to be done about it any more."""
 
     __slots__ = (
+        "_being_recorded",
         "_deliverer",
         "_is_paced",
         "_keeper",
@@ -60,6 +61,7 @@ class Ledger:
         """Whether limits by rate are all why recipients were not tried."""
         self._keeper: asyncio.Task[None] | None = None
         self._recording: asyncio.Future[None] | None = None
+        self._being_recorded: asyncio.Future[None] | None = None
 
     def is_late(self, now: timedelta) -> bool:
         """Whether the item must not be in hand any longer."""
@@ -106,7 +108,7 @@ class Ledger:
             self._keeper = asyncio.get_running_loop().create_task(self._keep())
 
     def recording(self) -> asyncio.Future[None]:
-        """Return what is done once all that was heard is durable, or the item is over."""
+        """Return what is done once that is durable which is heard next, or the item is over."""
         if self._recording is None:
             self._recording = asyncio.get_running_loop().create_future()
             if self.is_over:
@@ -132,7 +134,9 @@ class Ledger:
                 if not self._unrecorded:
                     self._pause()
                     return
+                self._being_recorded, self._recording = self._recording, None
                 await self._deliverer.record(self.item, self._taken())
+                _settle(self._being_recorded)
             if not self.is_over:  # else the queue ended it while a record was under way
                 await self._end()
         except EntryLost as error:
@@ -160,9 +164,9 @@ class Ledger:
         self._recorded()
 
     def _recorded(self) -> None:
-        recording, self._recording = self._recording, None
-        if recording is not None and not recording.done():
-            recording.set_result(None)
+        _settle(self._being_recorded)
+        _settle(self._recording)
+        self._being_recorded = self._recording = None
 
     async def _put_off(self) -> None:
         """End an item whose end failed in an unforeseen way: else it would be leased until the
@@ -192,3 +196,8 @@ class Ledger:
             self._rest_until - now,
             is_paced=self._is_paced,
         )
+
+
+def _settle(recording: asyncio.Future[None] | None) -> None:
+    if recording is not None and not recording.done():
+        recording.set_result(None)

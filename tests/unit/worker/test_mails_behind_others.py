@@ -5,23 +5,28 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from typing import cast
+from unittest.mock import patch
 
 import pytest
 
-from postroad.adapters.memory.clock import SeededRandomness, settle
+from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
 from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.network.connections import SmtpConnection
 from postroad.bootstrap.ways import rules_of, way_of, window_of
-from postroad.domain.mail import Mail
+from postroad.domain.mail import Mail, Outcome
 from postroad.domain.retries import RetryPlan
 from postroad.ports.connections import BeforeEnd, OnEvent, at_once
+from postroad.ports.mail_queue import Item
 from postroad.routing.routes import ResolvedHop
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker as WorkerSettings
 from postroad.worker.consumer import Consumer
+from postroad.worker.deliveries import Deliverer
+from postroad.worker.ledger import Ledger
 from postroad.worker.routing import RelayRoutes
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -239,3 +244,39 @@ async def test_mails_behind_one_whose_connection_is_lost_are_no_attempt() -> Non
         await until(lambda: worker.hops.kept.total() == MAILS and not len(worker.driving))
 
         assert await worker.waiting() == [1], "the one that was in doubt alone is tried again"
+
+
+class HeldItem:
+    """An item whose records wait for a test, one by one."""
+
+    def __init__(self) -> None:
+        self.mail = Mail("a@o.example", ("one@d.example", "two@d.example"), b"")
+        self.lets = asyncio.Semaphore(0)
+
+    async def record(self, outcomes: Mapping[str, Outcome]) -> None:
+        await self.lets.acquire()
+
+
+async def test_a_record_is_waited_for_and_not_those_of_what_is_heard_after_it() -> None:
+    """Else a connection would wait until a mail for many sites is quiet."""
+    item, over = HeldItem(), list[Ledger]()
+    deliverer = Deliverer("q", RetryPlan(), ManualClock(), SeededRandomness(7))
+    ledger = Ledger(cast("Item", item), deliverer, over.append)
+    ledger.open_jobs.add(1)
+    recordings = []
+    with patch.object(Deliverer, "note"):
+        for recipient in item.mail.recipients:
+            recordings.append(ledger.recording())
+            ledger.heard({recipient: Outcome.delivered()})
+            ledger.go_on()
+            await settle()
+    assert [each.done() for each in recordings] == [False, False]
+
+    item.lets.release()
+    await settle()
+    assert [each.done() for each in recordings] == [True, False]
+
+    ledger.cancel()
+    assert [each.done() for each in recordings] == [True, True]
+    assert ledger.recording().done()
+    assert over == [ledger]
