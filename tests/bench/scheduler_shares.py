@@ -13,9 +13,17 @@ MAILS = range(1, 21)
 
 
 def one_job_each(connections: int, least: int, scale: float = SCALE) -> SchedulerRules:
-    """Rules by which a job is a connection, as in the calculation."""
+    """Rules by which a job is a connection, as in the calculation. All destinations are new here,
+    and contend as others."""
     limits = dict.fromkeys(Precedence, ShareLimits(least, scale))
-    return SchedulerRules(connections=connections, backlog=1, longest_queue=1, limits=limits)
+    return SchedulerRules(
+        connections=connections,
+        backlog=1,
+        longest_queue=1,
+        limits=limits,
+        least_for_new=1.0,
+        least_for_troubled=1.0,
+    )
 
 
 def shares() -> list[Result]:
