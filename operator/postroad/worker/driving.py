@@ -283,9 +283,10 @@ class Driving:
         if late := [each for each in self._ledgers if each.is_late(now)]:
             self._end_late(late)
         for job in self._crowding.surplus(len(self._ledgers)):
-            self._withdrawals.withdraw(job)
-            job.ledger.not_tried(job.recipients, IN_TROUBLE)
-            job.ledger.go_on()
+            if job.connection is None:  # else it has the place that one before it has left
+                self._withdrawals.withdraw(job)
+                job.ledger.not_tried(job.recipients, IN_TROUBLE)
+                job.ledger.go_on()
         if self._window is not None and len(self._ledgers) >= self._window:
             self._make_room(now)
 

@@ -55,7 +55,13 @@ class Worker:
     """One worker over a queue in memory."""
 
     def __init__(
-        self, cluster: InMemoryCluster, process: Process, window: int, *, has_relay: bool
+        self,
+        cluster: InMemoryCluster,
+        process: Process,
+        window: int,
+        *,
+        has_relay: bool,
+        rules: SchedulerRules | None,
     ) -> None:
         self.cluster, self.process, self.queue = cluster, process, process.queue
         self.hops, self.resolver = MemoryConnector(), MemoryResolver()
@@ -67,7 +73,7 @@ class Worker:
             process.clock,
             randomness,
             routes=RelayRoutes(A_HOP) if has_relay else self.routes,
-            rules=rules_of(Settings(), A_HOP) if has_relay else SchedulerRules(),
+            rules=rules_of(Settings(), A_HOP) if has_relay else rules or SchedulerRules(),
             window=window,
         )
         self.consumer = Consumer(self.queue, self.driving, window=window)
@@ -89,8 +95,11 @@ class Worker:
         for host in hosts or (f"mx.{name}",):
             self.resolver.add(host, f"192.0.2.{len(self.resolver.asked) % 200 + 1}")
 
-    async def enqueue(self, *recipients: str, sender: str = "a@origin.example") -> None:
-        await self.queue.enqueue(Mail(sender, recipients, b"Subject: x\r\n\r\nx\r\n"))
+    async def enqueue(
+        self, *recipients: str, sender: str = "a@origin.example", priority: int = 0
+    ) -> None:
+        content = b"Subject: x\r\n\r\nx\r\n"
+        await self.queue.enqueue(Mail(sender, recipients, content, priority=priority))
 
     async def pass_time(self, duration: timedelta) -> None:
         await self.cluster.pass_time(duration)
@@ -109,10 +118,14 @@ class Worker:
 
 @asynccontextmanager
 async def a_worker(
-    window: int = 800, within: float = 0.05, *, has_relay: bool = False
+    window: int = 800,
+    within: float = 0.05,
+    *,
+    has_relay: bool = False,
+    rules: SchedulerRules | None = None,
 ) -> AsyncIterator[Worker]:
     cluster = InMemoryCluster()
-    worker = Worker(cluster, await cluster.start(), window, has_relay=has_relay)
+    worker = Worker(cluster, await cluster.start(), window, has_relay=has_relay, rules=rules)
     running = asyncio.create_task(worker.consumer.run(worker.stop, timedelta(seconds=within)))
     try:
         yield worker
@@ -366,6 +379,31 @@ async def test_sites_in_trouble_leave_the_window_to_others_within_seconds() -> N
         assert slow.waiting + slow.at_work >= 20
         reasons = {text for _, text in (await worker.waiting()).values()}
         assert IN_TROUBLE in reasons
+
+
+async def test_what_gets_a_connection_while_others_leave_the_window_keeps_it() -> None:
+    """Mails for a slow site let an urgent one for a site that failed go first; once that one is put
+    off, the connection to the slow site has them."""
+    async with a_worker(window=8, rules=SchedulerRules(1, per_destination=1)) as worker:
+        for name in ("dead", "failed", "slow"):
+            worker.domain(f"{name}.example")
+        worker.hops.away["mx.dead.example"] = "451 4.4.1 connection refused"
+        worker.hops.unavailable["mx.failed.example"] = "421 4.3.2 later"
+        worker.hops.gate.clear()
+        await worker.enqueue("first@failed.example")
+        await worker.pass_time(5 * SECOND)
+        await worker.enqueue("r@dead.example")
+        await worker.enqueue("r@failed.example", priority=1)
+        await worker.enqueue("r1@slow.example")
+        await worker.pass_time(10 * SECOND)
+        for number in range(2, 5):
+            await worker.enqueue(f"r{number}@slow.example")
+        await worker.pass_time(2 * SECOND)
+        worker.hops.gate.set()
+        await worker.pass_time(MINUTE)
+
+        slow = [f"r{number}@slow.example" for number in range(1, 5)]
+        assert [worker.delivered[each] for each in slow] == [1, 1, 1, 1]
 
 
 async def test_mails_that_wait_in_hand_cost_few_transactions() -> None:
