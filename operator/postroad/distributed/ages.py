@@ -85,7 +85,7 @@ class AgesCache:
         known = self._closed.get(partition)
         if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
             return known
-        latest = engine.clock.now() - 3 * engine.timing.skew
+        latest = engine.limits_cache.now() - 3 * engine.timing.skew
         picture, is_settled = await self._read(partition, stamp)
         if is_closed and is_settled and stamp.settled(latest):
             self._closed[partition] = picture

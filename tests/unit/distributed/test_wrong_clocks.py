@@ -394,6 +394,28 @@ async def test_a_process_with_a_clock_behind_shows_all_that_waits(
     assert await cluster.deliver(process) == ["mail"]
 
 
+async def test_a_process_with_a_clock_ahead_counts_no_ages_of_mail_that_is_delivered(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Marks are of one instant, and a count between them is no final one."""
+    ahead = await cluster.start(skew=2 * HOUR)
+    for number in range(4):
+        await cluster.enqueue(process, f"mail {number}")
+    await maintenance(cluster, process, 4, HOUR / 2)
+    consumer = Consumer(cluster, process.queue, prefetch=4)
+    items = [await consumer.next() for _ in range(4)]
+    for item in items[:2]:
+        await item.done()
+    assert [sum(each.values()) for each in (await ahead.queue.ages()).values()] == [2]
+
+    for item in items[2:]:
+        await item.done()
+    await cluster.pass_time(2 * MINUTE)
+
+    assert not await ahead.queue.ages()
+    await consumer.close()
+
+
 @pytest.mark.parametrize("change", ["hold", "expire"])
 async def test_a_process_with_a_clock_behind_changes_what_waits_or_is_refused(
     cluster: InMemoryCluster, process: Process, behind: Process, change: str
