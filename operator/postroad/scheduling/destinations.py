@@ -144,6 +144,12 @@ class Destinations:
         self._take_off(connection, job, now)
         self._begin(connection, now)
 
+    def hold_up(self, connection: ConnectionRecord, now: float, *, is_held: bool) -> None:
+        """Note that a connection is slow over nothing while it `is_held`, and begins anew then."""
+        self._begin(connection, now)
+        if is_held:
+            self._slow_moments.discard(connection)
+
     def give_up(self, connection: ConnectionRecord, job: int, now: float) -> None:
         """Take a job off a connection that ends with it. Where it was the first one, the next one
         would end in the same way."""

@@ -57,6 +57,15 @@ class Established:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldUp:
+    """A connection waits for this side, or goes on where not `is_held`. How long that took says
+    nothing about its destination."""
+
+    connection: int
+    is_held: bool
+
+
+@dataclass(frozen=True, slots=True)
 class NotOpened:
     """A connection could not be opened."""
 
@@ -101,8 +110,8 @@ class Tick:
 
 
 Event = (
-    Asked | Answered | Submitted | Withdrawn | Finished | Established | NotOpened | Closed | Heard
-    | LeftAlone | Forgiven | Tick
+    Asked | Answered | Submitted | Withdrawn | Finished | Established | HeldUp | NotOpened | Closed
+    | Heard | LeftAlone | Forgiven | Tick
 )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from postroad.scheduling.events import (
     Finished,
     Forgiven,
     Heard,
+    HeldUp,
     LeftAlone,
     LookUp,
     NotOpened,
@@ -97,6 +98,8 @@ class Scheduler:
                 self._finish(number, ended_session=ended_session)
             case Established(number):
                 self._establish(number)
+            case HeldUp(number, is_held):
+                self._hold_up(number, is_held=is_held)
             case NotOpened(number):
                 self._lose(number, is_broken=True)
             case Closed(number):
@@ -204,6 +207,11 @@ class Scheduler:
     def _establish(self, number: int) -> None:
         if (connection := self._destinations.connections.get(number)) is not None:
             self._destinations.establish(connection, self._now)
+            self._touch(connection.destination.name)
+
+    def _hold_up(self, number: int, *, is_held: bool) -> None:
+        if (connection := self._destinations.connections.get(number)) is not None:
+            self._destinations.hold_up(connection, self._now, is_held=is_held)
             self._touch(connection.destination.name)
 
     def _lose(self, number: int, *, is_broken: bool) -> None:

@@ -37,6 +37,11 @@ class Link:
 
     connection: Connection | None = None
     is_open: bool = False
+    is_waiting: bool = False
+    """Whether the end of a mail waits for records."""
+
+    is_held_up: bool = False
+    """Whether `held_up` named it since that began."""
 
     async def until_recorded(self) -> None:
         """Wait until all that was delivered over it is recorded."""
@@ -47,7 +52,8 @@ class Link:
 
 class Links:
     """Opens and closes connections. `on_event` gets what they report; of one that `close` closed,
-    what became of its jobs alone. Needs a running event loop.
+    what became of its jobs alone; `on_going_on` those that `held_up` named, when they go on. Needs
+    a running event loop.
 
     A connection sends the end of a mail once those are recorded that were delivered over it, or
     over one that ended before it opened: else one that a next hop closes behind each mail would
@@ -56,10 +62,13 @@ class Links:
     """
 
     def __init__(
-        self, connector: Connector, on_event: Callable[[int, Link, ConnectionEvent], None]
+        self,
+        connector: Connector,
+        on_event: Callable[[int, Link, ConnectionEvent], None],
+        on_going_on: Callable[[int], None],
     ) -> None:
         self._connector = connector
-        self._on_event = on_event
+        self._on_event, self._on_going_on = on_event, on_going_on
         self._links: dict[int, Link] = {}
         self._closing: dict[int, Link] = {}
         self._left_unrecorded: list[list[asyncio.Future[None]]] = []
@@ -73,7 +82,8 @@ class Links:
         link = self._links[number] = Link(destination, unrecorded)
         happened = partial(self._happened, number, link)
         try:
-            link.connection = self._connector.open(hop, happened, link.until_recorded)
+            before_end = partial(self._until_recorded, number, link)
+            link.connection = self._connector.open(hop, happened, before_end)
         except PostroadError as error:
             _log.error("no connection can be opened", error=error.explain())
             closed = ConnectionClosed(f"451 4.3.5 {type(error).__name__}")
@@ -103,6 +113,23 @@ class Links:
         link = self._links.get(number)
         if link is not None and link.connection is not None:
             link.connection.abort()
+
+    def held_up(self) -> list[int]:
+        """Return the connections that wait for records, each once a wait."""
+        found = [n for n, e in self._links.items() if e.is_waiting and not e.is_held_up]
+        for number in found:
+            self._links[number].is_held_up = True
+        return found
+
+    async def _until_recorded(self, number: int, link: Link) -> None:
+        link.is_waiting = True
+        try:
+            await link.until_recorded()
+        finally:
+            link.is_waiting = False
+            if link.is_held_up:
+                link.is_held_up = False
+                self._on_going_on(number)
 
     def __contains__(self, number: int) -> bool:
         return number in self._links

@@ -24,6 +24,7 @@ from postroad.scheduling.events import (
     Established,
     Event,
     Finished,
+    HeldUp,
     LeftAlone,
     NotOpened,
     Withdrawn,
@@ -71,7 +72,7 @@ class Transmissions:
         self._on_event = on_event
         self._on_replied = on_replied
         self._on_left = on_left
-        self.links = Links(connector, self._happened)
+        self.links = Links(connector, self._happened, self._go_on)
         self._unopened: dict[int, str] = {}
         self._places = count(1)
         self.is_ending = False
@@ -120,6 +121,14 @@ class Transmissions:
                     self._withdrawals.give_back(job)
                 elif first[job.connection] is job and self.links.is_open(job.connection):
                     self.links.abort(job.connection)
+
+    def note_held_up(self) -> None:
+        """Let time that connections wait for records count for no next hop."""
+        for number in self.links.held_up():
+            self._on_event(HeldUp(number, is_held=True))
+
+    def _go_on(self, number: int) -> None:
+        self._on_event(HeldUp(number, is_held=False))
 
     def abort_all(self) -> None:
         """Close the connections that have jobs at once; the jobs have events all the same."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from postroad.scheduling.events import HeldUp, Tick
 from postroad.scheduling.jobs import Site
 from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.trust import BusyConnections, Trust
@@ -59,6 +60,24 @@ def test_destinations_that_do_not_answer_keep_little_of_what_others_want() -> No
     assert 5 <= max(found) <= 10
     tried = {each.destination for each in simulation.openings}
     assert len([each for each in tried if each.startswith("dead")]) >= 10
+
+
+def test_time_that_a_connection_is_held_up_counts_not_and_what_comes_after_it_does() -> None:
+    simulation = Simulation(RULES)
+    simulation.submit("m", Site((("a",),)), at=0, seconds=100)
+    simulation.run(2)
+    scheduler, found = simulation.scheduler, []
+    for moment, event in (
+        (2.0, HeldUp(1, is_held=True)),
+        (60.0, HeldUp(1, is_held=False)),
+        (64.9, Tick()),
+        (65.0, Tick()),
+        (66.0, HeldUp(99, is_held=True)),
+    ):
+        scheduler.on(event, moment)
+        found.append(scheduler.look_at("a").is_troubled)
+
+    assert found == [False, False, False, True, True]
 
 
 def test_a_destination_is_in_trouble_while_a_job_takes_long_until_one_does_not() -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness, settle
 from postroad.adapters.memory.connections import Loss, MemoryConnector
+from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.memory.resolver import MemoryResolver
 from postroad.bootstrap.ways import rules_of
 from postroad.domain.mail import Mail, Outcome
@@ -404,6 +405,27 @@ async def test_what_gets_a_connection_while_others_leave_the_window_keeps_it() -
 
         slow = [f"r{number}@slow.example" for number in range(1, 5)]
         assert [worker.delivered[each] for each in slow] == [1, 1, 1, 1]
+
+
+async def test_a_next_hop_is_in_no_trouble_because_records_take_long() -> None:
+    """Ends of mails wait for the records of those before them."""
+    async with a_worker(window=16, rules=SchedulerRules(2)) as worker:
+        worker.domain("well.example")
+        is_recording = asyncio.Event()
+
+        async def before(step: Step) -> None:
+            if step.operation == "mark_delivered":
+                await is_recording.wait()
+
+        worker.process.faults.before = before
+        for number in range(16):
+            await worker.enqueue(f"r{number}@well.example")
+        await worker.pass_time(10 * SECOND)
+        is_recording.set()
+        await worker.pass_time(SECOND)
+
+        assert len(worker.delivered) == 16
+        assert not await worker.waiting()
 
 
 async def test_mails_that_wait_in_hand_cost_few_transactions() -> None:
