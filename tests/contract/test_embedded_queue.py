@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
@@ -195,6 +196,17 @@ class TestDelayedManageable(DelayedManageableMailQueueContract):
     """Over a directory."""
 
 
+@pytest.fixture
+def page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let files be read from the page cache also where temporary ones lie in memory: tmpfs refuses
+    RWF_NOWAIT."""
+    preadv = os.preadv
+    monkeypatch.setattr(
+        os, "preadv", lambda file, buffers, offset, _flags=0: preadv(file, buffers, offset)
+    )
+
+
+@pytest.mark.usefixtures("page_cache")
 async def test_a_small_mail_is_at_hand_until_it_ends_and_a_damaged_one_is_not(
     tmp_path: Path,
 ) -> None:
