@@ -15,7 +15,7 @@ from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import Protocol
 from postroad.domain.shapes import shape_of
 from postroad.errors import BlobsUnavailable
-from postroad.ports.connections import ConnectionClosed, ConnectionOpened
+from postroad.ports.connections import ConnectionClosed, ConnectionOpened, JobFinished
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.smtp_connections import USUAL, carried, connect
@@ -201,6 +201,9 @@ async def test_what_becomes_of_jobs_wherever_a_next_hop_stops(
     assert {job for job, kinds in events.finished.items() if DELIVERED in kinds.values()} <= set(
         hop.kept
     )
+    for event in events.all:
+        if isinstance(event, JobFinished):
+            assert event.ended_session is (DEFERRED in events.finished[event.job].values())
 
 
 def became(events: Events, job: int) -> str:

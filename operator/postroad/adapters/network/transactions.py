@@ -12,7 +12,13 @@ import asyncio
 from datetime import timedelta
 
 from postroad.adapters.network.commands import Extensions
-from postroad.adapters.network.exchange import Exchange, OutOfStep, SessionRefused, text_of
+from postroad.adapters.network.exchange import (
+    Exchange,
+    OutOfStep,
+    ServiceUnavailable,
+    SessionRefused,
+    text_of,
+)
 from postroad.adapters.network.mail_replies import (
     RESET,
     MailReplies,
@@ -77,7 +83,7 @@ class ClientTransaction(MailReplies):
         self.is_ended = False
         """Whether the end of the content was sent, or may have been."""
         self.ended_by: WireError | None = None
-        """What came instead of the reply to the end."""
+        """What ended the session before there was a reply to the end."""
 
     @property
     def is_answered(self) -> bool:
@@ -236,6 +242,8 @@ class ClientTransaction(MailReplies):
         the outcome (the mail is too large, for example); a positive reply to half a mail is not."""
         reply = await self._exchange.left_behind()
         self._exchange.wire.abort()
+        if reply is None or reply.code == 421:
+            self.ended_by = ConnectionLost() if reply is None else ServiceUnavailable(str(reply))
         refused = reply is not None and not (reply.is_positive or reply.is_intermediate)
         outcome = self._heard(reply.refusal) if reply and refused else Outcome.deferred(text)
         self._answer_accepted(outcome)
