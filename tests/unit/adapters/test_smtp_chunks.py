@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from postroad.adapters.network.connections import SmtpConnection
 from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.timeouts import Timeouts
@@ -65,14 +66,23 @@ async def test_whole_mails_are_on_the_wire_before_one_of_them_is_answered() -> N
     assert events.jobs == list(range(1, 7))
 
 
-async def test_a_series_is_bounded() -> None:
-    hop = FakeHop(lambda *at: b"" if at == ("DOT", 2) else None, extensions=CHUNKING)
-    events = Events()
+def silent_at_the_second_dot(verb: str, number: int) -> bytes | None:
+    return b"" if (verb, number) == ("DOT", 2) else None
+
+
+async def amid_a_series(hop: FakeHop, events: Events) -> SmtpConnection:
+    """Submit 29 mails, and wait until a series is out behind the second one's end."""
     connection = connect(hop, events)
     for job in range(1, 30):
         connection.submit(a_job(job))
     while hop.verbs.count("BDAT") < LONGEST_SERIES - 1 or hop.verbs[-1] != "DATA":
         await asyncio.sleep(0)
+    return connection
+
+
+async def test_a_series_is_bounded() -> None:
+    hop, events = FakeHop(silent_at_the_second_dot, extensions=CHUNKING), Events()
+    connection = await amid_a_series(hop, events)
 
     assert hop.verbs.count("MAIL") == 2 + LONGEST_SERIES
     connection.abort()
@@ -101,13 +111,8 @@ async def test_of_mails_that_may_not_end_a_next_hop_has_one_series() -> None:
 
 
 async def test_a_close_amid_a_series_finishes_what_was_sent() -> None:
-    hop = FakeHop(lambda *at: b"" if at == ("DOT", 2) else None, extensions=CHUNKING)
-    events = Events()
-    connection = connect(hop, events)
-    for job in range(1, 30):
-        connection.submit(a_job(job))
-    while hop.verbs.count("BDAT") < LONGEST_SERIES - 1 or hop.verbs[-1] != "DATA":
-        await asyncio.sleep(0)
+    hop, events = FakeHop(silent_at_the_second_dot, extensions=CHUNKING), Events()
+    connection = await amid_a_series(hop, events)
     connection.close()
     hop.go_on(b"250 kept\r\n")
     await events.until_closed()
