@@ -30,6 +30,13 @@ class Link:
     is_retiring: bool = False
     is_established: bool = True
     precedence: Precedence = Precedence.BULK
+    own_longest: int = 0
+
+    def is_long(self, rules: SchedulerRules) -> bool:
+        """Our own addition: whether nothing rides on it any more (AMB-23)."""
+        return rules.longest_queue is not None and self.jobs >= max(
+            rules.longest_queue, self.own_longest
+        )
 
 
 @dataclass
@@ -148,11 +155,11 @@ def _below_limit(world: World, host: str, rules: SchedulerRules) -> bool:
 def _ride(why: str, active: list[Link], rules: SchedulerRules) -> tuple[str, set[Answer]]:
     if not active:
         return f"{why} waits", set()
-    newest = active[0]
-    fewer = [each for each in active if each.jobs < newest.jobs]
-    chosen = fewer[0] if fewer else newest
-    if rules.longest_queue is not None and chosen.jobs >= rules.longest_queue:
-        return f"{why} waits, all long", set()  # our own addition (AMB-23)
+    short = [each for each in active if not each.is_long(rules)]
+    if not short:
+        return f"{why} waits, all long", set()
+    fewer = [each for each in short if each.jobs < active[0].jobs]
+    chosen = (fewer or short)[0]
     return f"{why} rides, {'fewer' if fewer else 'newest'}", {("use", chosen.number)}
 
 
@@ -176,6 +183,7 @@ def draw(chance: random.Random) -> tuple[World, list[list[str]], SchedulerRules]
                 link.is_retiring = not is_idle and chance.random() < 0.1
                 link.is_established = is_idle or chance.random() < 0.7
                 link.precedence = chance.choice(list(Precedence))
+                link.own_longest = chance.choice([0, 0, 5])
                 links.append(link)
         if kind == "closed":
             links.append(Link(0, host, -1))
@@ -219,6 +227,7 @@ def build(world: World, rules: SchedulerRules) -> Destinations:
             table.assign(connection, next(jobs), Precedence.VERIFICATION, NOW)
         if link.is_established:
             table.establish(connection, NOW)
+        connection.lengthen(link.own_longest)
     for link, connection in sorted(made, key=lambda each: each[0].idle):
         if link.idle:
             table.finish(connection, next(iter(connection.jobs)), NOW)

@@ -120,5 +120,5 @@ class _Line:
                 self._end.set()
                 if unsaid:
                     self._events.put_nowait(event)
-            case _:
+            case JobFinished() | ContentFailed():
                 self._events.put_nowait(event)

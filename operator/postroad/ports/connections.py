@@ -57,6 +57,14 @@ class ConnectionOpened:
 
 
 @dataclass(frozen=True, slots=True)
+class TakesSeries:
+    """Mails go over the connection in series: so many jobs on it cost no more round trips than two.
+    1: they go one after the other, as at first."""
+
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class JobFinished:
     """What an attempt came to: an outcome for every recipient that was tried, at least for one.
 
@@ -99,7 +107,7 @@ class ConnectionClosed:
     unsaid: tuple[int, ...] = ()
 
 
-ConnectionEvent = ConnectionOpened | JobFinished | ContentFailed | ConnectionClosed
+ConnectionEvent = ConnectionOpened | TakesSeries | JobFinished | ContentFailed | ConnectionClosed
 
 
 OnEvent = Callable[[ConnectionEvent], None]
@@ -123,7 +131,8 @@ class Connection(Protocol):
     """One connection. Its methods return at once and raise nothing; what happens is an event.
 
     It may wait for its first job before it opens. ConnectionOpened comes first, if at all, and
-    ConnectionClosed last and once. Each job has one event of its own before that, in the order of
+    ConnectionClosed last and once; TakesSeries comes in between whenever its number is another one.
+    Each job has one event of its own before that, in the order of
     submission, or is `unsaid`. A job that is submitted after the end is `unsaid` in one more
     ConnectionClosed. Methods may be called while an event is handled.
     """

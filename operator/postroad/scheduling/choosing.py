@@ -107,12 +107,12 @@ class Chooser:
         return self._free_ride(tier)
 
     def _free_ride(self, tier: Tier) -> Take | None:
-        newest = tier.newest_active()
+        newest, longest = tier.newest_active(), self.rules.longest_queue
         if newest is None:
             return None
-        shorter = tier.newest_active(below=len(newest.jobs)) or newest
-        longest = self.rules.longest_queue
-        return None if longest is not None and len(shorter.jobs) >= longest else Take(shorter)
+        shorter = tier.newest_active(below=len(newest.jobs), longest=longest)
+        chosen = shorter or tier.newest_active(longest=longest)
+        return None if chosen is None else Take(chosen)
 
     def _one_of(self, names: Sequence[str]) -> str:
         return names[self.pick(len(names))]
@@ -138,11 +138,13 @@ class Tier:
         """Whether a destination has a connection or may be tried."""
         return any(each is not Standing.RESTING for each in self._standings.values())
 
-    def newest_active(self, below: int | None = None) -> ConnectionRecord | None:
+    def newest_active(
+        self, below: int | None = None, longest: int | None = None
+    ) -> ConnectionRecord | None:
         """Return the newest active connection that the job may use, of those with fewer jobs than
-        `below`."""
+        `below`, and than their queue may have where `longest` is usual."""
         found = (
-            each.newest_active(self._precedence, below)
+            each.newest_active(self._precedence, below, longest)
             for each in self._found.values()
             if each.active
         )

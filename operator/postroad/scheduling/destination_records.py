@@ -27,7 +27,8 @@ class ConnectionRecord:
 
     __slots__ = (
         "began_at", "destination", "finished", "idle_since", "is_established", "is_retiring",
-        "is_slow", "jobs", "number", "opened_at", "precedence", "taken", "turned_idle",
+        "is_slow", "jobs", "longest_queue", "number", "opened_at", "precedence", "taken",
+        "turned_idle",
     )  # fmt: skip
 
     def __init__(self, number: int, destination: Destination, now: float) -> None:
@@ -39,6 +40,8 @@ class ConnectionRecord:
         self.is_slow = False
         """Whether it takes long over that."""
         self.jobs: dict[int, None] = {}
+        self.longest_queue = 0
+        """Where rides on it end, if that is more than `SchedulerRules.longest_queue`."""
         self.precedence = Precedence.BULK
         """That of the job that it was opened for, or that ended its idleness."""
         self.taken = 0
@@ -53,6 +56,12 @@ class ConnectionRecord:
         """Whether it ended before it finished a job, so that the next one would too."""
         return self.taken > 0 and self.finished == 0
 
+    def lengthen(self, jobs: int) -> None:
+        """Let its queue be so long, or as long as others."""
+        _leave_active(self, len(self.jobs))
+        self.longest_queue = jobs
+        _enter_active(self)
+
 
 class Destination:
     """One destination's record."""
@@ -66,8 +75,9 @@ class Destination:
         self.name = name
         self.connections = 0
         self.established = 0
-        self.active: dict[tuple[Precedence, int], Ranking[ConnectionRecord]] = {}
-        """Connections that take jobs and have some, newest first, by how many they have."""
+        self.active: dict[tuple[Precedence, int, int], Ranking[ConnectionRecord]] = {}
+        """Connections that take jobs and have some, newest first, by how many they have and may
+        have."""
         self.idle: OrderedDict[ConnectionRecord, None] = OrderedDict()
         """Those without a job, the one used last at the end."""
         self.failures = 0
@@ -109,13 +119,17 @@ class Destination:
         """The idle connection that was used last."""
         return next(reversed(self.idle), None)
 
-    def newest_active(self, precedence: Precedence, below: int | None) -> ConnectionRecord | None:
+    def newest_active(
+        self, precedence: Precedence, below: int | None, longest: int | None = None
+    ) -> ConnectionRecord | None:
         """Return the newest active connection that serves this precedence, of those with fewer
-        jobs than `below`. Source: AMB-26."""
+        jobs than `below`, and than their queue may have where `longest` is usual. Source: AMB-23,
+        AMB-26."""
         found = [
             newest
-            for (served, length), ranking in self.active.items()
+            for (served, length, own), ranking in self.active.items()
             if served >= precedence and (below is None or length < below)
+            if longest is None or length < max(longest, own)
             if (newest := ranking.first()) is not None
         ]
         return max(found, key=lambda each: each.number, default=None)
@@ -123,14 +137,24 @@ class Destination:
 
 def length_changed(connection: ConnectionRecord, before: int) -> None:
     """Keep `active` true after a connection got a job, finished one, or retired."""
-    active, old = connection.destination.active, (connection.precedence, before)
+    _leave_active(connection, before)
+    _enter_active(connection)
+
+
+def _leave_active(connection: ConnectionRecord, jobs: int) -> None:
+    active = connection.destination.active
+    old = (connection.precedence, jobs, connection.longest_queue)
     if old in active:
         active[old].discard(connection)
         if not active[old]:
             del active[old]
+
+
+def _enter_active(connection: ConnectionRecord) -> None:
     if connection.jobs and not connection.is_retiring:
-        new = (connection.precedence, len(connection.jobs))
-        active.setdefault(new, Ranking()).put(connection, (-connection.number,))
+        new = (connection.precedence, len(connection.jobs), connection.longest_queue)
+        ranking = connection.destination.active.setdefault(new, Ranking())
+        ranking.put(connection, (-connection.number,))
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,15 @@ class HeldUp:
 
 
 @dataclass(frozen=True, slots=True)
+class InSeries:
+    """A connection transmits jobs in series, so that its queue may be so long, where that is more
+    than other connections have. Source: AMB-23; ADR 0066."""
+
+    connection: int
+    jobs: int
+
+
+@dataclass(frozen=True, slots=True)
 class NotOpened:
     """A connection could not be opened."""
 
@@ -110,8 +119,8 @@ class Tick:
 
 
 Event = (
-    Asked | Answered | Submitted | Withdrawn | Finished | Established | HeldUp | NotOpened | Closed
-    | Heard | LeftAlone | Forgiven | Tick
+    Asked | Answered | Submitted | Withdrawn | Finished | Established | HeldUp | InSeries
+    | NotOpened | Closed | Heard | LeftAlone | Forgiven | Tick
 )  # fmt: skip
 
 

@@ -40,7 +40,8 @@ class SchedulerRules:
     """The limits of one worker process.
 
     A connection with `backlog` jobs makes another one open (SC-14); `longest_queue` bounds what
-    rides free on it (AMB-23), without a bound for None. A destination has at most
+    rides free on it (AMB-23), without a bound for None; one that transmits in series may have more.
+    A destination has at most
     `per_destination` connections, of which each is kept for `idle` seconds without a job, and for
     `age` seconds or `jobs_per_connection` jobs in all (SC-22). A destination that failed rests for
     `first_rest` seconds times the square of its failures, at most for `longest_rest`. It is

@@ -28,6 +28,7 @@ from postroad.scheduling.events import (
     Forgiven,
     Heard,
     HeldUp,
+    InSeries,
     LeftAlone,
     LookUp,
     NotOpened,
@@ -96,10 +97,8 @@ class Scheduler:
                 self._withdraw(job)
             case Finished(number, ended_session):
                 self._finish(number, ended_session=ended_session)
-            case Established(number):
-                self._establish(number)
-            case HeldUp(number, is_held):
-                self._hold_up(number, is_held=is_held)
+            case Established() | HeldUp() | InSeries():
+                self._note(event)
             case NotOpened(number):
                 self._lose(number, is_broken=True)
             case Closed(number):
@@ -204,15 +203,19 @@ class Scheduler:
             self._close(connection)
         self._touch(name)
 
-    def _establish(self, number: int) -> None:
-        if (connection := self._destinations.connections.get(number)) is not None:
-            self._destinations.establish(connection, self._now)
-            self._touch(connection.destination.name)
-
-    def _hold_up(self, number: int, *, is_held: bool) -> None:
-        if (connection := self._destinations.connections.get(number)) is not None:
-            self._destinations.hold_up(connection, self._now, is_held=is_held)
-            self._touch(connection.destination.name)
+    def _note(self, event: Established | HeldUp | InSeries) -> None:
+        """Note what a connection does. One that is not known has ended."""
+        connection = self._destinations.connections.get(event.connection)
+        if connection is None:
+            return
+        match event:
+            case Established():
+                self._destinations.establish(connection, self._now)
+            case HeldUp(_, is_held):
+                self._destinations.hold_up(connection, self._now, is_held=is_held)
+            case InSeries(_, jobs):
+                connection.lengthen(jobs)
+        self._touch(connection.destination.name)
 
     def _lose(self, number: int, *, is_broken: bool) -> None:
         """Schedule the jobs of a lost connection again; a destination that fails rests."""

@@ -18,6 +18,7 @@ from postroad.ports.connections import (
     Connector,
     ContentFailed,
     JobFinished,
+    TakesSeries,
 )
 from postroad.scheduling.events import (
     Closed,
@@ -25,6 +26,7 @@ from postroad.scheduling.events import (
     Event,
     Finished,
     HeldUp,
+    InSeries,
     LeftAlone,
     NotOpened,
     Withdrawn,
@@ -171,6 +173,8 @@ class Transmissions:
                 self._fail(self._jobs[job], error)
             case ConnectionOpened():
                 self._on_event(Established(number))
+            case TakesSeries(jobs):
+                self._on_event(InSeries(number, jobs))
             case ConnectionClosed(text):
                 for each in self._about(number, link, event):
                     each.connection = None

@@ -16,7 +16,7 @@ from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import NextHop, Protocol, TlsMode
-from postroad.ports.connections import Transmission
+from postroad.ports.connections import TakesSeries, Transmission
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.smtp_connections import carried, connect
@@ -78,6 +78,27 @@ async def amid_a_series(hop: FakeHop, events: Events) -> SmtpConnection:
     while hop.verbs.count("BDAT") < LONGEST_SERIES - 1 or hop.verbs[-1] != "DATA":
         await asyncio.sleep(0)
     return connection
+
+
+@pytest.mark.parametrize(
+    ("sizes", "extensions", "reported"),
+    [
+        ([100] * 6, CHUNKING, [1 + LONGEST_SERIES]),
+        ([100] * 2, CHUNKING, []),
+        ([100] * 6, ("PIPELINING",), []),
+        ([100, 100, 100, 100_000, 100_000, 100], CHUNKING, [3, 1, 1 + LONGEST_SERIES]),
+    ],
+    ids=["small", "as few as to show nothing", "by DATA", "large ones between"],
+)
+async def test_a_connection_reports_how_many_mails_are_of_use_on_it(
+    sizes: list[int], extensions: tuple[str, ...], reported: list[int]
+) -> None:
+    hop = FakeHop(extensions=extensions)
+    jobs = (a_job(n, content=b"x" * size + b"\r\n") for n, size in enumerate(sizes, 1))
+    events = await carried(hop, jobs)
+
+    assert [each.jobs for each in events.all if isinstance(each, TakesSeries)] == reported
+    assert events.jobs == list(range(1, 1 + len(sizes)))
 
 
 async def test_a_series_is_bounded() -> None:

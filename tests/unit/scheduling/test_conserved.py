@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 
 from postroad.scheduling.choosing import NoneWorks, OpenTo, Take
+from postroad.scheduling.events import Established, InSeries
 from postroad.scheduling.jobs import Precedence, Site
 from postroad.scheduling.queues import MailShare
 from postroad.scheduling.rules import Order, SchedulerRules, ShareLimits
@@ -18,6 +19,8 @@ from support.simulated_delivery import Simulation
 
 HOSTS = [f"h{number}" for number in range(16)]
 JOBS = 100
+IN_SERIES = 4
+"""Jobs on a connection that has been open for a second."""
 
 
 def drawn_site(chance: random.Random) -> Site:
@@ -58,7 +61,9 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
     rules = simulation.scheduler._rules
     chance = random.Random(seed)
 
-    def check(_: object) -> None:
+    def check(event: object) -> None:
+        if isinstance(event, Established):
+            simulation.at(simulation.now + 1, InSeries(event.connection, IN_SERIES))
         lines = simulation.lines.values()
         assert len(lines) <= rules.connections
         assert (
@@ -66,7 +71,8 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
             <= rules.per_destination
         )
         if rules.longest_queue is not None:
-            assert max((len(each.jobs) for each in lines), default=0) <= rules.longest_queue
+            longest = max(IN_SERIES, rules.longest_queue)
+            assert max((len(each.jobs) for each in lines), default=0) <= longest
         if chance.random() < 0.2:
             assert places_left(simulation) == []
             assert first_of_all(simulation) is first_found(simulation)

@@ -15,6 +15,7 @@ from postroad.scheduling.events import (
     Established,
     Finished,
     Heard,
+    InSeries,
     LookUp,
     NotOpened,
     OpenConnection,
@@ -88,6 +89,32 @@ def test_a_mail_rides_free_beyond_its_limit_without_a_new_connection() -> None:
     assert rides == [[Assign(number, 1)] for number in range(4, 9)]
     assert it.on(job(9, "list"), 0) == [], "AMB-23: the queue is at its longest"
     assert it.on(job(10, "list", Site((("d",),))), 0) == [], "it may not open one"
+
+
+def test_more_jobs_ride_on_a_connection_while_it_transmits_them_in_series() -> None:
+    it = scheduler(connections=1, backlog=1, longest_queue=2)
+    it.on(job(1), 0)
+    it.on(Established(1), 0)
+    for number in range(2, 9):
+        it.on(job(number), 0)
+
+    assert it.on(InSeries(1, 4), 1) == [Assign(3, 1), Assign(4, 1)]
+    assert it.on(Finished(1), 1) == [Assign(5, 1)]
+    assert it.on(InSeries(1, 1), 2) == []
+    assert [it.on(Finished(number), 2) for number in (2, 3, 4)] == [[], [], [Assign(6, 1)]]
+    assert it.on(InSeries(99, 4), 3) == [], "it has ended meanwhile"
+
+
+def test_a_job_rides_where_there_is_room_beside_a_newer_connection_that_is_full() -> None:
+    it = scheduler(connections=2, backlog=1, longest_queue=2)
+    it.on(job(1), 0)
+    it.on(Established(1), 0)
+    for number in range(2, 6):
+        it.on(job(number), 0)
+
+    assert it.on(InSeries(1, 3), 1) == [Assign(5, 1)], "the second one has two of its two jobs"
+    assert it.on(InSeries(2, 5), 1) == []
+    assert [it.on(job(number), 1) for number in (6, 7)] == [[Assign(6, 2)], [Assign(7, 2)]]
 
 
 def test_places_on_a_connection_go_to_transactional_mail_then_to_who_has_fewest_there() -> None:

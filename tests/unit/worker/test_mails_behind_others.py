@@ -7,6 +7,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 from unittest.mock import patch
@@ -16,12 +17,15 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
 from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.network.connections import SmtpConnection
+from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.bootstrap.ways import rules_of, way_of, window_of
 from postroad.domain.mail import Mail, Outcome
+from postroad.domain.next_hops import NextHop
 from postroad.domain.retries import RetryPlan
 from postroad.ports.connections import BeforeEnd, OnEvent, at_once
 from postroad.ports.mail_queue import Item
 from postroad.routing.routes import ResolvedHop
+from postroad.scheduling.rules import SchedulerRules
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker as WorkerSettings
 from postroad.worker.consumer import Consumer
@@ -67,13 +71,21 @@ EXTENSIONS = ("PIPELINING", "CHUNKING")
 
 
 class Worker:
-    """A worker with a relay, as its settings have it. `most_unrecorded`: how many mails the relay
-    had at most that were not recorded."""
+    """A worker with a relay, as its settings have it; or with one smart host that gets chunks.
+    `most_unrecorded`: how many mails the next hop had at most that were not recorded."""
 
-    def __init__(self, cluster: InMemoryCluster, process: Process, connections: int) -> None:
+    def __init__(
+        self, cluster: InMemoryCluster, process: Process, connections: int, *, in_chunks: bool
+    ) -> None:
         section = WorkerSettings(relay_host="relay.example", concurrency=connections)
         settings = Settings(worker=section)
         way = way_of(settings)
+        assert isinstance(way, NextHop)
+        rules, window = rules_of(settings, way), window_of(settings, way)
+        if in_chunks:
+            rules = SchedulerRules(connections, per_destination=connections)
+            window = settings.worker.window
+            way = replace(way, chunking=True)
         self.queue, self.hops, self.process = process.queue, FakeHops(), process
         self.is_recording = asyncio.Event()
         """Cleared, no record becomes durable."""
@@ -84,10 +96,10 @@ class Worker:
             RetryPlan(),
             process.clock,
             SeededRandomness(7),
-            routes=RelayRoutes(way),  # type: ignore[arg-type]
-            rules=rules_of(settings, way),
+            routes=RelayRoutes(way),
+            rules=rules,
         )
-        self.consumer = Consumer(self.queue, self.driving, window=window_of(settings, way))
+        self.consumer = Consumer(self.queue, self.driving, window=window)
         self.stop = asyncio.Event()
         process.faults.before = self._before
 
@@ -116,12 +128,16 @@ class Worker:
 
 @asynccontextmanager
 async def a_worker(
-    connections: int, rule: HopRule = lambda verb, mail: None
+    connections: int,
+    rule: HopRule = lambda verb, mail: None,
+    *,
+    mails: int = MAILS,
+    in_chunks: bool = False,
 ) -> AsyncIterator[Worker]:
     cluster = InMemoryCluster()
-    worker = Worker(cluster, await cluster.start(), connections)
+    worker = Worker(cluster, await cluster.start(), connections, in_chunks=in_chunks)
     worker.hops.rule = worker.counting(rule)
-    for number in range(MAILS):
+    for number in range(mails):
         content = b"Subject: %d\r\n\r\nx\r\n" % number
         await worker.queue.enqueue(Mail("a@o.example", ("b@d.example",), content))
     running = asyncio.create_task(worker.consumer.run(worker.stop, timedelta(seconds=30)))
@@ -244,6 +260,20 @@ async def test_mails_behind_one_whose_connection_is_lost_are_no_attempt() -> Non
         await until(lambda: worker.hops.kept.total() == MAILS and not len(worker.driving))
 
         assert await worker.waiting() == [1], "the one that was in doubt alone is tried again"
+
+
+@pytest.mark.parametrize("connections", [1, 2])
+async def test_whole_series_follow_one_another_and_one_lacks_a_record(connections: int) -> None:
+    """Each round trip takes a series of ten mails, and a process that is killed repeats so many for
+    each connection."""
+    mails = 100
+    async with a_worker(connections, mails=mails, in_chunks=True) as worker:
+        await until(lambda: worker.hops.kept.total() == mails and not len(worker.driving))
+
+        assert set(worker.hops.kept.values()) == {1}
+        series = sum(hop.verbs.count("DATA") for hop in worker.hops.opened)
+        assert series <= mails // LONGEST_SERIES + 3 * connections
+        assert LONGEST_SERIES <= worker.most_unrecorded <= LONGEST_SERIES * connections
 
 
 class HeldItem:

@@ -31,6 +31,7 @@ from postroad.ports.connections import (
     ContentFailed,
     JobFinished,
     OnEvent,
+    TakesSeries,
     Transmission,
     report_late,
 )
@@ -53,6 +54,7 @@ class SmtpConnection:
         self._on_event = on_event
         self._before_end = before_end
         self._session: ClientSession | None = None
+        self._useful_jobs = 1
         self._is_running = self._is_closing = self._is_aborted = self._is_over = False
         self._has_ended = False
         """Whether the last event has its jobs: it takes no more."""
@@ -112,9 +114,16 @@ class SmtpConnection:
     async def _serve(self, session: ClientSession) -> None:
         """Transmit one job after the other. Raises: WireError."""
         while await self._begin_next(session):
+            self._report_series()
             while self._line.begun and not (self._is_aborted or self._leaves_out_next):
                 if not await self._transmit(session):
                     raise WireError("the session ended with the mail before")
+                self._report_series()
+
+    def _report_series(self) -> None:
+        if self._useful_jobs != self._line.useful_jobs:
+            self._useful_jobs = self._line.useful_jobs
+            self._on_event(TakesSeries(self._useful_jobs))
 
     @property
     def _leaves_out_next(self) -> bool:
@@ -154,6 +163,8 @@ class SmtpConnection:
         await self._settle_chunks(session)
         if self._is_aborted:
             return True
+        if session.is_pipelined:
+            self._line.read_ahead(session)  # of what came for them, while their records are awaited
         try:
             is_due = is_taken and await transaction.send_content(self._before_end)
         except WireError:

@@ -30,6 +30,9 @@ class JobLine:
         """Jobs whose first commands were sent: perhaps one whose end is not answered; chunks; one
         by DATA."""
         self.behind: deque[ConnectionJob] = deque()
+        self.useful_jobs = 1
+        """So many jobs cost no more round trips than two: one whose end is to be answered, and
+        those that may be sent behind it, as the mails showed that were begun last."""
 
     def add(self, transmission: Transmission) -> None:
         """Add a job behind the others."""
@@ -68,6 +71,8 @@ class JobLine:
             job.transaction, chunk = session.by_chunk(mail)
             octets.append(chunk)
         job, mail = series[-1]
+        length = LONGEST_SERIES if session.may_be_chunk(mail) else len(series)
+        self.useful_jobs = 1 + length if length > 1 else 1
         follows_chunks = len(series) > 1
         last = job.transaction = session.by_data(mail, follows_chunks=follows_chunks)
         last.is_ahead = is_ahead or follows_chunks
