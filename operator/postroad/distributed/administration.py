@@ -119,16 +119,13 @@ async def change_waiting(step: EntryStep, engine: Engine, selector: Selector) ->
     BrokerError, ClockSkew, ConfigurationStale."""
     selector.require_purpose()
     engine.check_open()
-    await engine.limits_cache.refresh()
-    began = engine.limits_cache.now()
-    # The clock of the process that accepted the mail may be ahead.
-    latest = engine.limits_cache.latest_now() + engine.timing.apart
+    began = await engine.limits_cache.begin()
 
     async def one(each: WaitingMail) -> bool:
-        is_meant = each.entry.accepted_at <= latest
-        return is_meant and await change_entry(engine, each.row, step, began)
+        is_meant = each.entry.accepted_at <= began.latest
+        return is_meant and await change_entry(engine, each.row, step, began.at)
 
-    return await count(waiting(engine, selector), one)
+    return await count(waiting(engine, began, selector), one)
 
 
 async def change_entry(engine: Engine, entry: Entry, step: EntryStep, now: datetime) -> bool:

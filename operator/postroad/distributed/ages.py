@@ -68,14 +68,13 @@ class AgesCache:
 
     async def _count(self) -> Ages:
         engine = self._engine
-        first = (await engine.limits_cache.refresh()).browse_start
-        if first is None:
+        began = await engine.limits_cache.begin()
+        if began.browse_start is None:
             return {}
-        now = engine.limits_cache.now()
-        self._forget_before(first)
-        waiting = live_partitions(engine, first, now)
+        self._forget_before(began.browse_start)
+        waiting = live_partitions(engine, began)
         pictures = [each async for each in results(waiting, self._picture, AT_ONCE)]
-        return _ages(pictures, now)
+        return _ages(pictures, began.at)
 
     async def _picture(self, where: tuple[Partition, bool]) -> _Picture:
         engine = self._engine

@@ -16,6 +16,7 @@ from operator import attrgetter
 from uuid import UUID
 
 from postroad.distributed.engine import Engine
+from postroad.distributed.limits_cache import Beginning
 from postroad.distributed.live_slices import live_slices
 from postroad.distributed.merge_join import with_marks
 from postroad.distributed.replacement import replacement_of
@@ -43,29 +44,25 @@ class WaitingMail:
 
 async def waiting(
     engine: Engine,
+    began: Beginning,
     selector: Selector | None = None,
     after: UUID | None = None,
     aside: SetAside | None = None,
 ) -> AsyncIterator[WaitingMail]:
-    """Yield waiting mails, oldest entry first; after an id, only later rows. What cannot be decoded
-    is set aside. Raises: ViewError, ConfigurationStale."""
-    wanted = selector or Selector.all()
-    if wanted.is_empty:
-        return
-    first = (await engine.limits_cache.refresh()).browse_start
-    if first is None:
+    """Yield the mails that wait when an operation begins, oldest entry first, and some that come
+    meanwhile; after an id, only later rows. What cannot be decoded is set aside. Raises: ViewError,
+    ConfigurationStale."""
+    wanted, first = selector or Selector.all(), began.browse_start
+    if wanted.is_empty or first is None:
         return
     if after is not None:
         first = max(first, moment_of(after))
-    # By the view's time: a local clock that is behind would leave out the youngest mail.
-    began = engine.limits_cache.now()
-    last = engine.limits_cache.latest_now() + engine.timing.apart
-    ahead = _Ahead(last)
+    ahead = _Ahead(began.latest)
     # The successor's row is in within the deadline: after an older replacement, that row is read
     # itself.
-    since = began - engine.timing.deadline - engine.timing.apart
+    since = began.at - engine.timing.deadline - engine.timing.apart
     aside = aside or SetAside(engine)
-    async for live in live_slices(engine, first, last):
+    async for live in live_slices(engine, first, began.latest):
         ahead.reach(live.start)
         async for row, mark in joined(engine.view, live.partitions, after):
             if ahead.meets(row.key):
@@ -80,7 +77,7 @@ async def waiting(
                     found = await _follow(engine, row, mark, since, ahead)
                 except InvalidInput:  # the mark's change makes no valid envelope
                     aside.mark(row.key)
-            if found is not None and wanted.matches(found.entry, began):
+            if found is not None and wanted.matches(found.entry, began.at):
                 yield found
     aside.end()
 
@@ -120,7 +117,7 @@ class _Ahead:
 
 async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
     """Yield views of waiting mails. See `MailQueue.browse`."""
-    async for each in waiting(engine, selector):
+    async for each in waiting(engine, await engine.limits_cache.begin(), selector):
         if each.mark is None or await _waits_on(engine, each.entry):
             yield view_of(each.entry, engine.limits_cache.now())
 

@@ -39,6 +39,17 @@ class LimitsSnapshot:
     time: ViewTime | None
 
 
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """When an operation over all that waits began, by one reading. `latest`: what had been accepted
+    before was accepted by then, and lies in slices up to then, as far as its process had a
+    tolerated clock. `browse_start`: None where the queue has no limits."""
+
+    browse_start: datetime | None
+    at: datetime
+    latest: datetime
+
+
 class LimitsCache:
     """Reads limits and the view's clock when they are needed; one reading serves all callers."""
 
@@ -84,14 +95,18 @@ class LimitsCache:
         of_view = time.origin + self._clock.elapsed()
         return now if abs(now - of_view) <= self._timing.skew + time.doubt else of_view
 
-    def latest_now(self) -> datetime:
-        """Return the latest that the view's time may be by the last reading, or the local clock's
-        time where most of the view's hosts do not agree: what was accepted before that reading was
-        accepted by then, give or take the tolerated skew. No I/O."""
-        time = self._snapshot.time if self._snapshot is not None else None
-        if time is None:
-            return self._clock.now()
-        return time.origin + self._clock.elapsed() + time.doubt
+    async def begin(self) -> Beginning:
+        """Read anew, and return when an operation over all that waits begins: by the view's time,
+        because by a local clock that is behind it would leave out the youngest mail; by the local
+        clock where most of the view's hosts do not agree. Raises: ViewError."""
+        async with self._reading:
+            snapshot = await self._read()
+        time = snapshot.time
+        latest = (
+            self._clock.now() if time is None else time.origin + self._clock.elapsed() + time.doubt
+        )
+        browse_start = snapshot.limits.browse_start
+        return Beginning(browse_start, self.now(), latest + self._timing.apart)
 
     async def _time(self) -> ViewTime:
         time = (await self.snapshot()).time

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from postroad.distributed.engine import Engine
+from postroad.distributed.limits_cache import Beginning
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.slices import Partition, slices_between
 from postroad.ports.view import ClosedSlice, View
@@ -144,10 +145,12 @@ async def with_rows(engine: Engine, slices: Sequence[Slice]) -> list[LiveSlice]:
 
 
 async def live_partitions(
-    engine: Engine, first: datetime, now: datetime
+    engine: Engine, began: Beginning
 ) -> AsyncIterator[tuple[Partition, bool]]:
-    """Yield the partitions in which mail may wait now, each with whether its slice is closed.
-    Raises: as `live_slices`."""
-    async for live in live_slices(engine, first, now + engine.timing.apart):
+    """Yield the partitions in which mail may wait when an operation begins, each with whether its
+    slice is closed. Raises: as `live_slices`."""
+    if began.browse_start is None:
+        return
+    async for live in live_slices(engine, began.browse_start, began.latest):
         for partition in live.partitions:
             yield partition, live.closed is not None

@@ -75,7 +75,7 @@ class LostMessages:
         """Yield the oldest entries that were counted, for at most `LONGEST`."""
         engine = self._engine
         until = engine.clock.elapsed() + LONGEST
-        async for each in waiting(engine):
+        async for each in waiting(engine, await engine.limits_cache.begin()):
             if each.mark is None and counted.lacks(each.row):
                 yield each.row
                 wanted -= 1

@@ -31,12 +31,14 @@ async def purge(engine: Engine) -> int:
     engine.check_open()
     now = engine.clock.now()
     # To a clock that is ahead, rows on their way look old: check it after reading it.
-    await engine.limits_cache.refresh()
+    began = await engine.limits_cache.begin()
     await engine.limits_cache.check_clock()
     watermark = PurgeWatermark(id_at(now - engine.timing.grace, 0, 0), now)
     partitions = await _set_watermarks(engine, watermark)
     removed = await count(each_of(partitions), partial(_delete_blobs, engine, watermark))
-    younger = await remove_after(engine, watermark.through, Selector.all(), now)
+    # Read anew: mails that changed their entries while bytes were deleted lie in later slices.
+    later = await engine.limits_cache.begin()
+    younger = await remove_after(engine, later, watermark.through, Selector.all(), began.latest)
     return removed + younger
 
 

@@ -15,6 +15,7 @@ from postroad.distributed.browse import WaitingMail, waiting
 from postroad.distributed.concurrency import TRIES, count
 from postroad.distributed.endings import came_too_late, delete_bytes, end, was_cleaned
 from postroad.distributed.engine import Engine
+from postroad.distributed.limits_cache import Beginning
 from postroad.distributed.replacement import (
     choose_successor_anew,
     insert_successor,
@@ -68,19 +69,19 @@ async def remove(engine: Engine, selector: Selector) -> int:
     """Remove the selected mails that wait now; return how many. Raises: InvalidInput, ViewError."""
     selector.require_purpose()
     engine.check_open()
-    await engine.limits_cache.refresh()
-    return await remove_after(engine, None, selector, engine.limits_cache.latest_now())
+    began = await engine.limits_cache.begin()
+    return await remove_after(engine, began, None, selector, began.latest)
 
 
 async def remove_after(
-    engine: Engine, after: UUID | None, selector: Selector, accepted_by: datetime
+    engine: Engine, began: Beginning, after: UUID | None, selector: Selector, accepted_by: datetime
 ) -> int:
-    """Remove the selected mails with an entry after an id, if they were accepted by a moment of
-    the view's time (or later, by a tolerated clock that is ahead); return how many. Raises:
-    ViewError."""
-    latest = accepted_by + engine.timing.apart
+    """Remove the selected mails with an entry after an id that wait when an operation begins, if
+    they were accepted by a moment; return how many. Raises: ViewError."""
     found = (
-        each async for each in waiting(engine, selector, after) if each.entry.accepted_at <= latest
+        each
+        async for each in waiting(engine, began, selector, after)
+        if each.entry.accepted_at <= accepted_by
     )
     # Concurrent transactions on one partition would only fail each other.
     locks: defaultdict[Partition, asyncio.Lock] = defaultdict(asyncio.Lock)

@@ -82,7 +82,8 @@ class RowMaintenance:
         """Read all waiting mail, and yield the mails that need maintenance."""
         engine, now = self._engine, self._engine.clock.now()
         alone = _Alone(now, engine.configuration.effective().writing.slice_window)
-        async for each in waiting(engine, aside=aside):
+        began = await engine.limits_cache.begin()
+        async for each in waiting(engine, began, aside=aside):
             if each.mark is None:
                 counted.add(each.row)
             for lonely in alone.begin_slice(each.row.key.slice_start):

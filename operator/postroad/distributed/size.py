@@ -17,6 +17,7 @@ from functools import partial
 
 from postroad.distributed.concurrency import results
 from postroad.distributed.engine import Engine
+from postroad.distributed.limits_cache import Beginning
 from postroad.distributed.live_slices import live_partitions
 from postroad.distributed.replacement import replacement_of
 from postroad.domain.entries import Traits
@@ -58,14 +59,11 @@ class SizeCache:
     async def get(self) -> Sizes:
         """Count the mails that wait. Raises: ViewError, ConfigurationStale."""
         engine = self._engine
-        first = (await engine.limits_cache.refresh()).browse_start
-        if first is None:
+        began = await engine.limits_cache.begin()
+        if began.browse_start is None:
             return Sizes(0, 0, 0, await self._count_letters())
-        now = engine.limits_cache.now()
-        self._forget_before(first)
-        counted, dead_letters = await asyncio.gather(
-            self._count_from(first, now), self._count_letters()
-        )
+        self._forget_before(began.browse_start)
+        counted, dead_letters = await asyncio.gather(self._count_from(began), self._count_letters())
         return Sizes(counted.total, counted.delayed, counted.held, dead_letters)
 
     def forget(self) -> None:
@@ -73,10 +71,10 @@ class SizeCache:
         self._kept.closed.clear()
         self._kept.dead_letters_until = None
 
-    async def _count_from(self, first: datetime, now: datetime) -> Counts:
+    async def _count_from(self, began: Beginning) -> Counts:
         total = delayed = held = 0
-        waiting = live_partitions(self._engine, first, now)
-        async for each in results(waiting, partial(self._live, now)):
+        waiting = live_partitions(self._engine, began)
+        async for each in results(waiting, partial(self._live, began.at)):
             total, delayed, held = total + each.total, delayed + each.delayed, held + each.held
         return Counts(total, delayed, held)
 

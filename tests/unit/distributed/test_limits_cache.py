@@ -209,3 +209,27 @@ async def test_hosts_that_never_agreed_leave_no_time(cache: LimitsCache, hosts: 
 
 async def at(cache: LimitsCache) -> datetime:
     return await cache.view_now()
+
+
+async def test_an_operation_begins_by_a_new_reading_and_covers_every_tolerated_clock(
+    cache: LimitsCache, hosts: Hosts, clock: ManualClock
+) -> None:
+    await cache.limits()
+    hosts.doubt = SECOND
+    clock.skew = -6 * SECOND
+
+    began = await cache.begin()
+
+    assert began.browse_start == START + 2 * SECOND
+    assert began.at == clock.now()
+    assert began.latest == START + hosts.doubt + 2 * TIMING.skew
+
+
+async def test_an_operation_begins_by_the_local_clock_where_hosts_disagree(
+    cache: LimitsCache, hosts: Hosts, clock: ManualClock
+) -> None:
+    hosts.apart = [timedelta(0), timedelta(hours=1)]
+
+    began = await cache.begin()
+
+    assert (began.at, began.latest) == (clock.now(), clock.now() + 2 * TIMING.skew)

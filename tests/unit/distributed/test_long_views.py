@@ -61,6 +61,26 @@ async def test_size_is_never_negative_when_rows_expired_before_their_marks(
     assert sizes == Sizes(0, 0, 0, 0)
 
 
+@pytest.mark.parametrize("operation", ["remove", "hold", "expire", "browse", "size", "ages"])
+async def test_an_operation_over_all_that_waits_reads_limits_and_clocks_once(
+    cluster: InMemoryCluster, process: Process, operation: str
+) -> None:
+    """A removal of one mail reads the limits once more, after its mark."""
+    await cluster.enqueue(process, "mail", delay=3600)
+    began = len(process.faults.steps)
+
+    if operation == "browse":
+        assert len([each async for each in process.queue.browse()]) == 1
+    elif operation in {"size", "ages"}:
+        assert await getattr(process.queue, operation)()
+    else:
+        assert await getattr(process.queue, operation)(Selector(name="mail")) == 1
+
+    done = [step.operation for step in process.faults.steps[began:]]
+    assert done[:2] == ["limits", "server_times"]
+    assert done.count("server_times") == 1
+
+
 async def test_browse_remembers_no_more_than_it_can_meet_again(
     cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 import pytest
 
+from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at, away
 from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
@@ -108,6 +109,49 @@ async def test_mail_that_gets_another_entry_during_a_purge_is_purged(
     assert await process.queue.size() == NOTHING
     assert await cluster.deliver(process) == []
     cluster.check_nothing_is_left()
+
+
+async def test_young_mail_whose_slice_is_cleaned_during_a_purge_is_purged(
+    cluster: InMemoryCluster, process: Process, other: Process
+) -> None:
+    """Deleting bytes takes so long that its next entry lies many slices later."""
+    await cluster.enqueue(process, "old")
+    await cluster.pass_time(GRACE)
+    await cluster.enqueue(process, "young")
+
+    async def retry_and_clean() -> None:
+        consumer = Consumer(cluster, other.queue, prefetch=5)
+        items = [await consumer.next()]
+        if items[0].mail.name != "young":
+            items.append(await consumer.next())
+        await cluster.pass_time(4 * MINUTE)
+        with suppress(EntryEnded):
+            for item in items:
+                await item.retry(timedelta(hours=1))
+        for _ in range(20):
+            await cluster.pass_time(MINUTE)
+            await other.queue.maintain()
+        await consumer.close()
+
+    process.faults.before = before = Before("delete", retry_and_clean)
+
+    assert await process.queue.purge() == 2
+
+    assert before.happened
+    assert await process.queue.size() == NOTHING
+    assert await cluster.deliver(process, timedelta(hours=2)) == []
+
+
+async def test_a_purge_begins_when_it_has_read_the_views_time(
+    cluster: InMemoryCluster, process: Process, other: Process
+) -> None:
+    async def slowly() -> None:
+        await cluster.pass_time(30 * SECOND)
+        await cluster.enqueue(other, "accepted meanwhile")
+
+    process.faults.before = Before("limits", slowly)
+
+    assert await process.queue.purge() == 1
 
 
 @pytest.mark.parametrize("moment", ["insert", "publish", "mark_published", "ack"])
