@@ -25,6 +25,7 @@ from postroad.domain.ages import AGES
 from postroad.domain.entries import Entry
 from postroad.domain.slices import Partition
 from postroad.ports.marks import PartitionStamp
+from postroad.ports.view import ClosedSlice
 
 Ages = Mapping[str, Mapping[timedelta, int]]
 
@@ -76,9 +77,9 @@ class AgesCache:
         pictures = [each async for each in results(waiting, self._picture, AT_ONCE)]
         return _ages(pictures, began.at)
 
-    async def _picture(self, where: tuple[Partition, bool]) -> _Picture:
+    async def _picture(self, where: tuple[Partition, ClosedSlice | None]) -> _Picture:
         engine = self._engine
-        partition, is_closed = where
+        partition, closed = where
         # Read before the rows: a mark that comes meanwhile only causes one more reading.
         stamp = await engine.view.stamp(partition)
         known = self._closed.get(partition)
@@ -86,7 +87,7 @@ class AgesCache:
             return known
         latest = engine.limits_cache.now() - 3 * engine.timing.skew
         picture, is_settled = await self._read(partition, stamp)
-        if is_closed and is_settled and stamp.settled(latest):
+        if closed is not None and is_settled and stamp.settled(latest):
             self._closed[partition] = picture
         return picture
 

@@ -146,11 +146,11 @@ async def with_rows(engine: Engine, slices: Sequence[Slice]) -> list[LiveSlice]:
 
 async def live_partitions(
     engine: Engine, began: Beginning
-) -> AsyncIterator[tuple[Partition, bool]]:
-    """Yield the partitions in which mail may wait when an operation begins, each with whether its
-    slice is closed. Raises: as `live_slices`."""
+) -> AsyncIterator[tuple[Partition, ClosedSlice | None]]:
+    """Yield the partitions in which mail may wait when an operation begins, each with the record of
+    its slice's close. Raises: as `live_slices`."""
     if began.browse_start is None:
         return
     async for live in live_slices(engine, began.browse_start, began.latest):
         for partition in live.partitions:
-            yield partition, live.closed is not None
+            yield partition, live.closed

@@ -6,6 +6,11 @@ when its stamp has changed.
 Rows less marks is wrong by one for each mark without a row, and for each mail whose replacement
 stopped before its successor's row. Both are looked up where entries ended otherwise than by
 delivery, so that a process that ended between two steps leaves `size` right.
+
+Marks outlive rows, in a slice that is kept for longer than some of its rows live. It has fewer rows
+then than were counted at its close; where few are left, they are read, and joined with the marks.
+Where more are left, or a purge ended a part of what was counted at the close, the result is too
+small by the marks whose rows expired.
 """
 
 from __future__ import annotations
@@ -15,21 +20,27 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 
+from postroad.distributed.browse import joined
 from postroad.distributed.concurrency import results
 from postroad.distributed.engine import Engine
 from postroad.distributed.limits_cache import Beginning
 from postroad.distributed.live_slices import live_partitions
 from postroad.distributed.replacement import replacement_of
-from postroad.domain.entries import Traits
+from postroad.domain.entries import Entry, Traits
 from postroad.domain.mail_views import Sizes
 from postroad.domain.slices import Partition
 from postroad.errors import ViewError
 from postroad.ports.marks import Counts, PartitionStamp
+from postroad.ports.view import ClosedSlice
 from postroad.telemetry import metrics
 
 REMEMBERED = timedelta(hours=1)
 """How long a count is kept at most: rows that expire change no stamp, nor does a writer whose clock
 is far off."""
+
+FEW = 10_000
+"""Rows of a partition that a count may read; with more, an operator that asks every half minute
+would read without end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +89,19 @@ class SizeCache:
             total, delayed, held = total + each.total, delayed + each.delayed, held + each.held
         return Counts(total, delayed, held)
 
-    async def _live(self, now: datetime, where: tuple[Partition, bool]) -> Counts:
+    async def _live(self, now: datetime, where: tuple[Partition, ClosedSlice | None]) -> Counts:
         """Count a partition, or return its cached count: once none of its mails is delayed any
         more, it only changes with its marks. (A successor that was given up gets its row and its
         mark at any time; the mark changes the stamp.)"""
         engine = self._engine
-        partition, is_closed = where
+        partition, closed = where
         stamp = await engine.view.stamp(partition)
         known = self._kept.closed.get(partition)
         if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
             return known.live
-        live, is_settled = await self._count(partition, stamp, now)
+        live, is_settled = await self._count(partition, closed, stamp, now)
         if (
-            is_closed
+            closed is not None
             and is_settled
             and not live.delayed
             and stamp.settled(now - 3 * engine.timing.skew)
@@ -100,7 +111,7 @@ class SizeCache:
         return live
 
     async def _count(
-        self, partition: Partition, stamp: PartitionStamp, now: datetime
+        self, partition: Partition, closed: ClosedSlice | None, stamp: PartitionStamp, now: datetime
     ) -> tuple[Counts, bool]:
         """Count what waits, and whether that can only change together with the stamp: a replacement
         under way ends without a further mark.
@@ -110,8 +121,14 @@ class SizeCache:
         view = self._engine.view
         marks = await view.count_marks(partition, now, stamp.purged)
         rows = await view.count_rows(partition, now, stamp.purged)
-        # Rows can be fewer than their marks only once they expired: marks are younger.
-        missing, is_settled = await self._missing(partition, stamp)
+        missing, is_settled = await self._unfinished(partition, stamp)
+        counted_then = 0 if closed is None else closed.rows.get(partition.bucket_id, 0)
+        have_expired = stamp.purged is None and rows.total < counted_then
+        if have_expired and marks.total and rows.total <= FEW:
+            rows, marks = await self._unmarked(partition, now), Counts(0, 0, 0)
+        elif stamp.ended is not None:
+            withdrawn = view.withdrawn_without_rows(partition, stamp.purged)
+            missing += [each async for each in withdrawn]
         more = Counts.of(missing, now)
         live = Counts(
             total=max(rows.total - marks.total + more.total, 0),
@@ -120,15 +137,25 @@ class SizeCache:
         )
         return live, is_settled
 
-    async def _missing(
+    async def _unmarked(self, partition: Partition, now: datetime) -> Counts:
+        """Count the rows that have no mark, by reading both. A row that cannot be decoded counts as
+        neither delayed nor held."""
+        total = delayed = held = 0
+        async for row, mark in joined(self._engine.view, [partition], None):
+            if mark is None:
+                one = Counts.of([row.traits if isinstance(row, Entry) else Traits(())], now)
+                total, delayed, held = total + 1, delayed + one.delayed, held + one.held
+        return Counts(total, delayed, held)
+
+    async def _unfinished(
         self, partition: Partition, stamp: PartitionStamp
     ) -> tuple[list[Traits], bool]:
-        """Return the mails that rows less marks leaves out, and whether no replacement is under
-        way."""
+        """Return the mails whose replacements stopped before their successors' rows, and whether no
+        replacement is under way."""
         if stamp.ended is None:
             return [], True
         view, is_settled = self._engine.view, True
-        missing = [each async for each in view.withdrawn_without_rows(partition, stamp.purged)]
+        missing: list[Traits] = []
         async for mark, traits in view.unfinished(partition, stamp.purged):
             if not mark.is_unfinished_replacement:
                 continue  # undecodable: nothing waits under it

@@ -11,7 +11,7 @@ import pytest
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed import replacement
-from postroad.domain.entries import Entry
+from postroad.domain.entries import Entry, Mark
 from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
 from postroad.ports.view import Limits
@@ -155,3 +155,76 @@ async def test_queue_whose_limits_are_gone_has_no_mails_but_its_dead_letters(
     assert await process.queue.size() == Sizes(0, 0, 0, 1)
     assert await process.queue.ages() == {}
     await process.queue.maintain()
+
+
+# Slices that are kept for longer than rows live: marks outlive these
+
+
+LIFETIME = timedelta(hours=2)
+
+
+async def maintenance(cluster: InMemoryCluster, process: Process, duration: timedelta) -> None:
+    for _ in range(duration // (10 * MINUTE)):
+        await cluster.pass_time(10 * MINUTE)
+        await process.queue.maintain()
+
+
+async def test_marks_of_rows_that_expired_are_not_subtracted_from_a_row_that_is_set_aside(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    cluster.tables.row_lifetime = LIFETIME
+    await cluster.enqueue(process, "bad", "rolled forward", "removed", delay=10**6)
+    await process.queue.hold(Selector(name="rolled forward"))
+    await process.queue.remove(Selector(name="removed"))
+    (bad,) = (each for each in cluster.tables.live() if each.envelope.name == "bad")
+    cluster.tables.undecodable.add(bad.key)
+
+    await maintenance(cluster, process, 3 * LIFETIME)
+
+    partition = bad.key.partition
+    marks = [key for key in cluster.tables.marks if key.partition == partition]
+    rows = [key for key in cluster.tables.unexpired() if key.partition == partition]
+    assert (rows, len(marks)) == ([bad.key], 3)
+    assert (await process.queue.size()).size == 2
+    assert (await process.queue.size()).size == 2
+    cluster.tables.marks[bad.key] = Mark(delivered_at=cluster.clock.now())
+    cluster.tables.traits[bad.key] = bad.traits
+    assert (await (await cluster.start()).queue.size()).size == 1
+
+
+async def test_marks_of_rows_that_lived_shorter_are_not_subtracted_from_those_that_wait(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The lifetime is made longer within a slice, of which one row expires early."""
+    cluster.tables.row_lifetime = LIFETIME
+    await cluster.enqueue(process, *(f"short {number}" for number in range(5)))
+    assert len(await cluster.deliver(process, MINUTE)) == 5
+    cluster.tables.row_lifetime = 12 * LIFETIME
+    await cluster.enqueue(process, "held", "delayed", "due", "removed", delay=10**6)
+    await process.queue.hold(Selector(name="held"))
+    await process.queue.flush(Selector(name="due"))
+    await process.queue.remove(Selector(name="removed"))
+
+    await maintenance(cluster, process, 2 * LIFETIME)
+
+    found = {each.mail.name async for each in process.queue.browse()}
+    assert found == {"delayed", "due", "held"}
+    assert await process.queue.size() == Sizes(3, 1, 1, 0)
+
+
+async def test_replacement_under_way_is_counted_where_rows_expired(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    cluster.tables.row_lifetime = LIFETIME
+    await cluster.enqueue(process, *(f"short {number}" for number in range(5)))
+    assert len(await cluster.deliver(process, MINUTE)) == 5
+    cluster.tables.row_lifetime = 12 * LIFETIME
+    await cluster.enqueue(process, "changed", "waits", delay=10**6)
+    await maintenance(cluster, process, 2 * LIFETIME)
+    victim = await cluster.start()
+    victim.fail(stopping("end"))
+    with pytest.raises(Stopped):
+        await victim.queue.hold(Selector(name="changed"))
+
+    await check_sizes(cluster, ["changed", "waits"])
+    assert await process.queue.size() == Sizes(2, 1, 1, 0)
