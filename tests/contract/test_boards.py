@@ -53,6 +53,21 @@ class BoardContract:
         await one.take_down(SITE, "a")
         assert await other.posted(SITE) == {"b": "of another name"}
 
+    async def test_several_topics_are_read_at_once(
+        self, boards: tuple[Board, Board, Board]
+    ) -> None:
+        one, other, stranger = boards
+        for topic, name in ((SITE, "a"), (SITE, "b"), (WORKER, "a"), (Topic.LIMITS, "a")):
+            await one.post(topic, name, f"{topic} {name}", HOUR)
+        asked = (SITE, WORKER, Topic.REROUTES)
+
+        assert await other.posted_about(asked) == {
+            SITE: {"a": "suspensions a", "b": "suspensions b"},
+            WORKER: {"a": "workers a"},
+            Topic.REROUTES: {},
+        }
+        assert await stranger.posted_about(asked) == {topic: {} for topic in asked}
+
     async def test_many_processes_post_at_once(self, boards: tuple[Board, Board, Board]) -> None:
         one, other, _ = boards
         await asyncio.gather(

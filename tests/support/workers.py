@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -36,6 +36,18 @@ from postroad.worker.reporting import Reporting
 from postroad.worker.routing import RelayRoutes, Routes
 
 A_HOP = NextHop("hop.example")
+
+
+@asynccontextmanager
+async def running(*loops: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """Run what a worker does beside deliveries meanwhile."""
+    tasks = [asyncio.create_task(each) for each in loops]
+    try:
+        yield
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.wait(tasks)
 
 
 class Answering(Protocol):

@@ -32,9 +32,11 @@ from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.domain.webhooks import WebhookAddress
 from postroad.ports.attempt_log import AttemptLog
+from postroad.ports.board import Topic
 from postroad.ports.clock import Randomness
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
+from postroad.worker.board_reading import BoardReader
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
@@ -70,7 +72,7 @@ async def deliver(
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
     attempt_log = open_attempt_log(settings)
     board, name = board_of(this.queue), _worker_name()
-    reroutes = Reroutes(board, MachineClock())
+    reroutes = Reroutes(MachineClock())
     routes = _open_routes(settings, way, reroutes)
     watches = is_routed and settings.worker.suspend_by_answers
     rule_names = partial(_rule_names, routes)
@@ -104,15 +106,22 @@ async def deliver(
     )
     consumer = Consumer(this.queue, driving, window=window)
     relay = routes.site if isinstance(routes, RelayRoutes) else None
-    answers = FlushAnswers(board, MachineClock(), name, relay=relay)
+    answers = FlushAnswers(board, name, relay=relay)
+    reader = BoardReader(
+        board,
+        MachineClock(),
+        {
+            Topic.SUSPENSIONS: control.obey,
+            Topic.REROUTES: partial(reroutes.obey, partial(_route_again, routes, driving)),
+            Topic.FLUSHES: partial(answers.answer, driving.try_now),
+        },
+    )
     use = partial(_use, settings, routes, pacer, suppressing, driving)
     try:
-        await control.read()  # before the first mail
-        await reroutes.read()
+        await reader.read()  # before the first mail
         async with (
             background_maintenance(this),
-            _controlled(control, pacer, answers, driving),
-            _rerouting(reroutes, routes, driving),
+            _controlled(reader, control, pacer, driving),
             _following(delivery, use),
         ):
             await consumer.run(this.stop, this.drain_within)
@@ -163,11 +172,13 @@ def _worker_name() -> str:
 
 @asynccontextmanager
 async def _controlled(
-    control: SiteControl, pacer: Pacer | None, answers: FlushAnswers, driving: Driving
+    reader: BoardReader, control: SiteControl, pacer: Pacer | None, driving: Driving
 ) -> AsyncIterator[None]:
-    """Let a worker obey suspensions and limits, and post what it knows of its sites."""
-    running = [asyncio.create_task(control.run(driving.sites), name="control of sites")]
-    running.append(asyncio.create_task(answers.run(driving.try_now), name="flushes of sites"))
+    """Let a worker obey its board and limits, and post what it knows of its sites."""
+    running = [
+        asyncio.create_task(reader.run(), name="what is obeyed of the board"),
+        asyncio.create_task(control.run(driving.sites), name="notes of sites"),
+    ]
     if pacer is not None:
         running.append(asyncio.create_task(pacer.run(), name="shares of limits"))
     try:
@@ -183,22 +194,10 @@ async def _controlled(
                     await pacer.close()
 
 
-@asynccontextmanager
-async def _rerouting(
-    reroutes: Reroutes, routes: RelayRoutes | RoutesBySettings, driving: Driving
-) -> AsyncIterator[None]:
-    """Let mail go the way that reroutes have."""
-
-    def changed() -> None:
-        routes.forget()
-        driving.route_again()
-
-    running = asyncio.create_task(reroutes.run(changed), name="reroutes")
-    try:
-        yield
-    finally:
-        running.cancel()
-        await asyncio.wait([running])
+def _route_again(routes: RelayRoutes | RoutesBySettings, driving: Driving) -> None:
+    """Let all mail in hand go the way that reroutes have now."""
+    routes.forget()
+    driving.route_again()
 
 
 def _rule_names(routes: RelayRoutes | RoutesBySettings) -> Sequence[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from enum import StrEnum
 from typing import Protocol
@@ -46,4 +46,8 @@ class Board(Protocol):
 
     async def posted(self, topic: Topic) -> Mapping[str, str]:
         """Return the texts of a topic by name."""
+        ...
+
+    async def posted_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
+        """Return the texts of each of these topics by name, in one request."""
         ...

@@ -13,7 +13,7 @@ _log = logger("worker")
 
 
 class BoardUse:
-    """What one loop does with a board."""
+    """What one task does with a board."""
 
     def __init__(self) -> None:
         self._is_away = False

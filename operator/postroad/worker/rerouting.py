@@ -1,4 +1,4 @@
-"""Reroutes as a worker reads them from the board, and routes by them.
+"""Reroutes as a worker has them from the board, and routes by them.
 
 A board that is away changes nothing: what was read last holds until it is over.
 Source: ADR 0069.
@@ -12,38 +12,29 @@ from dataclasses import replace
 from postroad.domain.instants import rfc3339
 from postroad.domain.mail import Outcome
 from postroad.domain.reroutes import Reroute, RerouteTable, reroutes_in
-from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import Explanation, NoRoute
 from postroad.routing.tables import RoutingTable, Rule, SmartHost
-from postroad.worker.board_use import BoardUse
-from postroad.worker.site_control import READ_EVERY
 
 
 class Reroutes:
     """The reroutes of a queue that hold now: `table`."""
 
-    def __init__(self, board: Board, clock: Clock) -> None:
-        self._board, self._clock = board, clock
-        self._use = BoardUse()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._posted: Mapping[str, str] = {}
         self.table = RerouteTable()
 
-    async def run(self, on_changed: Callable[[], None]) -> None:
-        """Read, until cancelled."""
-        while True:
-            await self._clock.sleep(READ_EVERY)
-            before = self.table
-            await self.read()
-            if self.table != before:
-                on_changed()
-
-    async def read(self) -> None:
-        """Read the reroutes of all."""
-        with self._use.unless_away():
-            self._posted = await self._board.posted(Topic.REROUTES)
+    async def obey(self, on_changed: Callable[[], None], posted: Mapping[str, str] | None) -> None:
+        """Take the reroutes of all, and call `on_changed` where others hold than before. None: the
+        board is away."""
+        if posted is not None:
+            self._posted = posted
+        before = self.table
         self.table = RerouteTable.of(reroutes_in(self._posted, self._clock.now()))
+        if self.table != before:
+            on_changed()
 
 
 def plan_by(reroute: Reroute, plan: RoutingPlan) -> RoutingPlan | NoRoute:

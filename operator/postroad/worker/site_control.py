@@ -1,5 +1,5 @@
-"""The suspended sites of a queue: read from its board, and added to where a site's answers ask for
-it. The same loop posts what this worker knows of its sites.
+"""The suspended sites of a queue: those on its board, and added to where a site's answers ask for
+it; and what the board has of this worker's sites.
 
 A board that is away changes nothing: the suspensions that were read last hold until they are over.
 Source: ADR 0062.
@@ -7,7 +7,7 @@ Source: ADR 0062.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -23,9 +23,6 @@ from postroad.telemetry.logs import logger
 from postroad.worker.board_use import BoardUse
 
 _log = logger("worker")
-
-READ_EVERY = timedelta(seconds=5)
-"""After which every worker obeys a suspension."""
 
 POST_EVERY = timedelta(seconds=15)
 POSTED_FOR = timedelta(seconds=60)
@@ -99,36 +96,32 @@ class SiteControl:
             self._new.append(site)
 
     async def run(self, sites: Callable[[], Iterable[SiteView]]) -> None:
-        """Read and post, until cancelled."""
-        posted_at: timedelta | None = None
+        """Post what is known of the sites, until cancelled."""
         while True:
-            await self.read()
-            now = self._clock.elapsed()
-            if posted_at is None or now - posted_at >= POST_EVERY:
-                posted_at = now
-                await self._post(sites())
-            await self._clock.sleep(READ_EVERY)
+            await self._post(sites())
+            await self._clock.sleep(POST_EVERY)
 
-    async def read(self) -> None:
-        """Read the suspensions of all, and post those of this worker, but none that would shorten
-        one."""
+    async def obey(self, posted: Mapping[str, str] | None) -> None:
+        """Take the suspensions of all, and post those of this worker, but none that would shorten
+        one. None: the board is away. Raises: ServerError."""
         now = self._clock.now()
         self._own = {site: each for site, each in self._own.items() if each.until > now}
-        with self._use.unless_away():
-            read = dict[str, Suspension]()
-            for site, text in (await self._board.posted(Topic.SUSPENSIONS)).items():
-                with suppress(InvalidInput):
-                    read[site] = Suspension.of(site, text)
-            for site, each in list(self._own.items()):
-                known = read.get(site)
-                if known is None or known.until < each.until:
-                    left = each.until - self._clock.now()
-                    await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
-                    known = read[site] = each
-                self._suspended[site] = known  # it holds, though the board be away for the next
-                del self._own[site]
-            self._new += [site for site, each in read.items() if self._suspended.get(site) != each]
-            self._suspended = read
+        if posted is None:
+            return
+        read = dict[str, Suspension]()
+        for site, text in posted.items():
+            with suppress(InvalidInput):
+                read[site] = Suspension.of(site, text)
+        for site, each in list(self._own.items()):
+            known = read.get(site)
+            if known is None or known.until < each.until:
+                left = each.until - self._clock.now()
+                await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
+                known = read[site] = each
+            self._suspended[site] = known  # it holds, though the board be away for the next
+            del self._own[site]
+        self._new += [site for site, each in read.items() if self._suspended.get(site) != each]
+        self._suspended = read
 
     async def _post(self, views: Iterable[SiteView]) -> None:
         with self._use.unless_away():

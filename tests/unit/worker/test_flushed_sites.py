@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -14,10 +15,12 @@ from postroad.cli.site_flush import ANSWERED_WITHIN, try_site
 from postroad.domain.mail import Outcome
 from postroad.domain.site_flushes import FlushAnswer
 from postroad.domain.suspensions import SuspendedBy, Suspension
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, ViewUnavailable
 from postroad.ports.board import Topic
+from postroad.worker.board_reading import BoardReader
 from postroad.worker.flush_answers import FlushAnswers
 from postroad.worker.site_control import SiteControl
+from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 ONE, TWO = "mx.one.example", "mx.shared.example"
@@ -32,17 +35,10 @@ async def an_answering_worker(*, relay: str | None = None) -> AsyncIterator[Work
         worker.domain("three.example", TWO)
         board, clock = worker.queue.board, worker.process.clock
         control = SiteControl(board, clock, "w", watches_answers=False)
-        answers = FlushAnswers(board, clock, "w", relay=relay)
-        running = [
-            asyncio.create_task(control.run(worker.driving.sites)),
-            asyncio.create_task(answers.run(worker.driving.try_now)),
-        ]
-        try:
+        answer = partial(FlushAnswers(board, "w", relay=relay).answer, worker.driving.try_now)
+        reader = BoardReader(board, clock, {Topic.FLUSHES: answer})
+        async with running(control.run(worker.driving.sites), reader.run()):
             yield worker
-        finally:
-            for each in running:
-                each.cancel()
-            await asyncio.wait(running)
 
 
 async def flush(worker: Worker, site: str) -> tuple[int, tuple[str, ...]]:
@@ -104,9 +100,8 @@ async def test_all_mail_of_a_worker_with_a_relay_is_that_of_its_site() -> None:
 async def test_mail_that_is_rerouted_from_a_relay_is_not_all_mail() -> None:
     async with a_worker() as worker:
         board = worker.queue.board
-        answers = FlushAnswers(board, worker.process.clock, "w", relay="hop.example")
-        await board.post(Topic.FLUSHES, ONE, "1", MINUTE)
-        await answers.answer(lambda _: ["one.example"])
+        answers = FlushAnswers(board, "w", relay="hop.example")
+        await answers.answer(lambda _: ["one.example"], {ONE: "1"})
         (text,) = (await board.posted(Topic.FLUSHED)).values()
         assert not FlushAnswer.of(text).is_all
 
@@ -148,17 +143,16 @@ async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
             return [f"d{n}.example" for n in range(2003)]
 
         board = worker.queue.board
-        answers = FlushAnswers(board, worker.process.clock, "w", relay=None)
-        await board.post(Topic.FLUSHES, ONE, "1", MINUTE)
-        await answers.answer(try_now)
-        await answers.answer(try_now)
+        answer = partial(FlushAnswers(board, "w", relay=None).answer, try_now)
+        for posted in ({ONE: "1"}, {ONE: "1"}, None):
+            await answer(posted)
         assert asked == [ONE]
-        await board.post(Topic.FLUSHES, ONE, "2", MINUTE)
         worker.process.faults.plan = lambda _: Fault.AWAY
-        await answers.answer(try_now)
+        with pytest.raises(ViewUnavailable):
+            await answer({ONE: "2"})
         worker.process.faults.plan = lambda _: None
-        await answers.answer(try_now)
-        assert asked == [ONE, ONE]
+        await answer({ONE: "2"})
+        assert asked == [ONE, ONE, ONE]
         (text,) = (await board.posted(Topic.FLUSHED)).values()
         found = FlushAnswer.of(text)
         assert (found.number, len(found.domains), found.more) == ("2", 2000, 3)

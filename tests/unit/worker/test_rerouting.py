@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -19,8 +20,10 @@ from postroad.ports.board import Topic
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
+from postroad.worker.board_reading import BoardReader
 from postroad.worker.rerouting import Reroutes
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
+from support.workers import running
 from unit.worker.test_driving import SECOND, Worker, a_worker
 
 ONE, OTHER = "mx.one.example", "other.example"
@@ -34,7 +37,7 @@ class Rerouted:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.board, self.clock = worker.queue.board, worker.process.clock
-        self.reroutes = Reroutes(self.board, self.clock)
+        self.reroutes, self.reader = self.anew()
         self.finder = RouteFinder(
             RoutingPlan(RoutingTable((RULE,))),
             worker.resolver,
@@ -46,6 +49,12 @@ class Rerouted:
         worker.domain("two.example", ONE)
         worker.domain("three.example")
         worker.resolver.add(OTHER, "192.0.2.250")
+
+    def anew(self) -> tuple[Reroutes, BoardReader]:
+        """Return the reroutes of a worker that starts, and what reads them."""
+        made = Reroutes(self.clock)
+        obey = partial(made.obey, self.changed)
+        return made, BoardReader(self.board, self.clock, {Topic.REROUTES: obey})
 
     def made(self, of: RerouteOf, name: str, duration: timedelta, **way: str) -> Reroute:
         hop = NextHop(OTHER, 2525, TlsMode.ENCRYPTED) if not way else None
@@ -64,12 +73,8 @@ class Rerouted:
 async def a_rerouted_worker() -> AsyncIterator[Rerouted]:
     async with a_worker() as worker:
         found = Rerouted(worker)
-        running = asyncio.create_task(found.reroutes.run(found.changed))
-        try:
+        async with running(found.reader.run()):
             yield found
-        finally:
-            running.cancel()
-            await asyncio.wait((running,))
 
 
 async def test_the_mail_of_a_site_goes_another_way_until_its_time_is_over() -> None:
@@ -136,7 +141,7 @@ async def test_a_domain_is_rerouted_whatever_dns_has_about_it() -> None:
 async def test_mail_waits_for_a_rule_that_there_is_not() -> None:
     async with a_rerouted_worker() as rerouted:
         await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR, rule="gone"))
-        await rerouted.reroutes.read()
+        await rerouted.reader.read()
         found = await rerouted.finder.route(RouteRequest("one.example"))
 
         assert isinstance(found, NoRoute)
@@ -152,7 +157,7 @@ async def test_a_way_that_is_rerouted_itself_is_followed_once() -> None:
 
 
 async def _site(rerouted: Rerouted) -> str:
-    await rerouted.reroutes.read()
+    await rerouted.reader.read()
     found = await rerouted.finder.route(RouteRequest("one.example"))
     assert isinstance(found, Route)
     return found.site.name
@@ -174,8 +179,8 @@ async def test_what_was_read_holds_while_the_board_is_away_and_ends_in_time() ->
 async def test_a_worker_that_starts_anew_obeys_before_its_first_mail() -> None:
     async with a_rerouted_worker() as rerouted:
         await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
-        anew = Reroutes(rerouted.board, rerouted.clock)
-        await anew.read()
+        anew, reader = rerouted.anew()
+        await reader.read()
         found = anew.table.of_site(ONE)
         assert found is not None
         assert (found.hop, found.reason) == (
@@ -190,7 +195,7 @@ async def test_the_mail_of_a_relay_goes_another_way() -> None:
         routes = RelayRoutes(relay, reroutes=lambda: rerouted.reroutes.table)
         request = RouteRequest("one.example")
         await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR))
-        await rerouted.reroutes.read()
+        await rerouted.reader.read()
         found = routes.known(request)
         assert isinstance(found, DeliveryRoute)
         assert [each.next_hop.host for each in found.hops.values()] == [OTHER]
@@ -205,7 +210,7 @@ async def test_the_mail_of_a_relay_goes_another_way() -> None:
 
         made = rerouted.made(RerouteOf.SITE, "smtp.relay.example", HOUR, rule="backup")
         await rerouted.post(made)
-        await rerouted.reroutes.read()
+        await rerouted.reader.read()
         assert isinstance(routes.known(RouteRequest("two.example")), NoRoute)
 
 

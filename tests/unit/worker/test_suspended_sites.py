@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,8 +12,10 @@ from postroad.domain.mail import Outcome, OutcomeKind, Responder
 from postroad.domain.site_views import SiteState, SiteView, read_views
 from postroad.domain.suspensions import SuspendedBy, Suspension
 from postroad.ports.board import Topic
+from postroad.worker.board_reading import BoardReader
 from postroad.worker.gate import Gate
 from postroad.worker.site_control import LONGEST_PUT_OFF, MOST_SUSPENDED, SiteControl
+from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 ONE, TWO = "mx.one.example", "mx.two.example"
@@ -33,6 +34,7 @@ class Controlled:
         self.board = worker.queue.board
         clock = worker.process.clock
         self.control = SiteControl(self.board, clock, "w", watches_answers=True)
+        self.reader = BoardReader(self.board, clock, {Topic.SUSPENSIONS: self.control.obey})
         worker.driving._gate = Gate(clock, self.control)
 
     async def suspend(self, site: str, duration: timedelta) -> None:
@@ -51,12 +53,8 @@ async def a_controlled_worker() -> AsyncIterator[Controlled]:
         worker.domain("one.example")
         worker.domain("two.example")
         controlled = Controlled(worker)
-        running = asyncio.create_task(controlled.control.run(worker.driving.sites))
-        try:
+        async with running(controlled.reader.run(), controlled.control.run(worker.driving.sites)):
             yield controlled
-        finally:
-            running.cancel()
-            await asyncio.wait((running,))
 
 
 async def test_a_suspended_site_gets_no_mail_until_it_is_resumed() -> None:
@@ -216,7 +214,7 @@ async def test_answers_suspend_a_bounded_number_of_sites() -> None:
     async with a_controlled_worker() as controlled:
         for number in range(MOST_SUSPENDED + 5):
             controlled.control.heard(f"mx{number}.example", (BUSY,))
-        await controlled.control.read()
+        await controlled.reader.read()
 
         assert len(await controlled.board.posted(Topic.SUSPENSIONS)) == MOST_SUSPENDED
         controlled.control.heard("one-more.example", (BUSY,))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from postroad.adapters.cassandra.cql import insert, select
@@ -15,6 +15,7 @@ _OF_TOPIC = "queue = ? AND topic = ?"
 POST = Statement(insert("board", ("queue", "topic", "name", "note")) + " USING TTL ?")
 TAKE_DOWN = Statement(f"DELETE FROM {{keyspace}}.board WHERE {_OF_TOPIC} AND name = ?")
 POSTED = Statement(select("board", ("name", "note"), _OF_TOPIC))
+POSTED_ABOUT = Statement(select("board", ("topic", "name", "note"), "queue = ? AND topic IN ?"))
 ERASE_BOARD = Statement(f"DELETE FROM {{keyspace}}.board WHERE {_OF_TOPIC}")
 
 
@@ -35,3 +36,11 @@ class CassandraBoard:
         place = (self._queue, topic.value)
         pages = self._session.pages(POSTED, place)
         return {row["name"]: row["note"] async for page in pages for row in page}
+
+    async def posted_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
+        found = {topic: dict[str, str]() for topic in topics}
+        place = (self._queue, [each.value for each in topics])
+        async for page in self._session.pages(POSTED_ABOUT, place):
+            for row in page:
+                found[Topic(row["topic"])][row["name"]] = row["note"]
+        return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from hashlib import sha256
@@ -37,6 +37,9 @@ class DirectoryBoard:
 
     async def posted(self, topic: Topic) -> Mapping[str, str]:
         return await asyncio.to_thread(self._posted, topic)
+
+    async def posted_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
+        return await asyncio.to_thread(lambda: {each: self._posted(each) for each in topics})
 
     def _post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
         until = (self._clock.now() + lifetime).timestamp()

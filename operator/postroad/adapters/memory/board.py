@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from postroad.adapters.memory.fault_injection import FaultInjector
@@ -29,12 +29,15 @@ class MemoryBoard:
         await self._faults("view", "take_down", lambda: self._notes.pop((topic, name), None))
 
     async def posted(self, topic: Topic) -> Mapping[str, str]:
-        def effect() -> Mapping[str, str]:
+        return (await self.posted_about((topic,)))[topic]
+
+    async def posted_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
+        def effect() -> Mapping[Topic, Mapping[str, str]]:
             now = self._clock.elapsed()
-            return {
-                name: text
-                for (of, name), (text, until) in self._notes.items()
-                if of is topic and until > now
-            }
+            found = {topic: dict[str, str]() for topic in topics}
+            for (topic, name), (text, until) in self._notes.items():
+                if topic in found and until > now:
+                    found[topic][name] = text
+            return found
 
         return await self._faults("view", "posted", effect)
