@@ -10,7 +10,7 @@ Postfix holds back those who send faster than it delivers, by default (`in_flow_
 BENCH_POSTFIX=unthrottled lets it accept as fast as it can, as it always does in `waiting`.
 With BENCH_OTHER=/path:/path, the code of other checkouts takes its turn beside both.
 The other cases are the embedded engine's own: syncs a mail, a slow sender, lanes, a restart with a
-long queue.
+long queue, a long suppression list.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
-from bench import mta_hostile, mta_lanes, mta_peers, mta_recovery, mta_slow, mta_syncs
+from bench import (
+    mta_hostile,
+    mta_lanes,
+    mta_peers,
+    mta_recovery,
+    mta_slow,
+    mta_suppression,
+    mta_syncs,
+)
 from bench.results import Result, compared
 from peers.postfix import UNTHROTTLED, Postfix, SmtpSink, smtp_source
 from peers.server import Road
@@ -184,6 +192,7 @@ CASES: dict[str, Callable[[Path], Awaitable[list[Result]]]] = {
     "fuzz": lambda _: asyncio.to_thread(mta_hostile.fuzz),
     "lanes": lambda _: mta_lanes.measure(),
     "recovery": mta_recovery.measure,
+    "suppressed": mta_suppression.measure,
 }
 """`beside`, `waiting` and `recovery` compare with Postfix, `peers` with five servers."""
 CASES_BY_DEFAULT = tuple(name for name in CASES if name != "peers")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -125,6 +126,27 @@ class TestFileSuppressionList(SuppressionListContract):
         )
         assert len([each async for each in lists[0].entries("")]) == 40
         assert file.stat().st_mode & 0o077 == 0
+
+    async def test_mail_is_looked_for_while_many_addresses_are_added(
+        self, lists: Lists, file: Path
+    ) -> None:
+        """Ten MB of them: the file is not locked before they are committed."""
+        await lists[0].add("", [an_entry("a@example.org")])
+        found: list[int] = []
+
+        class Late(datetime):
+            def isoformat(self, *_: object) -> str:
+                with closing(sqlite3.connect(file, timeout=0)) as looking:
+                    found.append(len(looking.execute("SELECT 1 FROM suppressed").fetchall()))
+                return AT.isoformat()
+
+        reason, last = "r" * 4000, Late.fromtimestamp(0, UTC)
+        tokens = (number.to_bytes(32, "big") for number in range(2500))
+        many = [SuppressedAddress(token, None, reason, SuppressedBy.BOUNCE, AT) for token in tokens]
+        many.append(SuppressedAddress(b"\xff" * 32, None, "", SuppressedBy.BOUNCE, last))
+        await lists[0].add("", many)
+
+        assert found == [1]
 
     async def test_a_file_without_its_table_is_an_empty_list(
         self, lists: Lists, file: Path

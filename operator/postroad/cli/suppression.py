@@ -26,8 +26,9 @@ from postroad.ports.mail_queue import MailQueue
 from postroad.ports.suppression_list import SuppressionList
 from postroad.settings import from_environment
 
-TOGETHER = 10_000
-"""Addresses of one write, and in memory: each write to a directory costs some syncs."""
+TOGETHER = 50_000
+"""Addresses of one write, and in memory, where they take some 30 MB. Hashes lie all over the file
+of a directory, so that each write changes most of it, twice: with its journal."""
 
 BY_HAND = "by an administrator"
 

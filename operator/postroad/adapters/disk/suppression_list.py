@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mappi
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -34,6 +35,10 @@ FOUND_AT_ONCE = 500
 
 PAGE = 1000
 """Entries in memory."""
+
+CHANGED_KIB = 128 * 1024
+"""Pages of the file that a change keeps in memory, at most; it takes no more than it changes. From
+the first one that finds no place there until the change is committed, nothing can be looked up."""
 
 _TABLE = """
     CREATE TABLE IF NOT EXISTS suppressed (
@@ -55,10 +60,11 @@ class FileSuppressionList:
         """The device and the inode of the file, with the connection to look in it."""
 
     async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
-        rows = [
+        # In the order of the file: each page of it is changed once.
+        rows = (
             (tenant, each.token, each.address, each.reason, each.by, each.added_at.isoformat())
-            for each in entries
-        ]
+            for each in sorted(entries, key=attrgetter("token"))
+        )
         await self._run(lambda open_file: open_file.executemany(_ADD, rows), create=True)
 
     async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
@@ -139,6 +145,7 @@ class FileSuppressionList:
             open_file,
         ):
             open_file.execute("PRAGMA synchronous = EXTRA")
+            open_file.execute(f"PRAGMA cache_size = -{CHANGED_KIB}")
             if create:
                 open_file.execute(_TABLE)
             found = step(open_file)
