@@ -36,8 +36,8 @@ REMOVE = Statement(
 )
 FIND = Statement(select("suppressed_addresses", _COLUMNS, f"{_LIST} AND address_token IN ?"))
 LIST = Statement(select("suppressed_addresses", _COLUMNS, _LIST), page_size=1000)
-ERASE_SHARD = Statement(
-    "DELETE FROM {keyspace}.suppressed_addresses WHERE queue = ? AND shard = ?",
+ERASE_SHARDS = Statement(
+    "DELETE FROM {keyspace}.suppressed_addresses WHERE queue = ? AND shard IN ?",
     stamped_by_server=True,
 )
 
@@ -98,7 +98,7 @@ class CassandraSuppressionList:
 async def erase_lists(session: Session, queue: str) -> None:
     """Delete all lists of a queue."""
     for some in _portions(range(SHARDS)):
-        await asyncio.gather(*(session.execute(ERASE_SHARD, (queue, shard)) for shard in some))
+        await session.execute(ERASE_SHARDS, (queue, some))
 
 
 def _by_shard(tokens: Iterable[bytes]) -> Iterable[tuple[int, list[bytes]]]:
