@@ -126,8 +126,9 @@ class Stack:
         return server
 
     def publish(self, namespace: str) -> None:
-        """Let pods of a namespace reach the running servers by their names and usual ports."""
-        for server in self.running():
+        """Let pods of a namespace reach the servers by their names and usual ports, paused and slow
+        ones included."""
+        for server in self._started(NATIVE):
             if ports := server.service_ports():
                 self.kubernetes.publish_ports(namespace, server.name, ports)
 
@@ -220,11 +221,13 @@ class Stack:
 
     def environments(self, names: Iterable[str] = ()) -> dict[str, dict[str, str]]:
         """Return the variables of each server that runs, paused and slow ones included."""
-        servers = [self.server(name) for name in tuple(names) or ORDER]
-        gone = (State.ABSENT, State.STOPPED)
-        return {
-            server.name: server.environment() for server in servers if server.state() not in gone
-        }
+        started = self._started(tuple(names) or ORDER)
+        return {server.name: server.environment() for server in started}
+
+    def _started(self, names: Iterable[str]) -> list[Server]:
+        """Return the servers that have processes."""
+        servers = [self.server(name) for name in names]
+        return [each for each in servers if each.state() not in (State.ABSENT, State.STOPPED)]
 
     def environment(self, names: Iterable[str] = ()) -> dict[str, str]:
         """Return the variables of all servers that run (or of those named)."""
