@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -345,3 +347,23 @@ async def test_a_connection_that_fails_is_shut_down_and_says_why(
     assert connection.driver is None
     if datacenters == ("dc3", "dc2"):
         assert getattr(refused.value, "hint", "") == "it has dc2, dc3"
+
+
+async def test_names_of_contact_points_are_resolved_beside_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolving: list[threading.Thread] = []
+
+    def resolve(*_: object) -> None:
+        resolving.append(threading.current_thread())
+        raise socket.gaierror(socket.EAI_AGAIN, "no server of names answers")
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    session = Session(Access(("cassandra.mail.svc",), 9042, "dc1", "postroad"))
+
+    with pytest.raises(ViewUnavailable, match="no contact point of Cassandra has an address"):
+        await session.run("SELECT now() FROM system.local")
+
+    assert resolving
+    assert threading.main_thread() not in resolving
+    await session.close()

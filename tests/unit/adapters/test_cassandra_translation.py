@@ -10,6 +10,7 @@ from cassandra import (
     ReadTimeout,
     Unauthorized,
     Unavailable,
+    UnresolvableContactPoints,
     WriteTimeout,
 )
 from cassandra.cluster import NoHostAvailable
@@ -29,6 +30,7 @@ from postroad.errors import CredentialsRefused, ServerError, ViewRefused, ViewUn
         (Unavailable("one of two replicas"), ViewUnavailable),
         (ConnectionShutdown("gone"), ViewUnavailable),
         (ConnectionException("gone"), ViewUnavailable),
+        (UnresolvableContactPoints({}), ViewUnavailable),
         (NoHostAvailable("none", {}), ViewUnavailable),
         (NoHostAvailable("none", {"10.0.0.1": OSError("refused")}), ViewUnavailable),
         (NoHostAvailable("none", {"10.0.0.1": AuthenticationFailed("no")}), CredentialsRefused),

@@ -87,9 +87,9 @@ def cluster_of(
     connect_timeout: timedelta,
     clocks: HostClocks | None = None,
 ) -> Cluster:
-    """Return the driver's cluster object, which does no I/O before its first use. `clocks` give the
-    timestamps of plain writes and the hosts with wrong clocks; None: the local clock gives the
-    timestamps."""
+    """Return the driver's cluster object. Blocks: the names of the contact points are resolved; the
+    hosts are not asked yet. `clocks` give the timestamps of plain writes and the hosts with wrong
+    clocks; None: the local clock gives the timestamps."""
     local = DCAwareRoundRobinPolicy(local_dc=access.local_datacenter)
     profile = ExecutionProfile(
         load_balancing_policy=(

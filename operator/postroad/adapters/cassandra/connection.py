@@ -62,25 +62,29 @@ class CassandraConnection:
             await asyncio.to_thread(driver.cluster.shutdown)
 
     async def _connect(self) -> DriverSession:
-        """Connect in a thread. The driver asks one contact point after the other: the wait is at
-        most their number times the connect timeout."""
+        """Connect in a thread: already to resolve the contact points' names may take a minute. The
+        driver asks one contact point after the other: the wait is at most their number times the
+        connect timeout."""
         try:
-            cluster = cluster_of(
-                self._access, self._request_timeout, self._connect_timeout, self.clocks
-            )
+            driver = await asyncio.to_thread(self._connect_in_thread)
         except Exception as error:
             raise translated(error) from error
-        try:
-            driver = await asyncio.to_thread(self._connect_to, cluster)
-        except Exception as error:
-            refusal = self._unknown_datacenter(cluster)
-            await asyncio.to_thread(cluster.shutdown)
-            if isinstance(error, ServerError):
-                raise
-            raise (refusal or translated(error)) from error
-        _LOG.debug("connected to Cassandra", hosts=len(cluster.metadata.all_hosts()))
+        _LOG.debug("connected to Cassandra", hosts=len(driver.cluster.metadata.all_hosts()))
         self.driver = driver
         return driver
+
+    def _connect_in_thread(self) -> DriverSession:
+        cluster = cluster_of(
+            self._access, self._request_timeout, self._connect_timeout, self.clocks
+        )
+        try:
+            return self._connect_to(cluster)
+        except Exception as error:
+            refusal = self._unknown_datacenter(cluster)
+            cluster.shutdown()
+            if refusal is None or isinstance(error, ServerError):
+                raise
+            raise refusal from error
 
     def _connect_to(self, cluster: Cluster) -> DriverSession:
         # All pools: with one host alone, a wrong clock would be the agreed time.

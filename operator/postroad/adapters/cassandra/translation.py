@@ -9,6 +9,7 @@ from cassandra import (
     InvalidRequest,
     ReadFailure,
     RequestValidationException,
+    UnresolvableContactPoints,
     UnsupportedOperation,
 )
 from cassandra.cluster import NoHostAvailable
@@ -52,6 +53,11 @@ def translated(error: Exception) -> ServerError:
         return error
     if isinstance(error, NoHostAvailable):
         return _of_all_hosts(error)
+    if isinstance(error, UnresolvableContactPoints):
+        return ViewUnavailable(
+            "no contact point of Cassandra has an address",
+            hint="compare their names with DNS, where this process runs",
+        )
     if isinstance(error, AuthenticationFailed):
         return CredentialsRefused(f"Cassandra refused the credentials: {_message_of(error)}")
     if isinstance(error, _PERMANENT):
