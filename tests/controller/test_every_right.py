@@ -17,7 +17,6 @@ import pytest
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.ports.kubernetes import Kind
-from support.executors import executors_run
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, workers
 from support.running_operator import Running
@@ -32,7 +31,7 @@ from support.shipped_roles import (
     writes_secrets,
 )
 
-__all__ = ["executors_run", "unprivileged", "writes_secrets"]
+__all__ = ["unprivileged", "writes_secrets"]
 
 pytestmark = [
     pytest.mark.needs("kubernetes"),

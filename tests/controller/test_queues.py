@@ -17,12 +17,9 @@ from postroad.controller.api import (
     SERVICE,
 )
 from postroad.controller.watched_kubernetes import WATCHED
-from support.executors import executors_run
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, view, workers
 from support.running_operator import IMAGE, Running
-
-__all__ = ["executors_run"]
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 

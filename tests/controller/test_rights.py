@@ -21,7 +21,6 @@ from postroad.controller.api import (
 from postroad.errors import KubernetesRefused
 from postroad.logins import LOGIN
 from postroad.ports.kubernetes import Kind
-from support.executors import executors_run
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, workers
 from support.running_operator import Running
@@ -29,7 +28,7 @@ from support.shipped_roles import PIPELINE, RBAC, ROLE, WITH_USERS, unprivileged
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 
-__all__ = ["executors_run", "unprivileged", "writes_secrets"]
+__all__ = ["unprivileged", "writes_secrets"]
 
 
 async def test_nothing_is_forbidden_in_the_life_of_a_queue(

@@ -13,7 +13,6 @@ import pytest
 import stack
 from postroad import Mail, open_queue
 from postroad.bootstrap.cluster import connect
-from postroad.controller.pipeline_children import EXECUTORS_RUN
 from postroad.domain.slices import Partition, slice_of
 from postroad.ports.view import ClosedSlice
 from postroad.settings import from_environment
@@ -33,9 +32,6 @@ pytestmark = [
 
 HOUR = timedelta(hours=1)
 MAILS = 7
-with_executors = pytest.mark.skipif(
-    not EXECUTORS_RUN, reason="the operator refuses executors: set EXECUTORS_RUN in the source"
-)
 
 
 @pytest.fixture(scope="session")
@@ -66,15 +62,13 @@ def archived(sandbox: Sandbox, image: str, executors: int) -> None:
 
 
 async def filled(sandbox: Sandbox) -> None:
-    os.environ["POSTROAD_CASSANDRA_KEYSPACE"] = sandbox.keyspace
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("POSTROAD_CASSANDRA_KEYSPACE", sandbox.keyspace)
         settings = from_environment()
         async with open_queue(f"distributed://{sandbox.namespace}.outgoing") as queue:
             for number in range(MAILS):
                 mail = Mail(f"a{number}@example.org", ("b@example.net",), b"x")
                 await queue.enqueue(mail, delay=HOUR)
-    finally:
-        del os.environ["POSTROAD_CASSANDRA_KEYSPACE"]
     servers = connect(settings)
     view = servers.views().view(f"{sandbox.namespace}.outgoing")
     now = (await view.server_times()).times[0].time
@@ -152,7 +146,6 @@ def test_a_run_in_a_restricted_namespace_writes_the_lake(
     assert any("/entries/data/" in each for each in lake_files(sandbox))
 
 
-@with_executors
 def test_executors_are_pods_and_one_that_is_killed_is_made_again(
     sandbox: Sandbox, pipeline_image: str
 ) -> None:
@@ -166,7 +159,6 @@ def test_executors_are_pods_and_one_that_is_killed_is_made_again(
     none_is_left(sandbox)
 
 
-@with_executors
 def test_a_driver_that_is_killed_is_followed_by_another(
     sandbox: Sandbox, pipeline_image: str
 ) -> None:

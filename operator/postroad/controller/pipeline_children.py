@@ -45,10 +45,6 @@ MENDED_FIRST = (1, 2)
 LONGEST_NAME = 52
 """Characters of a CronJob's name."""
 
-EXECUTORS_RUN = False
-"""Whether a job may have executors. None has been seen to its end with them in a cluster: ADR
-0053."""
-
 CORES = 2
 """Tasks at a time of a run without executors."""
 
@@ -87,11 +83,6 @@ def check(spec: Pipeline, context: PodContext) -> None:
         raise InvalidInput(
             "spec.pipeline.image is missing: the operator names no image of the pipeline "
             "(pipelineImage of the chart)"
-        )
-    if spec.executors.instances and not EXECUTORS_RUN:
-        raise InvalidInput(
-            "spec.pipeline.executors.instances must be 0: no release runs executors in a cluster "
-            "yet; a job does all in its own pod"
         )
     if context.cluster.cassandra.tls.mode is Encryption.VERIFY_FULL:
         raise InvalidInput(

@@ -77,8 +77,7 @@ class ExecutorsSpec(Model):
     """Pods that share the work of a job. Without any, a job does all in its own pod."""
 
     instances: Annotated[int, Field(ge=0, le=100)] = 0
-    """How many executors each run has. This release refuses all but 0, as no run with executors has
-    been seen to its end in a cluster."""
+    """How many executors each run has."""
 
     cores: Annotated[int, Field(ge=1, le=64)] = 1
     """Tasks that an executor carries out at the same time. Its pod requests half a CPU for each."""

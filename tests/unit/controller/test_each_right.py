@@ -9,13 +9,10 @@ import pytest
 
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.rights import missing_rights
-from support.executors import executors_run
 from support.kubectl import manifests
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
-
-__all__ = ["executors_run"]
 
 INSTALL = Path(__file__).parents[3] / "manifests" / "install.yaml"
 LONGEST_RETRY = 70

@@ -39,12 +39,9 @@ from postroad.errors import InvalidInput
 from postroad.pipeline.executors import Executors
 from postroad.ports.kubernetes import Object
 from postroad.settings import from_environment
-from support.executors import executors_run
 from support.manual_loop import move, run
 from support.resources import secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
-
-__all__ = ["executors_run"]
 
 LOGIN = {"secretRef": {"name": "login"}}
 CLUSTER = QueueClusterSpec.model_validate(
@@ -86,13 +83,6 @@ def pod_of(cron_job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], di
     pod = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     return pod, container, {each["name"]: each.get("value", "") for each in container["env"]}
-
-
-def test_a_release_refuses_executors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-
-    with pytest.raises(InvalidInput, match=r"executors\.instances must be 0"):
-        children(queue(**PLAIN, executors={"instances": 1}))
 
 
 def test_each_job_that_can_be_scheduled_is_a_command() -> None:
