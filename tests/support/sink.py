@@ -81,6 +81,8 @@ class Sink:
         self.gate = asyncio.Event()
         """Cleared, it holds the answers to finished mails back."""
         self.gate.set()
+        self.answer_after: Callable[[], float] = lambda: 0.0
+        """Seconds between the keeping of a mail and the answer."""
         self._host = host
         self._extensions = extensions
         self._store = store
@@ -337,6 +339,8 @@ class _Dialogue:
             reply = self._sink.rule("DOT", mail.sender)
             if reply is None or reply.startswith("2"):
                 self._sink.keep(mail)
+                if seconds := self._sink.answer_after():
+                    await asyncio.sleep(seconds)
             return await self._say(reply, "250 2.0.0 kept")
         replies = {each: self._sink.rule("DOT", each) for each in mail.recipients}
         mail.recipients = [each for each, reply in replies.items() if (reply or "2")[0] == "2"]
