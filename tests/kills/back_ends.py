@@ -139,9 +139,14 @@ class Distributed:
         found = set[Key]().union(*await _some_at_once(self._left, senders))
         oldest = datetime.now(UTC) - self.LONGEST_AWAY
         after = max(self._filled, id_at(oldest, 0, 0))
-        async for each in waiting(self._engine, Selector(sender=""), after):
-            found.update(("", to) for to in each.entry.envelope.recipients)
+        for report in await self._waiting("", after):
+            found.update(("", to) for to in report.envelope.recipients)
         return found.intersection(of)
+
+    async def _waiting(self, sender: str, after: UUID | None = None) -> list[Entry]:
+        began = await self._engine.limits_cache.begin()
+        found = waiting(self._engine, began, Selector(sender=sender), after)
+        return [each.entry async for each in found]
 
     async def _left(self, sender: str) -> set[Key]:
         view, writing = self._engine.view, self._engine.configuration.effective().writing
@@ -150,7 +155,7 @@ class Distributed:
         if isinstance(entry, Entry):
             left = await recipients_left(view, entry)
         else:  # its slice was cleaned, since all its mails are over or have other entries
-            found = [each.entry async for each in waiting(self._engine, Selector(sender=sender))]
+            found = await self._waiting(sender)
             left = {to for each in found for to in await recipients_left(view, each)}
         return {(sender, each) for each in left}
 
