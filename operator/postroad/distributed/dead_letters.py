@@ -101,14 +101,14 @@ async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
 async def views(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
     """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None).
     Raises: ViewError."""
-    now = engine.clock.now()
+    now = engine.limits_cache.now()
     async for letter in selected(engine, selector or Selector.all()):
         yield _unreadable(letter) if letter.entry is None else view_of(letter.entry, now, letter)
 
 
 async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
     """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
-    now = engine.clock.now()
+    now = engine.limits_cache.now()
     async for letter in engine.view.letters():
         if letter.entry is None:
             selected = selector == Selector.all() or selector.enqueue_id == letter.enqueue_id

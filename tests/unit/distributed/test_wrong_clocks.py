@@ -611,6 +611,20 @@ async def test_administration_includes_mail_of_a_tolerated_clock_ahead(
         assert await getattr(admin.queue, operation)(Selector.all()) == 1
 
 
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+async def test_a_wrong_clock_makes_dead_letters_neither_older_nor_younger(
+    cluster: InMemoryCluster, process: Process, skew: timedelta
+) -> None:
+    await cluster.give_up(process, "letter")
+    await cluster.pass_time(30 * MINUTE)
+    wrong = await cluster.start(skew=skew)
+
+    older, younger = Selector(older_than=20 * MINUTE), Selector(older_than=40 * MINUTE)
+    assert await wrong.queue.discard(younger) == 0
+    assert len([each async for each in wrong.queue.dead_letters(older)]) == 1
+    assert await wrong.queue.discard(older) == 1
+
+
 # Delays
 
 
