@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import resource
 import sys
 import time
@@ -97,11 +98,12 @@ async def _command(store: Path, name: str, *arguments: str) -> Cost:
         stdout=asyncio.subprocess.DEVNULL,
     )
     ending = asyncio.ensure_future(process.wait())
-    longest, looked = 0.0, _list_of(store)
+    longest, resident, looked = 0.0, 0.0, _list_of(store)
     while not ending.done():
         asked = time.perf_counter()
         await looked.find("", [os.urandom(32)])
         longest = max(longest, time.perf_counter() - asked)
+        resident = max(resident, _memory_mib(process.pid, "VmHWM"))
         await asyncio.sleep(BETWEEN_LOOKS_SECONDS)
     assert await ending == 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -109,7 +111,7 @@ async def _command(store: Path, name: str, *arguments: str) -> Cost:
     return Cost(
         time.perf_counter() - began,
         cpu,
-        after.ru_maxrss / 1024,  # of the largest child so far
+        resident,
         (after.ru_oublock - before.ru_oublock) * 512 / MIB,
         longest,
     )
@@ -147,7 +149,7 @@ async def _beside(base: Path, case: str, store: Path, plain: Path) -> list[Resul
                     spent = cpu_seconds([each.pid])
                     await _deliver(sink, port, number)
                     cpu[each.pid].append(1000 * (cpu_seconds([each.pid]) - spent) / MAILS)
-            memory = [_resident_mib(each.pid) for each in (ours, theirs)]
+            memory = [_memory_mib(each.pid, "VmRSS") for each in (ours, theirs)]
         finally:
             for each in (ours, theirs):
                 await each.stop()
@@ -167,6 +169,11 @@ async def _deliver(sink: Sink, port: int, number: int) -> None:
         await asyncio.sleep(0.05)
 
 
-def _resident_mib(process: int) -> float:
-    status = Path(f"/proc/{process}/status").read_text()
-    return float(status.partition("VmRSS:")[2].split()[0]) / 1024
+def _memory_mib(process: int, which: str) -> float:
+    """Return what Linux has of a process' memory; 0 for one that has ended."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0.0
+    found = re.search(rf"{which}:\s*(\d+) kB", status)
+    return int(found[1]) / 1024 if found else 0.0
