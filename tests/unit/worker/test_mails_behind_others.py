@@ -31,6 +31,7 @@ from postroad.settings.delivery import Worker as WorkerSettings
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.ledger import Ledger
+from postroad.worker.links import Link
 from postroad.worker.routing import RelayRoutes
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -310,3 +311,17 @@ async def test_a_record_is_waited_for_and_not_those_of_what_is_heard_after_it() 
     assert [each.done() for each in recordings] == [True, True]
     assert ledger.recording().done()
     assert over == [ledger]
+
+
+async def test_a_mail_waits_for_records_that_are_not_made_yet_alone() -> None:
+    made, pending = (asyncio.get_running_loop().create_future() for _ in range(2))
+    made.set_result(None)
+    link = Link("hop", [pending, made])
+
+    waiting = asyncio.create_task(link.until_recorded())
+    await asyncio.sleep(0)
+
+    assert link.unrecorded == [pending]
+    pending.set_result(None)
+    await waiting
+    assert link.unrecorded == []
