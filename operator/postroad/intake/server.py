@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import lru_cache, partial
 
 from postroad.adapters.network.run_queue import RunQueue
-from postroad.adapters.network.serving import ServingWire, accept, accept_tls
+from postroad.adapters.network.serving import ServingWire, accept, accept_tls, limit_unread
 from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.domain.replies import Reply
 from postroad.intake import reply_texts
@@ -86,6 +86,7 @@ class SmtpServer:
         self._accept_or_not(is_paused=True)
         for each in listening:
             each.setblocking(False)
+            limit_unread(each)
             self._listening[each] = tls
         self._accept_or_not()
 
@@ -162,7 +163,6 @@ class SmtpServer:
             self._accept_or_not(is_paused=True)
             asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._accept_or_not)
             return
-        connection.setblocking(False)
         self._welcome(connection, address_of(peer), is_tls=self._listening[listening])
 
     def _welcome(self, connection: socket.socket, address: str, *, is_tls: bool) -> None:

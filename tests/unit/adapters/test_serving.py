@@ -22,6 +22,7 @@ from postroad.adapters.network.serving import (
     RoundResult,
     ServingWire,
     accept,
+    limit_unread,
 )
 from postroad.adapters.network.wire import (
     HIGH_WATER,
@@ -358,11 +359,11 @@ def test_of_a_client_that_does_not_read_its_replies_few_commands_are_executed() 
             return RoundResult.AGAIN
 
         with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as client:
+            limit_unread(listening)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, REPLIES)
             client.connect(listening.getsockname())
             client.setblocking(False)
             connection, _ = listening.accept()
-            connection.setblocking(False)
             await accept(connection, wire)
             serving = asyncio.create_task(wire.serve(take, LONG))
             passes = 0

@@ -268,7 +268,6 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 async def accept(connection: socket.socket, wire: ServingWire) -> None:
     """Serve an accepted client. Raises: ConnectionLost."""
     try:
-        _limit_unread(connection)
         await asyncio.get_running_loop().connect_accepted_socket(lambda: wire, connection)
     except OSError as error:
         raise ConnectionLost from error
@@ -280,7 +279,6 @@ async def accept_tls(
     """Serve an accepted client whose connection begins with TLS. asyncio does the handshake before
     the wire gets any octet, so that none counts as sent in clear. Raises: HandshakeFailed."""
     try:
-        _limit_unread(connection)
         await asyncio.get_running_loop().connect_accepted_socket(
             lambda: wire,
             connection,
@@ -291,7 +289,7 @@ async def accept_tls(
         raise HandshakeFailed(error) from error
 
 
-def _limit_unread(connection: socket.socket) -> None:
+def limit_unread(listening: socket.socket) -> None:
     """Bound the unread replies in the system, because by default it buffers megabytes of them,
-    after hundreds of thousands of executed commands."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * REPLIES)
+    after hundreds of thousands of executed commands. Connections inherit it (tcp(7))."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * REPLIES)
