@@ -242,10 +242,7 @@ class Destinations:
         """Retire connections that are too old, which get no job any more, and return them; those
         without a job are to be closed. Source: SC-22; AMB-17."""
         over = []
-        while (rank := self._connection_moments.first_rank()) is not None and rank[0] <= now:
-            connection = self._connection_moments.first()
-            assert connection is not None
-            self._connection_moments.discard(connection)
+        while (connection := self._connection_moments.take_due(now)) is not None:
             over.append(connection)
             if connection.jobs:
                 connection.is_retiring = True
@@ -255,10 +252,7 @@ class Destinations:
     def slowed(self, now: float) -> list[str]:
         """Note which connections take long by now; return their destinations. Source: AMB-27."""
         changed = []
-        while (rank := self._slow_moments.first_rank()) is not None and rank[0] <= now:
-            connection = self._slow_moments.first()
-            assert connection is not None
-            self._slow_moments.discard(connection)
+        while (connection := self._slow_moments.take_due(now)) is not None:
             connection.is_slow = True
             connection.destination.slow += 1
             self._judge(connection.destination)
@@ -268,10 +262,7 @@ class Destinations:
     def rested(self, now: float) -> list[str]:
         """End the rests that are over, and forget old records; return the destinations."""
         changed = []
-        while (rank := self._record_moments.first_rank()) is not None and rank[0] <= now:
-            destination = self._record_moments.first()
-            assert destination is not None
-            self._record_moments.discard(destination)
+        while (destination := self._record_moments.take_due(now)) is not None:
             changed.append(destination.name)
             if destination.is_resting:
                 destination.is_resting = False

@@ -67,6 +67,17 @@ class Ranking(Generic[Member]):
         member = self.first()
         return None if member is None else self._ranks[member]
 
+    def take_due(self, now: float) -> Member | None:
+        """Take out the first member and return it, if its rank begins with `now` or less."""
+        if not self._heap or self._heap[0][0][0] > now:
+            return None  # of most calls: an entry that has become wrong is no later than the first
+        rank = self.first_rank()
+        if rank is None or rank[0] > now:
+            return None
+        member = self._heap[0][2]
+        self.discard(member)
+        return member
+
     def members(self) -> list[Member]:
         """Return all members, in no order that means anything."""
         return list(self._ranks)

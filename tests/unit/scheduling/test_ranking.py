@@ -24,6 +24,14 @@ def test_the_first_member_is_that_with_the_least_rank_whatever_happened_before()
         assert ranking.first_rank() == min(model.values(), default=None)
         assert len(ranking) == len(model)
 
+        if chance.random() < 0.3:
+            now = chance.randrange(5)
+            due = {each: rank for each, rank in model.items() if rank[0] <= now}
+            taken = ranking.take_due(now)
+            assert taken == min(due, key=due.__getitem__, default=None)
+            if taken is not None:
+                del model[taken]
+
 
 def test_ranks_that_change_for_ever_need_no_more_memory() -> None:
     ranking: Ranking[str] = Ranking()
