@@ -19,7 +19,7 @@ from postroad.domain.instants import microseconds, moment_after
 from postroad.embedded.arrival_rate import ArrivalRate
 from postroad.embedded.content_cache import ContentCache
 from postroad.embedded.envelope_reader import EnvelopeReader
-from postroad.embedded.envelope_records import EnvelopeRecord
+from postroad.embedded.envelope_records import EnvelopeRecord, encode_envelope
 from postroad.embedded.envelopes import domains_of
 from postroad.embedded.index import Index
 from postroad.embedded.key_index import KeyIndex
@@ -28,7 +28,7 @@ from postroad.embedded.layout import DEAD, HELD, KEYS, NEW, Lane, Layout
 from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.options import StoreOptions
 from postroad.embedded.ready_queues import ReadyQueues
-from postroad.embedded.records import KeyRecord, Record, encode
+from postroad.embedded.records import ENVELOPE, KeyRecord, Record, encode
 from postroad.embedded.segments import LiveEntry, Segment, State
 from postroad.embedded.slots import Slots
 from postroad.embedded.spool_files import SpoolFiles
@@ -171,14 +171,17 @@ class Engine:
             return DEAD
         if record.held:
             return HELD
+        if not record.due_us:
+            return NEW
         delay = timedelta(microseconds=max(0, record.due_us - self.now_us()))
-        return self.options.lane_for(delay) if record.due_us else NEW
+        return self.options.lane_for(delay)
 
     # -- entries -----------------------------------------------------------------------------------
 
-    def write(self, record: EnvelopeRecord) -> Written:
-        """Append an ENVELOPE to the lane it belongs to."""
-        return self.append(self.lane_for(record), record)
+    def write(self, record: EnvelopeRecord, json: bytes | None = None) -> Written:
+        """Append an ENVELOPE to the lane it belongs to. `json`: as for `encode_envelope`."""
+        lane = self.lane(self.lane_for(record))
+        return lane.append(ENVELOPE, encode_envelope(record, json))
 
     def admit(self, record: EnvelopeRecord, written: Written) -> LiveEntry:
         """Make the entry of an appended ENVELOPE, and add it as `enter` does."""

@@ -107,20 +107,24 @@ async def _receive(
     )
     kept = (mail.content, shape) if isinstance(mail.content, bytes) else None
     keyed = None if key is None else KeyRecord(mail_id, 0, record.enqueue_id, *key, accepted_us)
-    await accept(engine, record, kept, keyed)
+    await _accept(engine, record, envelope, kept, keyed)
     return enqueue_id
 
 
-async def accept(
-    engine: Engine, record: EnvelopeRecord, content: Kept | None, keyed: KeyRecord | None
+async def _accept(
+    engine: Engine,
+    record: EnvelopeRecord,
+    json: bytes,
+    content: Kept | None,
+    keyed: KeyRecord | None,
 ) -> None:
     """Append a new mail's ENVELOPE and return when it is durable (R2). The mail stays accepted when
-    the caller is cancelled. `content`: that of its spool file, if it is in memory.
-    `keyed`: the first KEY of its enqueue key, if it has one.
+    the caller is cancelled. `json`: its envelope's. `content`: that of its spool file, if it is in
+    memory. `keyed`: the first KEY of its enqueue key, if it has one.
     Raises: QueueClosed, StoreFailed, StoreFull."""
     if keyed is not None:
         await engine.lane(KEYS).commit(engine.append_key(keyed))
-    written = engine.write(record)
+    written = engine.write(record, json)
     lane = engine.lanes[written.segment.lane]
     lane.when_durable(written.end, partial(_admit, engine, record, written, content, keyed))
     others = engine.arrival_rate.under_way - lane.waiters > 1  # their ENVELOPEs follow soon

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from postroad.domain.documents import brief_envelope, to_json
 from postroad.domain.mail import Envelope
@@ -191,8 +191,9 @@ def _decode_envelope(payload: bytes) -> EnvelopeRecord:
     )
 
 
-def encode_envelope(record: EnvelopeRecord) -> bytes:
-    """Return the payload of an ENVELOPE."""
+def encode_envelope(record: EnvelopeRecord, json: bytes | None = None) -> bytes:
+    """Return the payload of an ENVELOPE. `json`: of a new mail, its envelope in JSON, where that
+    was made for the spool file."""
     domains = domains_of(record.envelope).encode()
     head = _ENVELOPE.pack(
         record.mail_id,
@@ -210,10 +211,14 @@ def encode_envelope(record: EnvelopeRecord) -> bytes:
         0,
         len(domains),
     )
+    return head + domains + (json or to_json(_document_of(record)))
+
+
+def _document_of(record: EnvelopeRecord) -> dict[str, Any]:
     rest = brief_envelope(record.envelope)
     if record.numbers != tuple(range(len(record.numbers))):
         rest["numbers"] = record.numbers
     for name in ("error", "reason", "failures"):
         if found := getattr(record, name):
             rest[name] = found
-    return head + domains + to_json(rest)
+    return rest

@@ -116,10 +116,9 @@ class Segment:
 
     def fits(self, size: int) -> bool:
         """Whether a frame of this size and one more ENVELOPE fit. The first frame always does."""
-        is_empty = self.end == self.header.first
-        return is_empty or (
-            self.end + size <= self.header.limit and self.next_ordinal < self.header.envelopes
-        )
+        header = self.header
+        has_room = self.end + size <= header.limit and self.next_ordinal < header.envelopes
+        return has_room or self.end == header.first
 
     def opened(self) -> File:
         """Return the file, which the lane's thread must have made."""

@@ -10,11 +10,16 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.documents import outcomes_of, outcomes_value, to_json
+from postroad.domain.documents import brief_envelope, outcomes_of, outcomes_value, to_json
 from postroad.domain.mail import Outcome
 from postroad.embedded import frames, log_salvage, verification
 from postroad.embedded.checkpoints import Checkpoint
-from postroad.embedded.envelope_records import ENVELOPE_BYTES, EnvelopeRecord, decode_envelope
+from postroad.embedded.envelope_records import (
+    ENVELOPE_BYTES,
+    EnvelopeRecord,
+    decode_envelope,
+    encode_envelope,
+)
 from postroad.embedded.frames import Frame
 from postroad.embedded.log_salvage import MailHistory
 from postroad.embedded.records import (
@@ -51,6 +56,13 @@ def test_the_reserved_octet_of_a_frame_is_zero() -> None:
     frame = frames.encode(7, ENVELOPE, ordinal=3, durable=5, payload=PAYLOAD)
 
     assert (frame[12], frame[13]) == (ENVELOPE, 0)
+
+
+def test_an_envelope_in_json_is_that_of_a_new_mail() -> None:
+    """The spool file and the log have the same octets of it."""
+    new = EnvelopeRecord(bytes(15) + b"m", bytes(16), 7, 0, letter().envelope, (0,), 1, 1, 5)
+
+    assert encode_envelope(new, to_json(brief_envelope(new.envelope))) == encode_envelope(new)
 
 
 def test_a_key_is_read_as_it_was_written() -> None:
