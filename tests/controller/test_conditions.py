@@ -72,6 +72,7 @@ async def test_wrong_credentials_are_one_event_and_no_hot_loop(operator: Running
     await operator.settle()
 
     assert conditions["Ready"]["reason"] == "CredentialsRefused"
+    assert conditions["ViewReady"]["status"] == "False"
     assert conditions["BrokerReady"]["status"] == "Unknown", "whose keyspace it is comes first"
     assert conditions["ConfigurationAccepted"]["status"] == "Unknown"
     assert conditions["Stalled"]["reason"] == "CredentialsRefused"

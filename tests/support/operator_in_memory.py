@@ -110,6 +110,7 @@ class World:
         queue, report = Queue.of(found), Report()
         state = ReconcileState(queue, before, report, configured="configuration" in before)
         cluster = await self.clusters.for_queue(queue, begun="configuration" in before)
+        await self.clusters.claims.check_keyspace(cluster)
         report.findings = await self.servers.ask(cluster, state)
         after = composed(before, report, queue.generation, self.clock.now())
         await self.api.replace_status(MAIL_QUEUE, {**found, "status": after})

@@ -104,11 +104,12 @@ class Clusters:
     async def for_queue(self, queue: Queue, *, begun: bool) -> Cluster:
         """Return the cluster of a MailQueue, with the Secrets that the last reconcile of the
         QueueCluster read: reading them for each queue would be most of all requests. One that has
-        `begun` keeps its place under the quota.
+        `begun` keeps its place under the quota. Whether the keyspace is the cluster's is still to
+        be checked (`claims`).
 
         Raises: ClusterNotFound, ClusterNotAllowed, QuotaExceeded,
         AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, ResourceConflict,
-        KubernetesError, ViewError.
+        KubernetesError.
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
@@ -116,7 +117,6 @@ class Clusters:
             raise kept_elsewhere(found, self.namespaces)
         await self.users.admit(found, queue, begun=begun)
         cluster = await self.open(found, anew=False)
-        await self.claims.check_keyspace(cluster)
         uid, generation = cluster.uid, found["metadata"]["generation"]
         stamp = (uid, generation, *self.facts.stamp(uid, queue.name.namespace))
         return replace(cluster, stamp=stamp)
@@ -124,7 +124,7 @@ class Clusters:
     async def for_deletion(self, queue: Queue) -> Cluster:
         """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces
         are. Without the Secrets, the cluster has the connections that were opened with them. Errors
-        as `for_queue`."""
+        as `for_queue`, and ViewError."""
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
         try:

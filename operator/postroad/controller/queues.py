@@ -165,13 +165,19 @@ class Queues:
         children, may_roll = self._indexes.children_of(key), self._upgrades.is_granted(key)
         generation, rotate = found["metadata"]["generation"], asks_to_rotate(found)
         seen = SeenFacts(generation, None, children, may_roll, rotate)
-        resolved = None
         async with attempt("Spec", seconds=120) as attempted:
             queue = Queue.of(found)
             begun = has_configuration(found)
             cluster = await self._clusters.for_queue(queue, begun=begun)
-            seen, resolved = replace(seen, cluster=cluster.stamp), (queue, cluster)
-        return QueueFacts(found, seen, resolved, attempted.finding)
+        if not attempted.finding.is_good:
+            return QueueFacts(found, seen, None, attempted.finding)
+        async with attempt(condition.VIEW_READY, seconds=120) as attempted:
+            await self._clusters.claims.check_keyspace(cluster)
+        if not attempted.finding.is_good:
+            return QueueFacts(found, seen, None, attempted.finding)
+        return QueueFacts(
+            found, replace(seen, cluster=cluster.stamp), (queue, cluster), attempted.finding
+        )
 
     async def _carry_out(self, facts: QueueFacts, due: NextReconcile) -> Report:
         found = facts.found
@@ -263,8 +269,10 @@ def kept_findings(before: Mapping[str, Any]) -> list[Finding]:
 
 
 def blocked(finding: Finding) -> list[Finding]:
-    """Return the finding that stopped a reconcile for every condition."""
+    """Return the finding that stopped a reconcile for every condition: of the others than its own
+    nothing is known."""
+    unknown = replace(finding, truth=Truth.UNKNOWN)
     return [
-        Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
+        finding if each == finding.condition else replace(unknown, condition=each)
         for each in (*KEPT, condition.WORKERS_READY)
     ]
