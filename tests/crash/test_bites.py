@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -94,9 +95,7 @@ async def test_amb_5_a_segment_is_synced_before_the_next_one_begins(
     honest = LaneLog._write
 
     def without_barrier(self: LaneLog, batches: Any, to_sync: Any) -> None:
-        for batch in batches:
-            batch.earlier = None
-        honest(self, batches, to_sync)
+        honest(self, [replace(each, earlier=None) for each in batches], to_sync)
 
     monkeypatch.setattr(LaneLog, "_write", without_barrier)
 

@@ -38,7 +38,7 @@ MOST_STEPS = 4
 PASSWORD_BYTES = 32
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class UserChanges:
     """What was done to the users of a queue, each as a sentence for an Event: what another process
     had changed or deleted; which user follows which."""

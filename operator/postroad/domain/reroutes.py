@@ -92,7 +92,7 @@ def is_rule_name(text: str) -> bool:
     return re.fullmatch(RULE_NAME_PATTERN, text) is not None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RerouteTable:
     """The reroutes that hold at one instant."""
 

@@ -14,7 +14,7 @@ from postroad.embedded.segments import Segment
 from postroad.ports.files import Files
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
     """Frames for one segment, from `offset` on. `earlier`: the segment before it of this process,
     in the first batch of a segment."""

@@ -130,7 +130,7 @@ _TOO_MANY_RECIPIENTS = Reply(452, ("4.5.3 too many recipients",))
 _NEEDLESS = Reply(503, ("5.5.1 bad sequence of commands",))
 
 
-@dataclass
+@dataclass(slots=True)
 class Dialogue:
     """The state of one client's session."""
 

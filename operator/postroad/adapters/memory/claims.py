@@ -9,7 +9,7 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.domain.claims import Claim, Claimant
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ClaimedObject:
     """The claims that an object has had, of which the last one holds; None: a release.
     `is_counted`: whether the server keeps the others, as Cassandra does."""
