@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal, TypeVar
 
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, StoreFailed
 from postroad.ports.files import DiskSpace
 
 SECTOR = 512
@@ -212,9 +212,11 @@ class LossyFile:
 
     def __init__(self, files: LossyFiles, inode: int) -> None:
         self._files, self._inode = files, inode
+        self._is_open = True
+        files.open_files += 1
 
     def pread(self, offset: int, length: int) -> bytes:
-        self._files.ask("read")
+        self._ask("read")
         return self._files.disk.inodes[self._inode].read(offset, length)
 
     def at_hand(self, offset: int, length: int) -> bytes | None:
@@ -223,7 +225,7 @@ class LossyFile:
 
     def pwrite(self, offset: int, *parts: bytes) -> None:
         """Each part meets a fate of its own: that they were one call promises nothing."""
-        self._files.ask("write")
+        self._ask("write")
         for part in parts:
             self._files.do(Write(self._inode, offset, part))
             offset += len(part)
@@ -232,21 +234,27 @@ class LossyFile:
         self.pwrite(self.size(), data)
 
     def allocate(self, length: int) -> None:
-        self._files.ask("allocate")
+        self._ask("allocate")
 
     def truncate(self, length: int) -> None:
-        self._files.ask("truncate")
+        self._ask("truncate")
         self._files.do(Truncate(self._inode, length))
 
     def sync(self) -> None:
-        self._files.ask("sync")
+        self._ask("sync")
         self._files.do(Sync(self._inode))
 
     def size(self) -> int:
         return self._files.disk.inodes[self._inode].length
 
     def close(self) -> None:
-        pass
+        self._files.open_files -= self._is_open
+        self._is_open = False
+
+    def _ask(self, what: str) -> None:
+        self._files.ask(what)
+        if not self._is_open:
+            raise StoreFailed(f"cannot {what}: Bad file descriptor")
 
 
 class LossyLock:
@@ -265,6 +273,7 @@ class LossyFiles:
         self.disk = disk or Disk()
         self.journal = Journal(self.disk.copy())
         self.calls = 0
+        self.open_files = 0
         self.free = DiskSpace(1 << 40, 1 << 30)
         self.fail: dict[int, PostroadError] = {}
         self._inodes = max(self.disk.inodes, default=0)
@@ -295,7 +304,10 @@ class LossyFiles:
             self.do(Name(path.parent, path.name, known))
         elif known is None:
             raise FileNotFoundError(str(path))
-        return LossyFile(self, known)
+        return self.file_of(known)
+
+    def file_of(self, inode: int) -> LossyFile:
+        return LossyFile(self, inode)
 
     def names(self, directory: PurePath) -> list[str]:
         self.ask("list")

@@ -13,20 +13,28 @@ from postroad.embedded import leases
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.segments import LiveEntry
+from postroad.errors import StoreFailed
 from postroad.ports.administration import Operation
 
 HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-async def queue() -> OwnedQueue:
-    """A queue with one mail, whose consumer retries it while an operation reads it."""
+async def outside() -> Outside:
+    """A queue with one mail, which a consumer has."""
     files = LossyFiles()
     queue = await start(files)
     await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("mail")
     await outside.lease()
+    return outside
+
+
+@pytest.fixture
+async def queue(outside: Outside) -> OwnedQueue:
+    """The queue, where the consumer retries the mail while an operation reads it."""
+    queue = outside.queue
     honest = queue.engine.reader.read
 
     async def meanwhile(entry: LiveEntry) -> EnvelopeRecord:
@@ -67,3 +75,27 @@ async def test_a_mail_that_ends_meanwhile_is_neither_seen_nor_changed(queue: Own
 
     assert [view async for view in queue.browse()] == []
     assert await queue.hold(Selector(name="mail")) == 0
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+async def test_an_entry_whose_segment_leaves_the_log_before_it_is_read_is_followed(
+    outside: Outside, is_left: bool
+) -> None:
+    reader, failed = outside.queue.engine.reader, list[StoreFailed]()
+    honest = reader.read
+
+    async def late(entry: LiveEntry) -> EnvelopeRecord:
+        if "mail" in outside.items:
+            await (outside.retry("mail", HOUR) if is_left else outside.done("mail"))
+            await outside.forget()
+        try:
+            return await honest(entry)
+        except StoreFailed as error:
+            failed.append(error)
+            raise
+
+    reader.read = late  # type: ignore[method-assign]
+
+    found = [(view.mail.name, view.attempt) async for view in outside.queue.browse()]
+    assert found == ([("mail", 1)] if is_left else [])
+    assert len(failed) == 1

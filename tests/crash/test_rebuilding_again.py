@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import PurePath
-from typing import cast
 
 import pytest
 
@@ -15,6 +14,7 @@ from crash.world import OPTIONS, ROOT, Inline, Outside, opened, start
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
+from postroad.embedded.log_salvage import PAGE
 from postroad.embedded.opening import describe
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.rebuild import COMPLETE, Rebuilt, rebuild
@@ -67,21 +67,6 @@ async def facts_on(disk: Disk) -> Facts:
         return await facts(queue)
 
 
-async def end(outside: Outside, name: str) -> None:
-    """Lease whatever is due until it is this mail, and end it."""
-    while name not in outside.items:
-        await outside.lease()
-    await outside.done(name)
-
-
-async def forget(outside: Outside) -> None:
-    """Let the log forget mails that ended: new segments begin, and checkpoints remove old ones."""
-    for number in range(12):
-        await outside.enqueue(f"passing{number}")
-        await end(outside, f"passing{number}")
-    await outside.queue.maintenance.checkpoint()
-
-
 async def slot_of(queue: OwnedQueue, name: str) -> int:
     """Return the slot of a mail that waits."""
     for entry in queue.engine.index.walk():
@@ -100,8 +85,8 @@ async def an_envelope_that_outlived_its_finish(files: LossyFiles, heir: str | No
     await outside.enqueue("stays", delay=HOUR)
     slot = await slot_of(queue, "ended")
     await outside.change("flush", "ended")
-    await end(outside, "ended")
-    await forget(outside)
+    await outside.end("ended")
+    await outside.forget()
     if heir is not None:
         free = queue.engine.slots._free
         free.append(free.pop(free.index(slot)))
@@ -260,6 +245,16 @@ async def test_no_cut_leaves_the_checkpoint_of_a_rebuild_that_is_not_complete() 
     assert with_checkpoint > 1
 
 
+async def test_no_cut_undoes_a_rebuild_that_has_returned() -> None:
+    disk, _ = await a_log_that_knows_much()
+    files = LossyFiles(disk)
+    await rebuilt(files)
+
+    for left in disks_after(files.journal, len(files.journal.steps)):
+        assert LAYOUT.checkpoint.name in left.names[ROOT]
+        assert verify(LossyFiles(left), LAYOUT).is_whole
+
+
 # A disk that goes bad
 
 
@@ -275,9 +270,6 @@ class BadFile(LossyFile):
             raise StoreFailed("cannot read: Input/output error")
         return super().pread(offset, length)
 
-    def close(self) -> None:
-        cast("BadDisk", self._files).open_files -= 1
-
 
 class BadDisk(LossyFiles):
     """A disk with bytes that cannot be read; `apart` tells that quarantine is another one."""
@@ -285,16 +277,12 @@ class BadDisk(LossyFiles):
     def __init__(self, disk: Disk, *, apart: bool = False) -> None:
         super().__init__(disk)
         self.bad: dict[int, range] = {}
-        self.open_files = 0
         self.apart = apart
 
     def spoil(self, path: PurePath, bad: range) -> None:
         self.bad[self.disk.names[path.parent][path.name]] = bad
 
-    def open(self, path: PurePath, *, create: bool = False) -> LossyFile:
-        super().open(path, create=create)
-        inode = self.disk.names[path.parent][path.name]
-        self.open_files += 1
+    def file_of(self, inode: int) -> LossyFile:
         return BadFile(self, inode, self.bad.get(inode, range(0)))
 
     def rename(self, source: PurePath, target: PurePath) -> None:
@@ -334,7 +322,7 @@ async def test_a_spool_file_that_the_disk_does_not_give_is_named_and_kept(
     assert (f"{path.name}.damaged" in files.names(path.parent)) is apart
     assert (f"mail-{slots[1]}" in files.names(found.quarantine)) is not apart
     assert path.name not in files.names(path.parent)
-    assert files.open_files <= 0, "what was opened is closed"
+    assert files.open_files == 0, "what was opened is closed"
     assert set(await facts_on(files.disk)) == {"mail0", "mail2"}
 
 
@@ -349,6 +337,28 @@ async def test_a_page_of_the_old_log_that_the_disk_does_not_give_ends_nothing() 
 
     assert found.unreadable_parts == 1
     assert set(await facts_on(files.disk)) >= expected.keys()
+
+
+async def test_only_the_records_of_a_bad_page_are_passed_over() -> None:
+    mails = [f"mail{number:02}" for number in range(60)]
+    large = replace(POOLED, segment_bytes=8 * PAGE, segment_envelopes=64)
+    async with opened(Disk(), options=large) as (files, queue):
+        outside = Outside(files, queue)
+        for name in mails:
+            await outside.enqueue(name, 2)
+            await outside.lease()
+            await outside.transmit(name, (f"{name}0@example.net",))
+    bad = BadDisk(without_checkpoint(files.disk))
+    (segment,) = bad.names(LAYOUT.log)
+    bad.spoil(LAYOUT.log / segment, range(3 * PAGE + 100, 3 * PAGE + 101))
+
+    assert (await rebuilt(bad)).unreadable_parts == 1
+
+    left = {name: recipients for name, (recipients, *_) in (await facts_on(bad.disk)).items()}
+    again = [name for name in mails if len(left[name]) == 2]
+    assert 0 < len(again) < 20
+    assert not {mails[0], mails[-1]} & set(again)
+    assert all(left[name] == (f"{name}1@example.net",) for name in set(mails) - set(again))
 
 
 async def test_an_old_log_that_the_disk_does_not_give_at_all_ends_nothing() -> None:

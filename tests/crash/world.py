@@ -75,7 +75,7 @@ async def start(
 async def opened(
     disk: Disk, clock: ManualClock | None = None, seed: int = 0, options: StoreOptions = OPTIONS
 ) -> AsyncIterator[tuple[LossyFiles, OwnedQueue]]:
-    """Recover the store on a disk. Raises: what recovery raises."""
+    """Recover the store on a disk, and close it. Raises: what recovery raises."""
     files = LossyFiles(disk)
     queue = await start(files, clock, seed, options)
     try:
@@ -84,6 +84,7 @@ async def opened(
         yield files, queue
     finally:
         await queue.close()
+    assert files.open_files == 0, "a closed store has closed its files"
 
 
 class ReceiversOwner:
@@ -173,6 +174,20 @@ class Outside:
         self.files.note("transmitted", name, item.mail.recipients)
         await item.done()
         self.files.note("recorded", name, item.mail.recipients)
+
+    async def end(self, name: str) -> None:
+        """Lease whatever is due until it is this mail, and end it."""
+        while name not in self.items:
+            await self.lease()
+        await self.done(name)
+
+    async def forget(self) -> None:
+        """Let the log forget mails that ended: new segments begin, and a checkpoint removes old
+        ones."""
+        for number in range(12):
+            await self.enqueue(f"passing{number}")
+            await self.end(f"passing{number}")
+        await self.queue.maintenance.checkpoint()
 
     async def retry(self, name: str, delay: timedelta) -> None:
         await self.items.pop(name).retry(delay, error="451 later")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
@@ -111,13 +111,14 @@ class SpoolItem(LeasedMail):
             yield await self.content()
             return
         try:
-            async for chunk in self._chunks():
-                yield chunk
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    yield chunk
         except BlobMissing:
             await self.reject(BYTES_MISSING)
             raise
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
+    async def _chunks(self) -> AsyncGenerator[bytes, None]:
         engine, record = self._engine, self._record
         run = engine.mail_threads.run
         file, header = await run(engine.spool_files.open, record.slot, record.mail_id)

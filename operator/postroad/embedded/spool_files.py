@@ -228,10 +228,13 @@ class SpoolFiles:
             file = self._files.open(self._path(slot))
         except FileNotFoundError as error:
             raise BlobMissing(f"spool file {slot} is missing") from error
-        header = read_header(file.pread(0, HEADER_BYTES))
-        if header is None or header.mail_id != mail_id:
+        try:
+            header = read_header(file.pread(0, HEADER_BYTES))
+            if header is None or header.mail_id != mail_id:
+                raise BlobMissing(f"spool file {slot} does not hold this mail")
+        except BaseException:
             file.close()
-            raise BlobMissing(f"spool file {slot} does not hold this mail")
+            raise
         return file, header
 
     def at_hand(self, slot: int, mail_id: bytes, length: int) -> Kept | None:

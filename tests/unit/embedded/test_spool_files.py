@@ -13,7 +13,7 @@ from postroad.embedded import spool_files
 from postroad.embedded.frames import checksum
 from postroad.embedded.layout import Layout
 from postroad.embedded.spool_files import CHECKED, HEADER_BYTES, ContentFlags, SpoolFiles
-from postroad.errors import StoreDamaged, StoreFailed, StoreFull
+from postroad.errors import BlobMissing, StoreDamaged, StoreFailed, StoreFull
 
 ROOT = PurePosixPath("/store")
 LAYOUT = Layout(ROOT, ROOT / "mail")
@@ -28,7 +28,7 @@ class CountedFiles(LossyFiles):
         self.openings = 0
         self.make_directory(LAYOUT.spool_directory(0))
         for slot in range(slots):
-            super().open(LAYOUT.spool_file(slot), create=True)
+            super().open(LAYOUT.spool_file(slot), create=True).close()
         self.journal.steps.clear()
 
     def ask(self, what: str) -> None:
@@ -75,8 +75,24 @@ def test_a_removed_file_is_not_kept_open() -> None:
 
     store.remove(0)
 
+    assert files.open_files == 0
     with pytest.raises(StoreFailed, match="missing"):
         store.free(0)
+
+
+def test_a_file_that_is_not_the_mails_does_not_stay_open() -> None:
+    files = CountedFiles(1)
+    store = SpoolFiles(files, LAYOUT)
+    fill(store, 0)
+    store.close()
+
+    with pytest.raises(BlobMissing, match="does not hold"):
+        store.open(0, bytes(16))
+    files.fail = {files.calls + 2: StoreFailed("cannot read: Input/output error")}
+    with pytest.raises(StoreFailed, match="cannot read"):
+        store.open(0, MAIL_ID)
+
+    assert files.open_files == 0
 
 
 def test_a_file_that_refused_a_write_is_opened_anew() -> None:

@@ -1,0 +1,71 @@
+"""Large contents are read from their files in pieces; no file stays open behind a reader."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import cast
+
+import pytest
+
+from contract.queue_harness import letter
+from crash.lossy import Disk, LossyFiles
+from crash.world import opened
+from postroad.embedded.items import SpoolItem
+from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.spool_files import CHUNK, HEADER_BYTES
+from postroad.errors import BlobMissing
+
+LARGE = b"Subject: large\r\n\r\n" + bytes(CHUNK)
+
+
+async def leased(queue: OwnedQueue) -> SpoolItem:
+    await queue.enqueue(letter(content=LARGE))
+    return await queue.consumer(1).next()
+
+
+def spoil(files: LossyFiles, queue: OwnedQueue, offset: int) -> None:
+    """Change a byte of the mail's file."""
+    (entry,) = queue.engine.working
+    file = files.open(queue.engine.layout.spool_file(entry.slot))
+    file.pwrite(offset, b"?")
+    file.close()
+
+
+async def test_the_file_is_closed_behind_what_was_read() -> None:
+    async with opened(Disk()) as (files, queue):
+        item = await leased(queue)
+        before = files.open_files
+
+        assert await item.shape() is not None
+        assert files.open_files == before
+        assert b"".join([chunk async for chunk in item.stream()]) == LARGE
+        assert files.open_files == before
+
+
+async def test_the_file_is_closed_as_its_reader_breaks_off() -> None:
+    async with opened(Disk()) as (files, queue):
+        item = await leased(queue)
+        before = files.open_files
+
+        async with aclosing(cast("AsyncGenerator[bytes, None]", item.stream())) as chunks:
+            assert len(await anext(chunks)) == CHUNK
+            assert files.open_files == before + 1
+
+        assert files.open_files == before
+
+
+@pytest.mark.parametrize("offset", [20, HEADER_BYTES], ids=["header", "content"])
+async def test_the_file_is_closed_that_turns_out_to_be_damaged(offset: int) -> None:
+    async with opened(Disk()) as (files, queue):
+        item = await leased(queue)
+        spoil(files, queue, offset)
+        before = files.open_files
+
+        with pytest.raises(BlobMissing):
+            _ = [chunk async for chunk in item.stream()]
+
+        assert files.open_files == before + 1, "the segment of the dead letter"
+        assert [view.reason async for view in queue.dead_letters()] == [
+            "the bytes of the mail are missing or damaged"
+        ]
