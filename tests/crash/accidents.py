@@ -134,5 +134,9 @@ def unreadable_record(root: Path) -> None:
     _last_record(root, DELIVERY)
 
 
+def record_of_a_later_release(root: Path) -> None:
+    _last_record(root, 200)
+
+
 def envelope_that_is_too_short(root: Path) -> None:
     _last_record(root, ENVELOPE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,18 @@ from crash.accidents import (
     bit_flipped_in_the_first_record,
     checkpoint_deleted,
     checkpoint_zeroed,
+    envelope_of,
     every_segment_zeroed,
     fill,
     log_deleted,
+    rewrite_record,
     unreadable_record,
 )
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.embedded.archive import read_archive
+from postroad.embedded.envelope_records import decode_envelope, encode_envelope
 from postroad.embedded.layout import Layout
 from postroad.errors import StoreDamaged, StoreInUse
 
@@ -37,6 +41,9 @@ async def test_whole_store_is_whole(root: Path) -> None:
 
     assert report.damage == []
     assert (report.mails, report.dead_letters) == (len(LEFT), 1)
+    checkpoint, *records = dump_directory(root)
+    assert checkpoint["record"] == "checkpoint"
+    assert report.records == len(records)
 
 
 async def test_dump_prints_every_kind_of_record(root: Path) -> None:
@@ -168,6 +175,23 @@ async def test_mail_whose_content_is_damaged_is_named_and_kept(root: Path) -> No
     assert len(rebuilt.lost) == 1
     assert [each.name for each in Path(rebuilt.quarantine).glob("mail-*")] == [f"mail-{slot}"]
     assert verify_directory(root).damage == []
+
+
+async def test_two_mails_of_one_spool_file_are_reported_and_told_apart(root: Path) -> None:
+    (slot,) = (each["slot"] for each in dump_directory(root) if each.get("name") == "newest")
+
+    def of_another(payload: bytes) -> bytes:
+        return encode_envelope(replace(decode_envelope(payload), slot=slot))
+
+    rewrite_record(root, envelope_of("waits"), of_another)
+
+    claimed, foreign = sorted(verify_directory(root).damage, reverse=True)
+    assert claimed == f"two mails claim spool file {slot}"
+    assert foreign.startswith(f"spool file {slot} does not hold mail ")
+    assert (await rebuild_directory(root)).lost == []
+    assert verify_directory(root).damage == []
+    async with open_queue(f"embedded://{root}") as queue:
+        assert set(await names(queue.browse())) == LEFT
 
 
 async def test_a_second_rebuild_does_not_believe_what_the_first_one_put_aside(root: Path) -> None:

@@ -21,6 +21,7 @@ from crash.accidents import (
     envelope_with_a_recipient_without_number,
     envelope_with_unreadable_domains,
     fill,
+    record_of_a_later_release,
     rewrite_record,
     unparsable,
     unreadable_envelope,
@@ -31,7 +32,8 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.cli import main
 from postroad.embedded.layout import Layout
-from postroad.embedded.records import ENVELOPE, FINISH
+from postroad.embedded.records import ENVELOPE, FINISH, START, StartRecord, decode, encode
+from postroad.embedded.segments import HEADER_BLOCK, position
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import StoreDamaged
 
@@ -65,6 +67,18 @@ async def test_a_record_that_cannot_be_read_is_named_and_the_rest_is_shown(
     records = list(dump_directory(root))
     assert len(records) >= before
     assert sum("unreadable" in each["record"] for each in records) == 1
+
+
+async def test_a_record_of_a_later_release_is_passed_over(root: Path) -> None:
+    record_of_a_later_release(root)
+
+    assert verify_directory(root).is_whole
+    assert "unknown type 200" in [each["record"] for each in dump_directory(root)]
+    async with open_queue(f"embedded://{root}") as queue:
+        assert set(await names(queue.browse())) == LEFT
+    assert (await rebuild_directory(root)).unreadable_records == 0
+    async with open_queue(f"embedded://{root}") as queue:
+        assert set(await names(queue.browse())) == LEFT
 
 
 @pytest.mark.parametrize("accident", [*OF_ENVELOPES, *OF_RECORDS], ids=lambda each: each.__name__)
@@ -114,19 +128,44 @@ async def test_an_envelope_whose_domains_cannot_be_read_stops_the_store_as_it_is
             await names(queue.browse())
 
 
-async def test_an_envelope_that_was_being_worked_on_is_named_with_its_place(tmp_path: Path) -> None:
+@pytest.fixture
+async def root_with_work(tmp_path: Path) -> Path:
+    """A store whose one mail a consumer had as it was closed."""
     root = tmp_path / "store"
     async with open_queue(f"embedded://{root}", create=True) as queue:
         recipients = ("waits-a@x.example", "waits-b@y.example")
         await queue.enqueue(letter("waits", recipients=recipients))
         item = await anext(queue.dequeue())
         await item.record(dict.fromkeys(recipients[:1], Outcome.delivered()))
+    return root
+
+
+async def test_an_envelope_that_was_being_worked_on_is_named_with_its_place(
+    root_with_work: Path,
+) -> None:
+    root = root_with_work
     unreadable_envelope(root)
 
     (damage,) = verify_directory(root).damage
     assert "at offset" in damage
     with pytest.raises(StoreDamaged, match=PLACE):
         async with open_queue(f"embedded://{root}") as queue:
+            await anext(queue.dequeue())
+
+
+@pytest.mark.parametrize("where", [position(1, 1 << 31), position(2, HEADER_BLOCK)])
+async def test_a_start_that_names_a_place_outside_the_log_stops_the_store(
+    root_with_work: Path, where: int
+) -> None:
+    def elsewhere(payload: bytes) -> bytes:
+        record = decode(START, payload)
+        assert isinstance(record, StartRecord)
+        return encode(record._replace(position=where))[1]
+
+    rewrite_record(root_with_work, lambda frame: frame.type == START, elsewhere)
+
+    with pytest.raises(StoreDamaged, match="no ENVELOPE at new"):
+        async with open_queue(f"embedded://{root_with_work}") as queue:
             await anext(queue.dequeue())
 
 

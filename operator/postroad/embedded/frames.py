@@ -80,4 +80,4 @@ def stray_frames(data: bytes, seed: int, offset: int) -> Iterator[Frame]:
             offset = found + 1
         else:
             yield frame
-            offset = max(frame.end, found + 1)
+            offset = frame.end

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import letter
-from crash.lossy import LossyFiles, Sync, Write
+from crash.lossy import Disk, LossyFiles, Sync, Write
 from crash.world import OPTIONS, ROOT, opened, start
 from postroad.embedded import segments
 from postroad.embedded.lanes import FIRST_BYTES
@@ -124,6 +124,22 @@ async def test_they_double_up_to_the_usual_size() -> None:
     await queue.close()
 
     assert sizes(queue)[:5] == [MIB, 2 * MIB, 4 * MIB, 5 * MIB, 5 * MIB]
+
+
+@pytest.mark.parametrize("left", [b"", b"PRlog001, and no more", bytes(2 * FIRST_BYTES)])
+async def test_a_file_whose_header_did_not_reach_the_disk_is_taken(left: bytes) -> None:
+    async with opened(Disk(), options=USUAL) as (files, queue):
+        await fill(queue, 1)
+    file = files.open(ROOT / "log" / "new.0000000002", create=True)
+    file.append(left)
+    file.close()
+
+    async with opened(files.disk, seed=1, options=USUAL) as (_, queue):
+        await fill(queue, 1)
+        assert [each.sequence for each in queue.engine.lane(NEW).segments] == [1, 2]
+
+    async with opened(files.disk, seed=2, options=USUAL) as (_, again):
+        assert (await again.size()).size == 2
 
 
 async def test_a_disk_that_is_too_full_for_zeros_still_takes_records(
