@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from kills.ledger import Kind
@@ -41,9 +42,21 @@ def _early() -> None:
     Transmissions.assign = careless  # type: ignore[method-assign]
 
 
+def _unlogged() -> None:
+    """The line of an attempt is written some time behind the record."""
+    write = Deliverer.log_attempt
+
+    def careless(self: Deliverer, *arguments: Any, **more: Any) -> None:
+        later = partial(write, self, *arguments, **more)
+        asyncio.get_running_loop().call_later(0.5, later)
+
+    Deliverer.log_attempt = careless  # type: ignore[method-assign]
+
+
 BITES: Mapping[str, tuple[Callable[[], None], Kind]] = {
     "unrecorded": (_unrecorded, Kind.UNRECORDED),
     "early": (_early, Kind.LOST),
+    "unlogged": (_unlogged, Kind.ACCOUNT),
 }
 """What is undone, and as what a run finds it."""
 
