@@ -7,15 +7,17 @@ disk that works again.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from datetime import timedelta
 
 import pytest
 
-from crash.lossy import Event, LossyFiles
+from crash.lossy import Disk, Event, LossyFiles
 from crash.script import Phase, aging, changing_minds, crowd
 from crash.world import Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.lanes import LaneLog
+from postroad.embedded.verification import dump, verify
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
 
@@ -32,14 +34,17 @@ async def run_with_fault(call: int, error: PostroadError, phase: Phase) -> tuple
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
     await queue.maintenance.recovering
+    outside = Outside(files, queue)
     files.fail[files.calls + call] = error
     try:
-        await phase(Outside(files, queue), clock)
+        await phase(outside, clock)
     except (StoreFailed, StoreFull):  # transient both: no sender gives up because of them
         went_well = False
     else:
         went_well = True
     await queue.close()
+    await outside.receiver.close()
+    assert files.open_files == 0
     files.fail.clear()
     return files, went_well
 
@@ -106,3 +111,42 @@ async def test_a_flush_that_fails_unexpectedly_stops_the_store(
     await queue.close()
     async with opened(files.disk, seed=1) as (_, queue):
         await check(queue, files.journal.events(len(files.journal.steps)))
+
+
+async def test_a_start_that_fails_anywhere_leaves_no_file_open() -> None:
+    """A client tries again, in the same process, whenever it uses the queue."""
+    async with opened(Disk()) as (files, queue):
+        outside = Outside(files, queue)
+        for name in ("waits", "held", "ended"):
+            await outside.enqueue(name)
+        await outside.change("hold", "held")
+        await outside.end("ended")
+    disk, failed = files.disk, 0
+    for call in itertools.count(1):
+        files = LossyFiles(disk.copy())
+        files.fail = {call: StoreFailed("cannot read: Input/output error")}
+        try:
+            queue = await start(files, seed=1)
+        except StoreFailed:
+            failed += 1
+        else:
+            await queue.close()
+        assert files.open_files == 0, call
+        if files.calls < call:
+            break
+    assert failed > 10
+
+
+async def test_what_only_reads_a_store_leaves_no_file_open() -> None:
+    async with opened(Disk()) as (files, queue):
+        await Outside(files, queue).enqueue("waits")
+    layout, files = queue.engine.layout, LossyFiles(files.disk)
+
+    assert verify(files, layout).mails == 1
+    assert files.open_files == 0
+    assert len(list(dump(files, layout))) == 2
+    assert files.open_files == 0
+    files.fail = {files.calls + 5: StoreFailed("cannot read: Input/output error")}
+    with pytest.raises(StoreFailed):
+        verify(files, layout)
+    assert files.open_files == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
@@ -142,15 +143,17 @@ def _create(files: Files, layout: Layout, options: StoreOptions) -> None:
 
 def find_store(files: Files, layout: Layout) -> OpenedStore:
     """Read what receiving needs. Blocking. Raises: StoreDamaged."""
-    try:
-        file = files.open(layout.checkpoint)
-        checkpoint = checkpoints.read_checkpoint(file)
-        lanes, following = recovery.find_lanes(files, layout, checkpoint)
-        return OpenedStore(
-            checkpoint, file, lanes, following, first_unused_directory(files, layout)
-        )
-    except FileNotFoundError as error:
-        raise StoreDamaged(f"{error.filename or error} is missing") from error
+    with ExitStack() as opened:
+        try:
+            file = files.open(layout.checkpoint)
+            opened.callback(file.close)
+            checkpoint = checkpoints.read_checkpoint(file)
+            lanes, following = recovery.find_lanes(files, layout, checkpoint, opened)
+            unused = first_unused_directory(files, layout)
+        except FileNotFoundError as error:
+            raise StoreDamaged(f"{error.filename or error} is missing") from error
+        opened.pop_all()
+    return OpenedStore(checkpoint, file, lanes, following, unused)
 
 
 async def open_store(engine: Engine) -> Maintenance:

@@ -8,6 +8,7 @@ Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12, AMB-13.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from postroad.embedded import frames
@@ -48,10 +49,16 @@ ALL_FINISHED = "some recipients failed for good"
 
 
 def find_lanes(
-    files: Files, layout: Layout, checkpoint: Checkpoint, *, is_reading: bool = False
+    files: Files,
+    layout: Layout,
+    checkpoint: Checkpoint,
+    opened: ExitStack,
+    *,
+    is_reading: bool = False,
 ) -> tuple[dict[Lane, list[Segment]], dict[Lane, int]]:
     """Open every lane's segments and find their ends; cut and sync the newest unless `is_reading`.
-    Returns them, oldest first, and the number of the next segment of each lane.
+    Returns them, oldest first, and the number of the next segment of each lane. `opened` closes
+    their files.
     Raises: StoreDamaged."""
     found: dict[Lane, list[int]] = {lane: [] for lane in checkpoint.lanes}
     for name in files.names(layout.log):
@@ -61,7 +68,7 @@ def find_lanes(
     for lane, sequences in found.items():
         state = checkpoint.lanes.get(lane, LaneState(1, 0))
         kept = sorted(each for each in sequences if each >= state.first_sequence)
-        segments = _open_lane(files, layout, lane, kept)
+        segments = _open_lane(files, layout, lane, kept, opened)
         _check_front(lane, state, segments)
         if segments:
             _fix_end(segments[-1], state.end, is_reading)
@@ -74,10 +81,13 @@ def find_lanes(
     return lanes, following
 
 
-def _open_lane(files: Files, layout: Layout, lane: Lane, sequences: list[int]) -> list[Segment]:
+def _open_lane(
+    files: Files, layout: Layout, lane: Lane, sequences: list[int], opened: ExitStack
+) -> list[Segment]:
     segments: list[Segment] = []
     for sequence in sequences:
         file = files.open(layout.segment(lane, sequence))
+        opened.callback(file.close)
         block = file.pread(0, HEADER_BLOCK)
         header = read_header(block)
         if header is None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
@@ -63,15 +63,18 @@ class _Opened:
     lanes: dict[Lane, list[Segment]]
 
 
-def _open_for_reading(files: Files, layout: Layout) -> _Opened:
+@contextmanager
+def _opened_for_reading(files: Files, layout: Layout) -> Iterator[_Opened]:
     """Find checkpoint and lanes without changing anything. Raises: StoreDamaged."""
-    try:
-        file = files.open(layout.checkpoint)
-    except FileNotFoundError as error:
-        raise StoreDamaged("the checkpoint is missing") from error
-    checkpoint = checkpoints.read_checkpoint(file)
-    lanes, _ = recovery.find_lanes(files, layout, checkpoint, is_reading=True)
-    return _Opened(checkpoint, lanes)
+    with ExitStack() as opened:
+        try:
+            file = files.open(layout.checkpoint)
+        except FileNotFoundError as error:
+            raise StoreDamaged("the checkpoint is missing") from error
+        opened.callback(file.close)
+        checkpoint = checkpoints.read_checkpoint(file)
+        lanes, _ = recovery.find_lanes(files, layout, checkpoint, opened, is_reading=True)
+        yield _Opened(checkpoint, lanes)
 
 
 def verify(files: Files, layout: Layout) -> StoreReport:
@@ -79,8 +82,8 @@ def verify(files: Files, layout: Layout) -> StoreReport:
     mail. The report names unreadable records; those behind them are read too."""
     report = StoreReport()
     try:
-        opened = _open_for_reading(files, layout)
-        live = _live(opened, report)
+        with _opened_for_reading(files, layout) as opened:
+            live = _live(opened, report)
     except StoreDamaged as error:
         report.damage.append(str(error))
         return report
@@ -158,21 +161,23 @@ def _frames_of(segment: Segment, offset: int) -> Iterator[Frame]:
 def dump(files: Files, layout: Layout) -> Iterator[dict[str, Any]]:
     """Yield the records as JSON values, lane by lane, with addresses; an unreadable one by its
     error. Raises: StoreDamaged at the first frame that is not valid."""
-    opened = _open_for_reading(files, layout)
-    checkpoint = opened.checkpoint
-    yield {
+    with _opened_for_reading(files, layout) as opened:
+        yield _described_checkpoint(opened.checkpoint)
+        for segment in (each for lane in opened.lanes.values() for each in lane):
+            flags = segment.garbage_flags()
+            for frame in _frames_of(segment, segment.header.first):
+                where = position(segment.sequence, frame.offset)
+                yield {"at": place(segment.lane, where), **_described(frame, flags)}
+
+
+def _described_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
         "record": "checkpoint",
         "number": checkpoint.number,
         "end": place(NEW, checkpoint.end),
         "scan_from": place(NEW, checkpoint.scan_from),
         "working": [place(NEW, each) for each in checkpoint.working],
     }
-    for segments in opened.lanes.values():
-        for segment in segments:
-            flags = segment.garbage_flags()
-            for frame in _frames_of(segment, segment.header.first):
-                where = position(segment.sequence, frame.offset)
-                yield {"at": place(segment.lane, where), **_described(frame, flags)}
 
 
 NAMES: dict[type[Record], str] = {
