@@ -39,14 +39,17 @@ async def drained(deliveries: AsyncIterator[Delivery]) -> list[bytes]:
     return found
 
 
+async def counted(broker: Broker) -> tuple[int, int, int]:
+    depths = await broker.depths()
+    return depths.work, depths.dead, depths.consumers
+
+
 async def settled(broker: Broker, *, work: int = 0, dead: int = 0, consumers: int = 0) -> None:
     """Assert that the broker comes to count this of the queue's own; some numbers come late."""
-    wanted, found = (work, dead, consumers), None
+    wanted, found = (work, dead, consumers), (-1, -1, -1)
     try:
         async with asyncio.timeout(SOON):
-            while found != wanted:
-                depths = await broker.depths()
-                found = depths.work, depths.dead, depths.consumers
+            while (found := await counted(broker)) != wanted:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         pass

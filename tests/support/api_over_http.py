@@ -201,7 +201,7 @@ async def api_over_http(
 ) -> AsyncIterator[tuple[str, HttpKubernetes]]:
     """Serve a world on a port of this machine; yield its URL, and what answers there."""
     served = HttpKubernetes(world)
-    runner = web.ServerRunner(web.Server(served.handle), shutdown_timeout=0.1)
+    runner = web.ServerRunner(web.Server(served.handle), shutdown_timeout=0.01)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
     await site.start()

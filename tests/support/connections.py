@@ -17,6 +17,9 @@ from postroad.ports.connections import (
     Transmission,
 )
 
+LONGEST_SECONDS = 3600
+"""Until the next event: longer than any timeout of a connection."""
+
 
 def body_of(job: int) -> bytes:
     return b"Subject: %d\r\n\r\nbody %d\r\n" % (job, job)
@@ -99,7 +102,7 @@ class Events:
 
     async def next(self) -> None:
         self._changed.clear()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LONGEST_SECONDS):
             await self._changed.wait()
 
     @property

@@ -23,12 +23,12 @@ from postroad.controller.api import (
     SECRET,
 )
 from postroad.controller.controller import Intervals
-from postroad.errors import CredentialsRefused, PostroadError
-from postroad.ports.clock import Clock
+from postroad.errors import CredentialsRefused, LeadershipLost, PostroadError
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
 from support import resources
+from support.skipped_time import SkippedClock, SkippingLoop
 
 IMAGE = "postroad:test"
 QUICK = Intervals(
@@ -38,6 +38,10 @@ QUICK = Intervals(
     servers=timedelta(seconds=0.7),
     first_retry=timedelta(seconds=0.2),
 )
+
+
+LOOK_SECONDS = 0.05
+"""Between two looks of a test at what the operator did."""
 
 
 class Locked(MemoryServers):
@@ -50,7 +54,8 @@ class Locked(MemoryServers):
 
 class Running:
     """An operator that watches one namespace. `faults` makes servers go away, `settings` are those
-    that it connected with, newest last."""
+    that it connected with, newest last. `skips`: how much of its time passes at once whenever a
+    test looks again, for tests that wait for nothing but its intervals."""
 
     def __init__(
         self,
@@ -60,12 +65,14 @@ class Running:
         operator_api: ApiServer | None = None,
         also: tuple[str, ...] = (),
         memory: MemoryWorld | None = None,
-        clock: Clock | None = None,
+        clock: SkippedClock | None = None,
         lease_namespace: str = "",
+        skips: timedelta = timedelta(0),
     ) -> None:
         self.api = api
         self._lease_namespace = lease_namespace or namespace
-        self._clock = clock or MachineClock()
+        self.clock = clock or SkippedClock()
+        self._skips = skips
         self.namespace = namespace
         self.memory = memory or MemoryWorld(MachineClock())
         self.faults = FaultInjector()
@@ -78,13 +85,16 @@ class Running:
         """Tasks that were under way when the program had ended."""
 
         self.refusals = 0
+        self.held_back = 0
+        """Writes to Kubernetes that the fence refused."""
+
         self._operator_api = operator_api or ApiServer(api.access, FIELD_MANAGER)
         """Its own, because its connections belong to its event loop."""
 
         self._ready = Event()
         self._thread: Thread | None = None
         self._program: program.Program | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: SkippingLoop | None = None
         self._failure: Exception | None = None
 
     def at(self, namespace: str) -> Running:
@@ -146,7 +156,8 @@ class Running:
 
     def _run(self) -> None:
         try:
-            asyncio.run(self._serve())
+            with asyncio.Runner(loop_factory=self._new_loop) as runner:
+                runner.run(self._serve())
         except Exception as error:
             self._failure = error
         except BaseExceptionGroup as died:
@@ -155,9 +166,12 @@ class Running:
         finally:
             self._ready.set()
 
+    def _new_loop(self) -> SkippingLoop:
+        self._loop = SkippingLoop()
+        return self._loop
+
     async def _serve(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        clock, randomness = self._clock, SystemRandomness()
+        clock, randomness = self.clock, SystemRandomness()
         options = program.Options(
             image=IMAGE,
             namespaces=(self.namespace, *self._also),
@@ -166,7 +180,7 @@ class Running:
         )
         unfenced = ApiServer(self._operator_api.access, FIELD_MANAGER)
         self.elector = program.elector_of(options, unfenced, clock, randomness)
-        self._operator_api.guard = self.elector.fence.require
+        self._operator_api.guard = self._require
         dependencies = program.Dependencies(
             api=self._operator_api,
             unfenced=unfenced,
@@ -185,6 +199,13 @@ class Running:
             announcing.cancel()
             await self._operator_api.close()
             await unfenced.close()
+
+    def _require(self) -> None:
+        try:
+            self.elector.fence.require()
+        except LeadershipLost:
+            self.held_back += 1
+            raise
 
     async def _announce(self, started: program.Program) -> None:
         await started.ready.wait()
@@ -238,11 +259,21 @@ class Running:
             if current and conditions and claim(conditions):
                 return conditions
             assert asyncio.get_running_loop().time() < deadline, status
-            await asyncio.sleep(0.1)
+            await self._before_a_look()
 
     async def until_ready(self, name: str = "outgoing", kind: Kind = MAIL_QUEUE) -> None:
         """Wait until a resource is ready."""
         await self.until(lambda found: found["Ready"]["status"] == "True", name, kind)
+
+    async def skip(self, duration: timedelta) -> None:
+        """Let so much of the operator's time pass at once, and return when it has."""
+        assert self._loop is not None
+        await self._loop.skip(duration, self.clock)
+
+    async def _before_a_look(self) -> None:
+        if self._skips:
+            await self.skip(self._skips)
+        await asyncio.sleep(LOOK_SECONDS)
 
     @property
     def is_running(self) -> bool:
@@ -261,7 +292,7 @@ class Running:
 
     async def pause(self) -> None:
         """Let the operator go on for a moment."""
-        await asyncio.sleep(0.1)
+        await self._before_a_look()
 
     async def settle(self) -> None:
         """Let a few looks of every kind pass."""
@@ -296,4 +327,4 @@ class Running:
         deadline = asyncio.get_running_loop().time() + seconds
         while found := await self.api.get(kind, self.namespace, name):
             assert asyncio.get_running_loop().time() < deadline, found
-            await asyncio.sleep(0.1)
+            await self._before_a_look()

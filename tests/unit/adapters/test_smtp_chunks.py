@@ -19,11 +19,11 @@ from postroad.domain.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.connections import TakesSeries, Transmission
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
+from support.jumping_loop import jumping
 from support.smtp_connections import carried, connect
 
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
 CHUNKING = ("PIPELINING", "CHUNKING")
-BRIEF = Timeouts(*(timedelta(milliseconds=100) for _ in range(9)))
 HASTY = Timeouts(*(timedelta(milliseconds=5) for _ in range(9)))
 LATER = b"421 4.3.2 later\r\n"
 
@@ -220,11 +220,12 @@ that is missing, so it leaves all of a series in doubt."""
     WHAT_BECOMES_OF_SIX_JOBS.items(),
     ids=[" ".join(map(str, each)) for each in WHAT_BECOMES_OF_SIX_JOBS],
 )
+@jumping
 async def test_what_becomes_of_chunks_wherever_a_next_hop_stops(
     point: tuple[str, int, str], expected: str
 ) -> None:
     reply = {"closes": CLOSE, "silent": b"", "421": LATER}[point[2]]
-    events = await carried(*stopping(point[:2], reply), BRIEF if reply == b"" else Timeouts())
+    events = await carried(*stopping(point[:2], reply))
 
     assert " ".join(became(events, job) for job in range(1, 7)) == expected
     assert events.jobs == list(range(1, 7))

@@ -4,12 +4,10 @@ jobs wherever the next hop stops."""
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from datetime import timedelta
 from itertools import repeat
 
 import pytest
 
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import LARGEST_END
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.next_hops import Protocol
@@ -18,9 +16,9 @@ from postroad.errors import BlobsUnavailable
 from postroad.ports.connections import ConnectionClosed, ConnectionOpened, JobFinished
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
-from support.smtp_connections import USUAL, carried, connect
+from support.jumping_loop import jumping
+from support.smtp_connections import carried, connect
 
-BRIEF = Timeouts(*(timedelta(milliseconds=100) for _ in range(9)))
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
 MODES = pytest.mark.parametrize("extensions", [("PIPELINING",), ()], ids=["pipelined", "stepwise"])
 
@@ -187,12 +185,13 @@ sent: else a next hop that stops there would have it come for ever."""
     ],
 )
 @MODES
+@jumping
 async def test_what_becomes_of_jobs_wherever_a_next_hop_stops(
     point: tuple[str, int], expected: str, how: bytes, extensions: tuple[str, ...]
 ) -> None:
     hop = FakeHop(lambda verb, mail: how if (verb, mail) == point else None, extensions=extensions)
     jobs = (a_job(job, is_slow=True) for job in (1, 2, 3))
-    events = await carried(hop, jobs, BRIEF if how == b"" else USUAL)
+    events = await carried(hop, jobs)
 
     if how == LATER:
         expected = expected.replace("doubt", "deferred")  # a reply, which names what it is about

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 from prometheus_client import generate_latest
@@ -28,7 +29,7 @@ from support.running_operator import Running
 async def operator() -> AsyncIterator[Running]:
     async with api_over_http(KubernetesWorld(MachineClock(), KINDS)) as (url, _):
         api = ApiServer(access_to(url, "t0ken"), "user")
-        running = Running(api, "mail")
+        running = Running(api, "mail", skips=timedelta(seconds=0.5))
         await running.start()
         yield running
         await running.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from aiohttp import web
@@ -21,29 +21,15 @@ from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, HttpKubernetes, api_over_http
 from support.resources import mail_queue, view
 from support.running_operator import Running
+from support.skipped_time import SkippedClock
 
 Served = tuple[str, HttpKubernetes]
 LEASE_NAME = lease_name(DEFAULT_CLASS)
+A_LOOK = timedelta(seconds=3)
+"""Longer than an operator waits between two looks at the Lease."""
 
 
-class SuspendedClock:
-    """The machine's clock, from which a test takes a suspension of the process."""
-
-    def __init__(self) -> None:
-        self._clock = MachineClock()
-        self.suspended = timedelta(0)
-
-    def now(self) -> datetime:
-        return self._clock.now()
-
-    def elapsed(self) -> timedelta:
-        return self._clock.elapsed() + self.suspended
-
-    async def sleep(self, duration: timedelta) -> None:
-        await self._clock.sleep(duration)
-
-
-class HastyClock(SuspendedClock):
+class HastyClock(SkippedClock):
     """The machine's clock, on which the first sleeps of seconds take no time: it is as much later
     behind."""
 
@@ -55,7 +41,7 @@ class HastyClock(SuspendedClock):
         if self._sleeps == 0 or duration > timedelta(seconds=5):
             return await super().sleep(duration)
         self._sleeps -= 1
-        self.suspended += duration
+        self.skipped += duration
         return await asyncio.sleep(0)
 
 
@@ -69,7 +55,7 @@ async def served() -> AsyncIterator[Served]:
 async def leader(served: Served) -> AsyncIterator[Running]:
     """An operator that leads, over a queue that is ready."""
     api = ApiServer(access_to(served[0]), "user")
-    operator = Running(api, "mail", clock=SuspendedClock())
+    operator = Running(api, "mail")
     await operator.start()
     await operator.apply_cluster()
     await operator.apply(mail_queue("mail"))
@@ -103,6 +89,7 @@ async def test_the_second_operator_is_ready_and_does_nothing_until_the_first_end
 
     await leader.stop()
     served[1].requests.clear()
+    await second.skip(A_LOOK)
     await second.until_leading()
     await second.change({"view": view("30m", 3)})
     await second.until(lambda found: "version 2" in found["ConfigurationAccepted"]["message"])
@@ -118,6 +105,7 @@ async def test_an_operator_that_lost_its_lease_ends_without_a_write(
     served: Served, leader: Running
 ) -> None:
     await leader.api.patch(LEASE, "mail", LEASE_NAME, {"spec": {"holderIdentity": "another"}})
+    await leader.skip(A_LOOK)
     await until(lambda: not leader.elector.is_leader)
     served[1].requests.clear()
     await leader.change({"paused": True})
@@ -135,10 +123,11 @@ async def test_a_suspended_operator_has_no_effect_afterwards(
     served: Served, leader: Running
 ) -> None:
     """Its event loop goes on as if nothing had been; only the clock shows it."""
-    assert isinstance(leader._clock, SuspendedClock)
-    leader._clock.suspended = timedelta(seconds=60)
+    leader.clock.skipped = timedelta(seconds=60)
     served[1].requests.clear()
     await leader.apply(mail_queue("mail", "second"))
+    await until(lambda: leader.held_back)
+    await leader.skip(A_LOOK)
 
     with pytest.raises(LeadershipLost):
         await asyncio.to_thread(leader.join)
@@ -175,7 +164,8 @@ async def test_a_stopped_operator_lets_its_reconciles_end(served: Served, leader
     await leader.apply(mail_queue("mail", "second"))
     await began.wait()
     stopping = asyncio.create_task(leader.stop())
-    await asyncio.sleep(1)
+    await leader.skip(A_LOOK)
+    await leader.pause()
     assert not stopping.done()
     goes_on.set()
     await stopping

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 
 import pytest
 
@@ -26,7 +27,7 @@ async def served() -> AsyncIterator[tuple[str, HttpKubernetes]]:
 @pytest.fixture
 async def operator(served: tuple[str, HttpKubernetes]) -> AsyncIterator[Running]:
     api = ApiServer(access_to(served[0], "t0ken"), "user")
-    running = Running(api, "mail")
+    running = Running(api, "mail", skips=timedelta(seconds=0.5))
     await running.start()
     yield running
     await running.stop()
