@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,10 +12,20 @@ PASSES = 20
 nothing is left to run."""
 
 
+class _UnaskedSelector(selectors.DefaultSelector):
+    """Asks the system for nothing while callbacks are ready: they are all that goes on."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return [] if timeout == 0 else super().select(timeout)
+
+
 class ManualLoop(asyncio.SelectorEventLoop):
     """For code without sockets: a wait for one would not end."""
 
     moment = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(_UnaskedSelector())
 
     def time(self) -> float:
         return self.moment

@@ -69,6 +69,8 @@ class KubernetesWorld:
     def __init__(self, clock: Clock, kinds: Iterable[Kind] = (), name: str = "kubernetes") -> None:
         self.kinds = set(kinds)
         self.objects: dict[ObjectPlace, Object] = {}
+        """Replaced as wholes, never changed: what changed before refers to them too."""
+
         self.pruned: set[str] = set()
         """Fields of a status that the CRDs lack."""
 
@@ -133,8 +135,7 @@ class KubernetesWorld:
                 self.delete(other)
 
     def _record(self, place: ObjectPlace, before: Object | None, after: Object | None) -> None:
-        change = _ObjectChange(self.version, place, copied(before), copied(after))
-        self._changes.append(change)
+        self._changes.append(_ObjectChange(self.version, place, before, after))
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -174,9 +175,11 @@ class KubernetesWorld:
 def parsed(value: Json) -> Json:
     """Return a copy of a JSON value, as a server that has parsed it would hold one: a sequence is a
     list, a text no enumeration's value."""
+    if type(value) is str:  # most are
+        return value
     if isinstance(value, dict):
         return cast("Json", {str(key): parsed(each) for key, each in value.items()})
-    if isinstance(value, list | tuple):
+    if isinstance(value, (list, tuple)):
         return cast("Json", [parsed(each) for each in value])
     return cast("Json", str(value)) if isinstance(value, str) else value
 
