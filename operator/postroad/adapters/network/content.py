@@ -20,7 +20,11 @@ class OpenContent:
     """The content of one mail whose first chunk was read."""
 
     def __init__(
-        self, first: bytes, rest: AsyncIterator[bytes], size_bytes: int, shape: Shape | None
+        self,
+        first: bytes,
+        rest: AsyncIterator[bytes] | Iterator[bytes],
+        size_bytes: int,
+        shape: Shape | None,
     ) -> None:
         self.first = first
         """The first chunk, empty for an empty mail."""
@@ -57,7 +61,7 @@ class OpenContent:
     @classmethod
     def held(cls, chunks: Sequence[bytes], shape: Shape) -> OpenContent:
         """Return a content that is in memory."""
-        return cls(chunks[0], _each(chunks[1:]), sum(map(len, chunks)), shape)
+        return cls(chunks[0], iter(chunks[1:]), sum(map(len, chunks)), shape)
 
     @property
     def may_have_8bit(self) -> bool:
@@ -88,7 +92,8 @@ class OpenContent:
 
     async def more(self) -> bytes | None:
         """Return the next chunk after the first, None at the end. Raises: what the chunks raise."""
-        return await anext(self._rest, None)
+        rest = self._rest
+        return next(rest, None) if isinstance(rest, Iterator) else await anext(rest, None)
 
     async def in_seven_bits(self) -> OpenContent:
         """Return the content as a next hop without 8BITMIME accepts it; unchanged, if it cannot be
@@ -112,7 +117,7 @@ class OpenContent:
             while (chunk := await self.more()) is not None:
                 chunks.append(chunk)
             self._chunks = chunks
-        self._rest = _each(self._chunks[1:])
+        self._rest = iter(self._chunks[1:])
         return self._chunks
 
     async def _convert(self) -> OpenContent:
@@ -162,11 +167,6 @@ def _cut(chunks: Iterable[bytes | bytearray]) -> Iterator[bytes]:
             continue
         for at in range(0, len(chunk), PIECE):
             yield bytes(chunk[at : at + PIECE])
-
-
-async def _each(chunks: Iterable[bytes]) -> AsyncIterator[bytes]:
-    for chunk in chunks:
-        yield chunk
 
 
 async def _stepwise(steps: Steps[Result]) -> Result:
