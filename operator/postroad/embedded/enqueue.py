@@ -142,8 +142,8 @@ def _admit(
         # Before a consumer gets the mail: else a checkpoint could pass over its end without this.
         engine.append_key(keyed._replace(is_accepted=True))
     entry = engine.admit(record, written)
-    if content is not None and not record.due_us:
-        engine.content_cache.keep(entry, record, *content)
+    if not record.due_us:
+        engine.content_cache.keep(entry, record, content)
 
 
 def accept_stored(
@@ -166,7 +166,7 @@ def accept_stored(
     leased.remove(mail.slot)
     lane = engine.lane(NEW)
     written = lane.append(ENVELOPE, record)
-    lane.when_durable(written.end, partial(engine.admit, mail, written))
+    lane.when_durable(written.end, partial(_admit, engine, mail, written, None, None))
     is_crowded = engine.arrival_rate.announce(asyncio.get_running_loop().time(), engine.sync_wait)
     return enqueue_id, lane.durable_at(written.end, engine.sync_wait * is_crowded)
 

@@ -182,7 +182,7 @@ class LiveEntry:
     """The position of its START."""
     successor: LiveEntry | None = None
     """The entry that replaced it."""
-    cached: tuple[EnvelopeRecord, Kept] | None = None
+    cached: tuple[EnvelopeRecord, Kept | None] | None = None
     """A new mail that is still in memory (content_cache.py)."""
 
     @property

@@ -1,7 +1,7 @@
 from typing import cast
 
 from postroad.domain.shapes import Shape
-from postroad.embedded.content_cache import ContentCache
+from postroad.embedded.content_cache import RECORD_TIMES, ContentCache
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.segments import LiveEntry, Segment, State
 from postroad.embedded.spool_files import SMALL
@@ -10,16 +10,16 @@ SHAPE = Shape(7)
 RECORD = cast("EnvelopeRecord", object())
 
 
-def an_entry() -> LiveEntry:
+def an_entry(length: int = 0) -> LiveEntry:
     segment = cast("Segment", object())
-    return LiveEntry(segment, 0, 0, 0, bytes(16), 0, 0, "", 0.0, State.READY)
+    return LiveEntry(segment, 0, length, 0, bytes(16), 0, 0, "", 0.0, State.READY)
 
 
 def test_the_first_mails_are_kept_and_those_that_do_not_fit_are_read() -> None:
     cache, first, second, third = ContentCache(10), an_entry(), an_entry(), an_entry()
-    cache.keep(first, RECORD, b"seven..", SHAPE)
-    cache.keep(second, RECORD, b"seven..", SHAPE)
-    cache.keep(third, RECORD, b"3..", SHAPE)
+    cache.keep(first, RECORD, (b"seven..", SHAPE))
+    cache.keep(second, RECORD, (b"seven..", SHAPE))
+    cache.keep(third, RECORD, (b"3..", SHAPE))
 
     assert cache.take(second) is None
     assert cache.take(first) == (RECORD, (b"seven..", SHAPE))
@@ -31,6 +31,16 @@ def test_the_first_mails_are_kept_and_those_that_do_not_fit_are_read() -> None:
 def test_a_large_mail_is_read_in_pieces() -> None:
     cache, entry = ContentCache(), an_entry()
 
-    cache.keep(entry, RECORD, bytes(SMALL + 1), SHAPE)
+    cache.keep(entry, RECORD, (bytes(SMALL + 1), SHAPE))
 
     assert cache.take(entry) is None
+
+
+def test_a_record_without_its_content_takes_room_too() -> None:
+    cache, first, second = ContentCache(10 * RECORD_TIMES), an_entry(9), an_entry(2)
+    cache.keep(first, RECORD, None)
+    cache.keep(second, RECORD, None)
+
+    assert cache.take(second) is None
+    assert cache.take(first) == (RECORD, None)
+    assert cache.room == 10 * RECORD_TIMES

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from prometheus_client import REGISTRY
@@ -193,6 +194,16 @@ async def test_stored_mails_are_counted_when_they_are_durable(
         await queue.accept_stored(encode(waiting(8))[1], {8})[1]
     assert counted(stored) == before + 1
     assert counted(failed, reason="other") == failures + 1
+
+
+async def test_the_owner_reads_the_envelope_of_a_stored_mail_once(queue: OwnedQueue) -> None:
+    await queue.accept_stored(encode(waiting(7))[1], {7})[1]
+
+    with patch.object(queue.engine.reader, "read") as read:
+        item = await queue.consumer(1).next()
+
+    assert item.mail == letter().envelope
+    assert not read.called
 
 
 @pytest.mark.parametrize("beyond", [0, 1])
