@@ -21,14 +21,14 @@ SEEDS = (1, 2, 3)
 CONNECTIONS, PER_DESTINATION, WINDOW = 50, 5, 225
 """A quarter of what a worker has."""
 
+REFUSAL = 30.0
+"""Seconds until a connection to a dead site is given up."""
+
 RULES = SchedulerRules(connections=CONNECTIONS, per_destination=PER_DESTINATION)
-WITHOUT_BOUNDS = replace(RULES, least_for_new=1.0, least_for_troubled=1.0)
+WITHOUT_BOUNDS = replace(RULES, least_for_new=1.0, least_for_troubled=1.0, first_connect=REFUSAL)
 
 STEP, SHORT_REST, PATIENCE, PUT_OFF = 0.5, 20.0, 30.0, 300.0
 """A worker's, in seconds: `worker/driving.py`, and the second lane."""
-
-REFUSAL = 30.0
-"""Seconds until a connection to a dead site is given up."""
 
 SLOW_SECONDS, SECONDS = 20.0, 1.0
 """What a mail takes at a slow site, and at a healthy one."""

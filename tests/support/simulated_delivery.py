@@ -52,7 +52,7 @@ class Simulation:
     """Events in the order of their instants, until none is left or the time is over.
 
     `connect` returns the seconds until a destination answers, or None for one that is broken and
-    refuses after `refusal` seconds.
+    refuses after `refusal` seconds; where a connection has less time, that ends it.
     """
 
     def __init__(
@@ -174,12 +174,15 @@ class Simulation:
 
     def _do(self, decision: object) -> None:
         match decision:
-            case OpenConnection(number, destination):
+            case OpenConnection(number, destination, within):
                 line = self.lines[number] = Line(number, destination, [])
                 self.openings.append(Opening(self.now, destination))
                 wait = self.connect(destination)
+                took = self.refusal if wait is None else wait
+                if within is not None and took > within:
+                    wait, took = None, within
                 answer = NotOpened(number) if wait is None else Established(number)
-                self.at(self.now + (self.refusal if wait is None else wait), answer)
+                self.at(self.now + took, answer)
                 assert line.number == number
             case Assign(job, number):
                 line = self.lines[number]

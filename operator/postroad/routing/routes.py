@@ -58,6 +58,9 @@ class ResolvedHop:
     certificates: TlsaRecords | None = None
     """What its certificate has to match, where it is `by_tlsa`."""
 
+    connect_within: timedelta | None = None
+    """For how long each address is tried; None: as long as usual."""
+
 
 @dataclass(frozen=True, slots=True)
 class Route:

@@ -99,6 +99,13 @@ class Destinations:
         """Return whether destinations of this trust use more than is kept for them."""
         return self._busy.is_beyond(trust)
 
+    def connect_within(self, name: str) -> float | None:
+        """Return for how many seconds an address of a destination is tried by a connection that is
+        opened now; None: as long as usual. Source: AMB-27."""
+        if self.trust(name) is Trust.NEW and 2 * self.free < self._rules.connections:
+            return self._rules.first_connect
+        return None
+
     def open(self, name: str, now: float) -> ConnectionRecord:
         """Open a connection; a job comes with it."""
         destination = self._known(name)

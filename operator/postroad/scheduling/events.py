@@ -133,10 +133,12 @@ class LookUp:
 
 @dataclass(frozen=True, slots=True)
 class OpenConnection:
-    """Open a connection; report `Established` or `NotOpened`. Jobs are assigned before that."""
+    """Open a connection; report `Established` or `NotOpened`. Jobs are assigned before that.
+    `within`: for how many seconds an address is tried; None: as long as usual."""
 
     connection: int
     destination: str
+    within: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

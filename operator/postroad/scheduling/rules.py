@@ -50,6 +50,7 @@ class SchedulerRules:
 
     A destination is troubled while more than half of its connections take longer than `prompt`
     seconds to open or over a job, and after a job that did.
+    A new one has `first_connect` seconds for its first connection while half of all are in use.
     While other mail wants all connections, `least_for_troubled` of them are kept for such ones, and
     `least_for_new` for these and for destinations that have not answered yet (AMB-27); with 1.0
     for both, they are as others.
@@ -70,6 +71,7 @@ class SchedulerRules:
     remember_closed: float = 3600.0
     remember_broken: float = 3600.0
     prompt: float = 5.0
+    first_connect: float = 5.0
     least_for_new: float = 0.08
     least_for_troubled: float = 0.04
 
@@ -79,7 +81,8 @@ class SchedulerRules:
             raise InvalidSettings("connections, routers, backlog and jobs are counts above zero")
         if self.longest_queue is not None and self.longest_queue < self.backlog:
             raise InvalidSettings("the longest queue of a connection is at least its backlog")
-        if min(self.idle, self.age, self.first_rest, self.longest_rest, self.prompt) <= 0:
-            raise InvalidSettings("idle, age, rests and what is prompt are above zero seconds")
+        durations = (self.idle, self.age, self.first_rest, self.longest_rest)
+        if min(*durations, self.prompt, self.first_connect) <= 0:
+            raise InvalidSettings("ages, rests and what is prompt are above zero seconds")
         if not 0 <= self.least_for_troubled <= self.least_for_new <= 1:
             raise InvalidSettings("what is kept is a share of the connections, the least last")

@@ -349,8 +349,9 @@ class Scheduler:
     def _open(self, name: str) -> ConnectionRecord:
         if self._destinations.is_full and (idle := self._destinations.least_used()) is not None:
             self._close(idle)
+        within = self._destinations.connect_within(name)
         connection = self._destinations.open(name, self._now)
-        self._decisions.append(OpenConnection(connection.number, name))
+        self._decisions.append(OpenConnection(connection.number, name, within))
         return connection
 
     def _close(self, connection: ConnectionRecord) -> None:

@@ -236,8 +236,8 @@ class Driving:
         match decision:
             case Assign(number, connection):
                 self._transmissions.assign(self._jobs[number], connection)
-            case OpenConnection(number, destination):
-                self._transmissions.expect(number, destination)
+            case OpenConnection():
+                self._transmissions.expect(decision)
             case CloseConnection(number):
                 self._links.close(number)
             case PutOff(number, until):

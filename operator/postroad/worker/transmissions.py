@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 
@@ -20,6 +21,7 @@ from postroad.ports.connections import (
     JobFinished,
     TakesSeries,
 )
+from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.events import (
     Closed,
     Established,
@@ -29,6 +31,7 @@ from postroad.scheduling.events import (
     InSeries,
     LeftAlone,
     NotOpened,
+    OpenConnection,
     Withdrawn,
 )
 from postroad.telemetry.logs import logger
@@ -75,7 +78,7 @@ class Transmissions:
         self._on_replied = on_replied
         self._on_left = on_left
         self.links = Links(connector, self._happened, self._go_on)
-        self._unopened: dict[int, str] = {}
+        self._unopened: dict[int, OpenConnection] = {}
         self._places = count(1)
         self.is_ending = False
         """Whether jobs that are assigned to connections are put off, because the process ends."""
@@ -85,21 +88,26 @@ class Transmissions:
         self.is_ending = True
         self.links.finish()
 
-    def expect(self, number: int, destination: str) -> None:
+    def expect(self, opening: OpenConnection) -> None:
         """Open a connection with its first job, which has the hop."""
-        self._unopened[number] = destination
+        self._unopened[opening.connection] = opening
 
     def assign(self, job: OpenJob, number: int) -> None:
         """Hand a job to a connection."""
         now = self._deliverer.clock.elapsed()
         job.connection, job.assigned_at, job.place = number, now, next(self._places)
-        destination = self._unopened.pop(number, None)
-        if destination is not None and not self.is_ending:
-            self.links.open(number, destination, job.route.hops[destination])
+        opening = self._unopened.pop(number, None)
+        if opening is not None and not self.is_ending:
+            self._open(opening, job.route.hops[opening.destination])
         if job.ledger.is_over or job.ledger.is_late(now) or self.is_ending:
             asyncio.get_running_loop().call_soon(self._not_needed, job)
         else:
             self.links.submit(number, job.transmission())
+
+    def _open(self, opening: OpenConnection, hop: ResolvedHop) -> None:
+        if opening.within is not None:
+            hop = replace(hop, connect_within=timedelta(seconds=opening.within))
+        self.links.open(opening.connection, opening.destination, hop)
 
     def _not_needed(self, job: OpenJob) -> None:
         """Take a job off a connection that never had it; that may have closed meanwhile, so that

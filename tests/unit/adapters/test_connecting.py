@@ -10,7 +10,11 @@ import pytest
 
 from postroad.adapters.network import connecting
 from postroad.adapters.network.connecting import SHUN, Addresses
+from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.network.wire import ConnectionLost, TooSlow
+from postroad.domain.next_hops import NextHop
+from postroad.routing.routes import ResolvedHop
+from support.connections import Events
 
 NO_TIME, A_MINUTE = timedelta(milliseconds=1), timedelta(minutes=1)
 
@@ -62,6 +66,26 @@ async def test_a_lookup_that_takes_long_is_not_begun_again_by_those_that_wait_no
     with pytest.raises(ConnectionLost, match="no name server"):
         await addresses.connect(A_MINUTE)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(("within", "tried_for"), [(None, 30), (5, 5), (40, 30)])
+async def test_a_hop_may_have_less_time_for_its_connection_than_usual(
+    monkeypatch: pytest.MonkeyPatch, within: int | None, tried_for: int
+) -> None:
+    tried: list[timedelta] = []
+
+    async def connect(address: str, port: int, timeout: timedelta, source: str | None) -> None:
+        tried.append(timeout)
+        raise TooSlow
+
+    monkeypatch.setattr(connecting, "connect", connect)
+    limit = None if within is None else timedelta(seconds=within)
+    hop = ResolvedHop(NextHop("hop.example"), ("192.0.2.1", "192.0.2.2"), connect_within=limit)
+    events = Events()
+    SmtpConnector(ehlo_name="w.example").open(hop, events)
+    await events.until_closed()
+
+    assert tried == [timedelta(seconds=tried_for)] * 2
 
 
 async def test_an_address_that_did_not_answer_is_tried_last_for_a_while(

@@ -56,6 +56,26 @@ def test_a_destination_that_fails_rests_then_is_due_then_forgotten() -> None:
     assert standing(table) is Standing.UNUSED
 
 
+def test_a_first_connection_has_little_time_while_half_of_all_are_in_use() -> None:
+    """Source: AMB-27. What failed, or answered, has as much as usual, and so has each while others
+    find room beside it."""
+    table = Destinations(SchedulerRules(connections=4, first_connect=5))
+    for job, name in enumerate("xy"):
+        table.assign(table.open(name, 0), job, Precedence.BULK, 0)
+    assert table.connect_within("a") is None
+    table.assign(table.open("z", 0), 3, Precedence.BULK, 0)
+
+    assert table.connect_within("a") == 5
+    table.fail("a", now=0)
+    table.rested(999)
+    assert table.connect_within("a") is None
+
+    table.forgive("a")
+    assert table.connect_within("a") == 5
+    table.finish(opened(table, now=3000, job=4), 4, now=3001)
+    assert table.connect_within("a") is None
+
+
 def test_rests_grow_with_the_square_of_the_failures_until_a_job_is_finished() -> None:
     """Source: AMB-17."""
     table = Destinations(RULES)
@@ -185,7 +205,13 @@ def test_a_destination_of_which_another_process_was_heard_is_forgotten_too() -> 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"connections": 0}, {"backlog": 0}, {"backlog": 3, "longest_queue": 2}, {"idle": 0}],
+    [
+        {"connections": 0},
+        {"backlog": 0},
+        {"backlog": 3, "longest_queue": 2},
+        {"idle": 0},
+        {"first_connect": 0},
+    ],
 )
 def test_rules_that_cannot_be_followed_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidSettings):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from dataclasses import replace
 
 from postroad.scheduling.events import HeldUp, Tick
 from postroad.scheduling.jobs import Site
@@ -60,6 +62,26 @@ def test_destinations_that_do_not_answer_keep_little_of_what_others_want() -> No
     assert 5 <= max(found) <= 10
     tried = {each.destination for each in simulation.openings}
     assert len([each for each in tried if each.startswith("dead")]) >= 10
+
+
+def healthy_sent(rules: SchedulerRules) -> int:
+    """Return how many mails go out in a minute to sites that answer, of two hundred sites that a
+    worker learns of, three of ten of which do not."""
+    simulation = Simulation(
+        rules, connect=lambda name: None if int(name) % 10 < 3 else 0.2, refusal=30
+    )
+    chance = random.Random(1)
+    for number in range(1500):
+        simulation.submit(f"m{number}", Site(((str(chance.randrange(200)),),)), at=number / 25)
+    simulation.run(60)
+    return len(simulation.finished_at)
+
+
+def test_sites_that_never_answered_keep_connections_for_seconds_where_others_want_them() -> None:
+    """Each keeps one until it is given up: for thirty seconds as usual, for five at first."""
+    few = replace(RULES, connections=20)
+    short, usual = (healthy_sent(replace(few, first_connect=each)) for each in (5.0, 30.0))
+    assert short > 1.5 * usual
 
 
 def test_time_that_a_connection_is_held_up_counts_not_and_what_comes_after_it_does() -> None:

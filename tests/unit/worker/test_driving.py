@@ -144,6 +144,21 @@ async def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to that")
 
 
+async def test_the_first_connection_to_a_host_has_little_time_where_half_of_all_are_in_use() -> (
+    None
+):
+    rules = SchedulerRules(4, least_for_new=1.0, least_for_troubled=1.0)
+    async with a_worker(rules=rules) as worker:
+        worker.hops.gate.clear()
+        for number in range(4):
+            worker.domain(f"d{number}.example")
+            await worker.enqueue(f"a@d{number}.example")
+        await worker.pass_time(SECOND)
+        worker.hops.gate.set()
+
+        assert worker.hops.limits == [None, None, None, 5 * SECOND]
+
+
 async def test_the_recipients_of_a_mail_go_to_their_sites_and_domains_of_one_site_go_together() -> (
     None
 ):

@@ -64,6 +64,8 @@ class MemoryConnector:
         """The host that took the last mail of a recipient."""
         self.opened: list[str] = []
         """The host of each connection that was begun."""
+        self.limits: list[timedelta | None] = []
+        """For how long each of them tries an address."""
 
     def open(
         self,
@@ -73,6 +75,7 @@ class MemoryConnector:
     ) -> MemoryConnection:
         """Begin to open a connection (see the port)."""
         self.opened.append(hop.next_hop.host)
+        self.limits.append(hop.connect_within)
         return MemoryConnection(self, hop.next_hop.host, on_event, before_end)
 
 

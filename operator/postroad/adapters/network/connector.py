@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
@@ -64,7 +65,7 @@ class SmtpConnector:
                 self._context_for(
                     next_hop.tls, self._ca_file, next_hop.oldest_tls, by_tlsa=next_hop.by_tlsa
                 ),
-                self._timeouts,
+                self._timeouts_for(hop),
                 self._authentication_of(next_hop),
                 hop.certificates,
                 self._broken_tls,
@@ -72,6 +73,11 @@ class SmtpConnector:
             ),
         )
         return SmtpConnection(open_session, self._preparation, on_event, before_end)
+
+    def _timeouts_for(self, hop: ResolvedHop) -> Timeouts:
+        if hop.connect_within is None or hop.connect_within >= self._timeouts.connect:
+            return self._timeouts
+        return replace(self._timeouts, connect=hop.connect_within)
 
     def _reach(self, hop: ResolvedHop) -> Reached:
         next_hop = hop.next_hop
