@@ -45,7 +45,8 @@ class Ended:
         return None
 
 
-QUEUE = "embedded:///var/tmp/queue"
+QUEUE = f"embedded://{SOURCE}/build/demo-small/store"
+"""What the demo leaves behind, with nothing in it that waits."""
 
 STEPS = (
     Step(PERSON, "make demo-small", False, r"apt-get install python3-venv"),
