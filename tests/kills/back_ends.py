@@ -16,7 +16,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Protocol, TypeVar, cast
 from uuid import UUID
@@ -28,7 +27,6 @@ from postroad.distributed.browse import waiting
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.replacement import replacement_of
 from postroad.domain.entries import EndingKind, Entry
-from postroad.domain.identifiers import id_at
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.names import QueueName
 from postroad.domain.slices import place
@@ -116,10 +114,6 @@ class Embedded:
 class Distributed:
     """A queue of the distributed engine, and `postroad worker`."""
 
-    LONGEST_AWAY = timedelta(minutes=10)
-    """How long ago a report was queued at most that waits: a claim of a killed worker lasts for two
-    minutes."""
-
     environment: Mapping[str, str] = {"POSTROAD_WORKER_WINDOW": "200"}
     """Fewer in hand than by default, because each kill delays what is."""
 
@@ -134,12 +128,11 @@ class Distributed:
         self._filled = max(self._ids.values())
 
     async def waiting(self, of: Collection[Key]) -> set[Key]:
-        """Looks up the mails one by one, and reads the rows of reports, which are the youngest."""
+        """Looks up the mails one by one, and reads the rows of all reports, which are younger than
+        the mails: each kill may delay a report by two minutes, the claim of the killed worker."""
         senders = {sender for sender, _ in of} - {""}
         found = set[Key]().union(*await _some_at_once(self._left, senders))
-        oldest = datetime.now(UTC) - self.LONGEST_AWAY
-        after = max(self._filled, id_at(oldest, 0, 0))
-        for report in await self._waiting("", after):
+        for report in await self._waiting("", self._filled):
             found.update(("", to) for to in report.envelope.recipients)
         return found.intersection(of)
 
