@@ -7,6 +7,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,6 +62,8 @@ class Soak:
         self._account, self._routes = folder / "account", folder / "delivery.yaml"
         self._logs = folder / "logs"
         self._logs.mkdir()
+        self._workers = AsyncExitStack()
+        """Kills the workers that are left when a run breaks off."""
         self._environment = {
             "POSTROAD_RETRY_LANES": "1s",
             "POSTROAD_HOSTNAME": "mx.origin.example",
@@ -75,7 +78,8 @@ class Soak:
         recipients = sum(len(each.recipients) for each in self._mails)
         await self._back_end.fill(self._mails)
         self._say(f"{len(self._mails)} mails for {recipients} recipients are queued")
-        async with running_sites(self._size.sites, self._ledger, self._reports) as sites:
+        sites_of_run = running_sites(self._size.sites, self._ledger, self._reports)
+        async with sites_of_run as sites, self._workers:
             write_routes(self._routes, sites)
             for number in range(1, self._size.kills + 1):
                 worker = await self._start()
@@ -91,12 +95,14 @@ class Soak:
         return Run(self._mails, self._ledger, self._reports.names_by_key, account)
 
     async def _start(self) -> Program:
-        return await Program.start(
+        worker = await Program.start(
             self._logs,
             *(*self._back_end.command, "--delivery", str(self._routes)),
             environment=self._environment,
             module=self._module,
         )
+        self._workers.push_async_callback(worker.kill)
+        return worker
 
     async def _live(self, worker: Program, number: int, most: int) -> None:
         """Let a worker live for a time that is drawn: that of some arrivals, most often."""
