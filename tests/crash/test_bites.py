@@ -178,10 +178,10 @@ class _Unsynced:
 async def test_the_answer_waits_for_the_sync_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undone: `enqueue` returns when its record is appended."""
 
-    async def impatient(engine: Engine, waiting: Any, *rest: Any) -> None:
-        engine.admit(waiting, engine.write(waiting))
+    async def impatient(engine: Engine, waiting: Any, json: bytes, *rest: Any) -> None:
+        engine.admit(waiting, engine.write(waiting, json))
 
-    monkeypatch.setattr(enqueue, "accept", impatient)
+    monkeypatch.setattr(enqueue, "_accept", impatient)
 
     assert "P1" in await broken(crowd)
 
