@@ -1,5 +1,8 @@
 from typing import cast
 
+from contract.queue_harness import letter
+from crash.lossy import Disk
+from crash.world import opened
 from postroad.domain.shapes import Shape
 from postroad.embedded.content_cache import RECORD_TIMES, ContentCache
 from postroad.embedded.envelope_records import EnvelopeRecord
@@ -44,3 +47,13 @@ def test_a_record_without_its_content_takes_room_too() -> None:
     assert cache.take(second) is None
     assert cache.take(first) == (RECORD, None)
     assert cache.room == 10 * RECORD_TIMES
+
+
+async def test_a_new_mail_is_handed_out_from_memory() -> None:
+    async with opened(Disk()) as (files, queue):
+        await queue.enqueue(letter())
+        item = await queue.consumer(1).next()
+        calls = files.calls
+
+        assert await item.content() == letter().content
+        assert files.calls == calls
