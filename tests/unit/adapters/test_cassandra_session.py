@@ -349,6 +349,32 @@ async def test_a_connection_that_fails_is_shut_down_and_says_why(
         assert getattr(refused.value, "hint", "") == "it has dc2, dc3"
 
 
+async def test_a_connection_that_comes_after_its_close_was_broken_off_is_shut_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, may_connect = Cluster(("dc1",), None), threading.Event()
+    connection = connection_to(cluster, monkeypatch, known=True)
+    connect = cluster.connect
+
+    def late(wait_for_all_pools: bool) -> Any:
+        may_connect.wait()
+        return connect(wait_for_all_pools)
+
+    monkeypatch.setattr(cluster, "connect", late)
+    connecting = asyncio.create_task(connection.connected())
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(connection.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    may_connect.set()
+
+    with pytest.raises(ViewUnavailable, match="is closed"):
+        await connecting
+    assert cluster.is_shut_down
+    assert connection.driver is None
+
+
 async def test_names_of_contact_points_are_resolved_beside_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -43,7 +43,7 @@ class CassandraConnection:
         """Connect, unless the connection stands; calls at the same time share one attempt.
         Raises: ViewUnavailable, ViewRefused, CredentialsRefused."""
         if self._closed:
-            raise ViewUnavailable("the session with Cassandra is closed")
+            raise _closed()
         if self.driver is not None:
             return self.driver
         return await self._connecting.get(self._connect)
@@ -69,6 +69,9 @@ class CassandraConnection:
             driver = await asyncio.to_thread(self._connect_in_thread)
         except Exception as error:
             raise translated(error) from error
+        if self._closed:  # `close` may have been broken off while it waited for this
+            await asyncio.to_thread(driver.cluster.shutdown)
+            raise _closed()
         _LOG.debug("connected to Cassandra", hosts=len(driver.cluster.metadata.all_hosts()))
         self.driver = driver
         return driver
@@ -107,3 +110,7 @@ class CassandraConnection:
             f"Cassandra has no data center {self._access.local_datacenter!r}",
             hint=f"it has {', '.join(sorted(known))}",
         )
+
+
+def _closed() -> ViewUnavailable:
+    return ViewUnavailable("the session with Cassandra is closed")
