@@ -112,16 +112,15 @@ class SiteControl:
         for site, text in posted.items():
             with suppress(InvalidInput):
                 read[site] = Suspension.of(site, text)
+        self._new += [site for site, each in read.items() if self._suspended.get(site) != each]
+        self._suspended = read  # before what may fail: others are obeyed all the same
         for site, each in list(self._own.items()):
             known = read.get(site)
             if known is None or known.until < each.until:
                 left = each.until - self._clock.now()
                 await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
-                known = read[site] = each
-            self._suspended[site] = known  # it holds, though the board be away for the next
+                read[site] = each
             del self._own[site]
-        self._new += [site for site, each in read.items() if self._suspended.get(site) != each]
-        self._suspended = read
 
     async def _post(self, views: Iterable[SiteView]) -> None:
         with self._use.unless_away():

@@ -222,3 +222,28 @@ async def test_answers_suspend_a_bounded_number_of_sites() -> None:
         await controlled.worker.pass_time(11 * MINUTE)
         controlled.control.heard("one-more.example", (BUSY,))
         assert controlled.control.suspended("one-more.example") is not None
+
+
+async def test_what_administrators_post_is_obeyed_where_nothing_can_be_written() -> None:
+    async with a_controlled_worker() as controlled:
+        worker, control = controlled.worker, controlled.control
+        for number in range(2):
+            await controlled.suspend(f"former{number}.example", MINUTE * 60)
+        await controlled.reader.read()
+        control.new()
+        await controlled.board.take_down(Topic.SUSPENSIONS, "former0.example")
+        await controlled.suspend(TWO, MINUTE * 60)
+        for _ in range(100):
+            control.heard(ONE, (BUSY,))
+        worker.process.faults.plan = lambda step: Fault.AWAY if step.operation == "post" else None
+        await controlled.reader.read()
+
+        shut = [each for each in (ONE, TWO, "former1.example") if control.suspended(each)]
+        assert shut == [ONE, TWO, "former1.example"]
+        assert control.suspended("former0.example") is None
+        assert sorted(control.new()) == [ONE, TWO]
+
+        worker.process.faults.plan = lambda _: None
+        await controlled.reader.read()
+        assert ONE in await controlled.board.posted(Topic.SUSPENSIONS)
+        assert control.new() == []
