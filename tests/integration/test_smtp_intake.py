@@ -20,7 +20,6 @@ import pytest
 import uvloop
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.serving import REPLIES
 from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.domain.next_hops import NextHop, TlsMode
@@ -555,16 +554,6 @@ async def test_a_client_that_finds_the_intake_full_waits_until_there_is_room() -
         first.writer.close()
 
         assert await greeting == "220 intake.example ESMTP"
-
-
-async def test_the_system_keeps_few_replies_for_each_client() -> None:
-    """`test_serving` has what a connection inherits of that."""
-    async with an_intake() as intake:
-        listening = socket.create_server(("127.0.0.1", 0))
-        intake.server.listen_on(listening)
-
-        # The system doubles what is asked for, for its own use (socket(7)).
-        assert listening.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 2 * 4 * REPLIES
 
 
 async def test_a_full_intake_ends_a_session_that_makes_no_progress() -> None:

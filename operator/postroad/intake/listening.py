@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from postroad.adapters.network.serving import limit_unread
 from postroad.errors import InvalidSettings
 
 BACKLOG = 4096
@@ -21,13 +22,16 @@ def listening_on(host: str, port: int) -> list[socket.socket]:
     Raises: InvalidSettings when the address cannot be bound.
     """
     try:
-        return _bound(host, port)
+        bound = _bound(host, port)
     except OSError as error:
         raise InvalidSettings(
             f"cannot listen on {host}:{port}: {error.strerror}",
             hint="name another address with --listen, or another port with POSTROAD_INTAKE_PORT or "
             "POSTROAD_INTAKE_TLS_PORT",
         ) from error
+    for each in bound:  # here, because a client that comes before is not bounded
+        limit_unread(each)
+    return bound
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from functools import lru_cache, partial
 
 from postroad.adapters.network.run_queue import RunQueue
-from postroad.adapters.network.serving import ServingWire, accept, accept_tls, limit_unread
+from postroad.adapters.network.serving import ServingWire, accept, accept_tls
 from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.domain.replies import Reply
 from postroad.intake import reply_texts
@@ -86,7 +86,6 @@ class SmtpServer:
         self._accept_or_not(is_paused=True)
         for each in listening:
             each.setblocking(False)
-            limit_unread(each)
             self._listening[each] = tls
         self._accept_or_not()
 
@@ -171,7 +170,7 @@ class SmtpServer:
             self._context.client_refused(refusal, address, set())
             with connection, suppress(OSError):
                 if not is_tls:  # a client that begins TLS cannot read a reply in clear
-                    connection.send(refusal.encode())  # never blocks: the send buffer is empty
+                    connection.send(refusal.encode(), socket.MSG_DONTWAIT)
             return
         wire = ServingWire(self._run_queue)
         rights = self._rights_of(address)
