@@ -202,7 +202,7 @@ def main() -> int:
         summary = demo.run()
         demo.show(summary)
         return 0 if summary.is_good else 1
-    except (DemoFailed, stack.MissingRequirement) as error:
+    except (DemoFailed, stack.StackError) as error:
         print(f"demo failed: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

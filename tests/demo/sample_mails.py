@@ -12,6 +12,8 @@ from email.header import decode_header, make_header
 from email.parser import BytesHeaderParser
 from pathlib import Path
 
+from stack import patience
+
 SAMPLES = Path(__file__).parent / "mails"
 DOMAIN = "demo.example"
 
@@ -60,7 +62,9 @@ def with_smtp_line_ends(content: bytes) -> bytes:
 
 def send(mails: Iterable[DemoMail], host: str, port: int) -> None:
     """Send the mails in one SMTP session; note when each was accepted."""
-    with smtplib.SMTP(host, port, local_hostname="demo.example", timeout=60) as session:
+    with smtplib.SMTP(
+        host, port, local_hostname="demo.example", timeout=patience.stretched(60)
+    ) as session:
         session.ehlo()
         for mail in mails:
             options = ["BODY=8BITMIME"] if not mail.content.isascii() else []

@@ -13,7 +13,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from stack import cache, folders, maven
+from stack import cache, folders, maven, patience
 from stack.cache import Entry
 from stack.configuration_files import fill, write
 from stack.cql import Connection, CqlError
@@ -225,7 +225,8 @@ class Cassandra(NativeServer):
 
     def login(self, user: str, password: str, timeout_seconds: float = 3) -> Connection:
         """Return a connection of a user."""
-        return Connection(self.host, self.record.ports["cql"], user, password, timeout_seconds)
+        seconds = patience.stretched(timeout_seconds)
+        return Connection(self.host, self.record.ports["cql"], user, password, seconds)
 
     def make_superuser(self) -> None:
         """Create our superuser, as the user that a new node has."""

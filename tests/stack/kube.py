@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from stack import archives, cache, folders, golang
+from stack import archives, cache, folders, golang, patience
 from stack.cache import Entry
 from stack.configuration_files import fill, write
 from stack.records import Record
@@ -183,7 +183,9 @@ class Api:
         context = ssl.create_default_context(cafile=str(authority))
         # The server's own certificate lacks fields that newer Pythons require.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        self._connection = http.client.HTTPSConnection(*address, context=context, timeout=3)
+        self._connection = http.client.HTTPSConnection(
+            *address, context=context, timeout=patience.stretched(3)
+        )
         self._headers = {"Authorization": f"Bearer {token}"}
 
     def get(self, path: str) -> tuple[int, bytes]:
@@ -258,5 +260,5 @@ class Kubectl:
             capture_output=True,
             text=True,
             check=True,
-            timeout=timeout_seconds,
+            timeout=patience.stretched(timeout_seconds),
         ).stdout

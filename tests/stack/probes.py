@@ -5,6 +5,11 @@ import json
 import urllib.request
 from typing import Any
 
+from stack import patience
+
+SECONDS = 2.0
+"""How long a server may take to answer."""
+
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -16,7 +21,7 @@ def basic(user: str, password: str) -> str:
 def http_answers(url: str) -> bool:
     """Tell whether a GET succeeds."""
     try:
-        with _opener.open(url, timeout=2):
+        with _opener.open(url, timeout=patience.stretched(SECONDS)):
             return True
     except OSError:
         return False
@@ -26,7 +31,7 @@ def http_json(url: str, authorization: str) -> Any:  # whatever the server repli
     """Return the JSON that a GET returns; None when it fails or returns no JSON."""
     request = urllib.request.Request(url, headers={"Authorization": authorization})
     try:
-        with _opener.open(request, timeout=2) as response:
+        with _opener.open(request, timeout=patience.stretched(SECONDS)) as response:
             return json.load(response)
     except (OSError, ValueError):
         return None

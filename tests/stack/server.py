@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import ClassVar
 
-from stack import ports, records
+from stack import patience, ports, records
 from stack.errors import StackError, StepFailed
 from stack.progress import Progress
 
@@ -132,10 +132,11 @@ class Server(abc.ABC):
         Raises:
             StackError: it does not, in time.
         """
-        deadline = time.monotonic() + timeout_seconds
+        seconds = patience.stretched(timeout_seconds)
+        deadline = time.monotonic() + seconds
         while not self.answers():
             if time.monotonic() > deadline:
-                raise StackError(f"{self.name} does not answer after {timeout_seconds:.0f} s")
+                raise StackError(f"{self.name} does not answer after {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
 
     def restart(self) -> None:
@@ -244,7 +245,7 @@ class ManagedServer(Server):
         return self._started_path.exists() and self.is_alive()
 
     def _answers_within(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience.stretched(seconds)
         while not self.answers():
             if time.monotonic() > deadline or not self.is_alive():
                 return False
@@ -275,13 +276,16 @@ class ManagedServer(Server):
         Raises:
             StepFailed: it ended, or time is over.
         """
-        deadline = time.monotonic() + timeout_seconds
+        seconds = patience.stretched(timeout_seconds)
+        deadline = time.monotonic() + seconds
         while not condition():
             if not self.is_alive():
                 raise StepFailed(f"{self.name}: start (it ended)", self.main_log)
             if time.monotonic() > deadline:
                 raise StepFailed(
-                    f"{self.name}: start (no answer after {timeout_seconds:.0f} s)", self.main_log
+                    f"{self.name}: start (no answer after {seconds:.0f} s; a slow machine needs"
+                    f" {patience.VARIABLE})",
+                    self.main_log,
                 )
             time.sleep(POLL_SECONDS)
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 import stack
 from postroad.pipeline import jars
-from stack import contexts
+from stack import contexts, patience
 from support.kubectl import Kubectl, Manifest, documents_in, eventually, manifests, secret
 
 ROOT = Path(__file__).parents[2]
@@ -62,10 +62,12 @@ class Installation:
         documents = documents_in(text.replace(RELEASED_IMAGE, self.image))
         self.kubectl.apply(*[each for each in documents if each["kind"] == "Namespace"])
         self.kubectl.apply(*[each for each in documents if each["kind"] != "Namespace"])
+        seconds = patience.stretched(120)
         self.kubectl(
-            "rollout", "status", "deployment", "-n", OPERATOR_NAMESPACE, "--timeout=120s",
+            *("rollout", "status", "deployment", "-n", OPERATOR_NAMESPACE),
+            f"--timeout={seconds:.0f}s",
             timeout=130,
-        )  # fmt: skip
+        )
 
     def namespace(self, name: str) -> None:
         """Create a namespace with the servers' Secrets in it."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import yaml
 
+from stack import patience
+
 Manifest = dict[str, Any]
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -42,7 +44,7 @@ class Kubectl:
             input=stdin,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=patience.stretched(timeout),
             env=os.environ | {"LC_ALL": "C.UTF-8"},
         )
         if done.returncode:
@@ -110,6 +112,7 @@ def eventually(
 
     An AssertionError or KubectlFailed in the claim counts as not yet.
     """
+    within_seconds = patience.stretched(within_seconds)
     deadline = time.monotonic() + within_seconds
     last: object = None
     while True:

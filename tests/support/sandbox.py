@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import stack
+from stack import patience
 from support.installation import Installation
 from support.kubectl import Kubectl, KubectlFailed, Manifest, eventually
 from support.sink_process import SinkProcess
@@ -140,8 +141,9 @@ def _keep_logs(kubectl: Kubectl, namespace: str, folder: Path) -> None:
 
 
 def _remove(kubectl: Kubectl, namespace: str) -> None:
-    kubectl("delete", "mailqueue", "--all", "-n", namespace, "--timeout=150s", timeout=160)
-    kubectl("delete", "queuecluster", "--all", "-n", namespace, "--timeout=60s", timeout=70)
+    for kind, seconds in (("mailqueue", 150), ("queuecluster", 60)):
+        patient = f"--timeout={patience.stretched(seconds):.0f}s"
+        kubectl("delete", kind, "--all", "-n", namespace, patient, timeout=seconds + 10)
     kubectl("delete", "namespace", namespace, "--wait=false")
 
     def gone() -> bool:
