@@ -18,6 +18,21 @@ from stack.errors import StackError, StepFailed
 from stack.progress import Progress
 
 POLL_SECONDS = 0.05
+REST = 9.0
+"""How much longer than it computes a thread rests that waits for a server, which needs the CPU."""
+
+
+class _Looks:
+    """The looks of one wait, and the rests between them."""
+
+    def __init__(self) -> None:
+        self._computed = time.thread_time()
+
+    def rest(self) -> None:
+        """Sleep; longer where the last look took much CPU."""
+        look = time.thread_time() - self._computed
+        time.sleep(max(POLL_SECONDS, REST * look))
+        self._computed = time.thread_time()
 
 
 class State(Enum):
@@ -134,10 +149,11 @@ class Server(abc.ABC):
         """
         seconds = patience.stretched(timeout_seconds)
         deadline = time.monotonic() + seconds
+        looks = _Looks()
         while not self.answers():
             if time.monotonic() > deadline:
                 raise StackError(f"{self.name} does not answer after {seconds:.0f} s")
-            time.sleep(POLL_SECONDS)
+            looks.rest()
 
     def restart(self) -> None:
         """Stop and start it again, keeping data and ports."""
@@ -246,10 +262,11 @@ class ManagedServer(Server):
 
     def _answers_within(self, seconds: float) -> bool:
         deadline = time.monotonic() + patience.stretched(seconds)
+        looks = _Looks()
         while not self.answers():
             if time.monotonic() > deadline or not self.is_alive():
                 return False
-            time.sleep(POLL_SECONDS)
+            looks.rest()
         return True
 
     def _new_record(self) -> records.Record:
@@ -278,6 +295,7 @@ class ManagedServer(Server):
         """
         seconds = patience.stretched(timeout_seconds)
         deadline = time.monotonic() + seconds
+        looks = _Looks()
         while not condition():
             if not self.is_alive():
                 raise StepFailed(f"{self.name}: start (it ended)", self.main_log)
@@ -287,7 +305,7 @@ class ManagedServer(Server):
                     f" {patience.VARIABLE})",
                     self.main_log,
                 )
-            time.sleep(POLL_SECONDS)
+            looks.rest()
 
     def kill(self) -> None:
         """Kill all its processes."""
