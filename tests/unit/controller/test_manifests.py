@@ -47,6 +47,15 @@ def test_the_operator_and_its_workers_run_the_image_of_this_version() -> None:
     assert container["image"] == workers == f"postroad:{version}"
 
 
+def test_an_operator_that_takes_two_minutes_to_start_is_not_killed_meanwhile() -> None:
+    (container,) = installed("Deployment")["spec"]["template"]["spec"]["containers"]
+
+    probe = container["startupProbe"]
+
+    assert probe["httpGet"] == container["livenessProbe"]["httpGet"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 120
+
+
 def test_the_image_has_one_base_that_a_build_can_name_by_digest() -> None:
     lines = (ROOT / "Dockerfile").read_text().splitlines()
 

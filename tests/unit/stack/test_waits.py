@@ -33,7 +33,7 @@ class Clock:
 
 
 class Starting(VersityGW):
-    """A server whose processes live, and which answers when the test says so."""
+    """A server whose processes live, and which answers from the look on that the test chooses."""
 
     def is_alive(self) -> bool:
         return True
