@@ -192,14 +192,19 @@ async def test_marks_of_rows_that_expired_are_not_subtracted_from_a_row_that_is_
     assert (await (await cluster.start()).queue.size()).size == 1
 
 
-async def test_marks_of_rows_that_lived_shorter_are_not_subtracted_from_those_that_wait(
-    cluster: InMemoryCluster, process: Process
-) -> None:
-    """The lifetime is made longer within a slice, of which one row expires early."""
+async def deliver_what_expires_early(cluster: InMemoryCluster, process: Process) -> None:
+    """Deliver five mails, whose rows expire long before those of mails that are queued later."""
     cluster.tables.row_lifetime = LIFETIME
     await cluster.enqueue(process, *(f"short {number}" for number in range(5)))
     assert len(await cluster.deliver(process, MINUTE)) == 5
     cluster.tables.row_lifetime = 12 * LIFETIME
+
+
+async def test_marks_of_rows_that_lived_shorter_are_not_subtracted_from_those_that_wait(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """The lifetime is made longer within a slice, of which one row expires early."""
+    await deliver_what_expires_early(cluster, process)
     await cluster.enqueue(process, "held", "delayed", "due", "removed", delay=10**6)
     await process.queue.hold(Selector(name="held"))
     await process.queue.flush(Selector(name="due"))
@@ -215,10 +220,7 @@ async def test_marks_of_rows_that_lived_shorter_are_not_subtracted_from_those_th
 async def test_replacement_under_way_is_counted_where_rows_expired(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    cluster.tables.row_lifetime = LIFETIME
-    await cluster.enqueue(process, *(f"short {number}" for number in range(5)))
-    assert len(await cluster.deliver(process, MINUTE)) == 5
-    cluster.tables.row_lifetime = 12 * LIFETIME
+    await deliver_what_expires_early(cluster, process)
     await cluster.enqueue(process, "changed", "waits", delay=10**6)
     await maintenance(cluster, process, 2 * LIFETIME)
     victim = await cluster.start()
