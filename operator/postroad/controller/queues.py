@@ -169,10 +169,9 @@ class Queues:
             queue = Queue.of(found)
             begun = has_configuration(found)
             cluster = await self._clusters.for_queue(queue, begun=begun)
-        if not attempted.finding.is_good:
-            return QueueFacts(found, seen, None, attempted.finding)
-        async with attempt(condition.VIEW_READY, seconds=120) as attempted:
-            await self._clusters.claims.check_keyspace(cluster)
+        if attempted.finding.is_good:
+            async with attempt(condition.VIEW_READY, seconds=120) as attempted:
+                await self._clusters.claims.check_keyspace(cluster)
         if not attempted.finding.is_good:
             return QueueFacts(found, seen, None, attempted.finding)
         return QueueFacts(
