@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-import tarfile
+import zipfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,15 +33,17 @@ def unpack_older(folder: Path) -> Path:
     """Put the older release's sources into a folder; return what goes on the path. Skips the test
     where the history is not there, and fails it where POSTROAD_REQUIRE names `history`."""
     made = subprocess.run(
-        ["git", "-C", str(ROOT), "archive", OLDER, "operator"], capture_output=True, check=False
+        ["git", "-C", str(ROOT), "archive", "--format=zip", OLDER, "operator"],
+        capture_output=True,
+        check=False,
     )
     if made.returncode != 0:
         required = "history" in os.environ.get("POSTROAD_REQUIRE", "").split(",")
         (pytest.fail if required else pytest.skip)(
             f"commit {OLDER[:7]} is not here: use a clone with its history (git fetch --unshallow)"
         )
-    with tarfile.open(fileobj=io.BytesIO(made.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+    with zipfile.ZipFile(io.BytesIO(made.stdout)) as archive:
+        archive.extractall(folder)
     return folder / "operator"
 
 
