@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import time
 from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import filterfalse
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -42,6 +43,22 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
         return _encode(fields)
+
+
+class _Lines(logging.StreamHandler[TextIO]):
+    """Writes each record as one line. `StreamHandler` looks for filters, of which there are none,
+    and takes its lock twice."""
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        try:
+            line = f"{self.format(record)}\n"
+            assert self.lock is not None
+            with self.lock:
+                self.stream.write(line)
+                self.stream.flush()
+        except Exception:
+            self.handleError(record)
+        return True
 
 
 @lru_cache(maxsize=1)
@@ -73,7 +90,7 @@ def configure(level: str = "INFO", *, as_json: bool | None = None) -> None:
     # finds them out for each record (Python's logging HOWTO, "Optimization").
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _Lines(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else _for_terminals())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -84,14 +101,35 @@ def configure(level: str = "INFO", *, as_json: bool | None = None) -> None:
     logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
+class _BriefRecord(logging.LogRecord):
+    """A record of INFO for a program that `configure` told to leave out file, thread and process:
+    `LogRecord` takes as long over their absence as over all else of a line."""
+
+    def __init__(self, name: str, event: str | None, args: tuple[Any, ...]) -> None:
+        created = time.time()
+        vars(self).update(
+            _BLANK, name=name, msg=event, args=args, created=created, msecs=created % 1 * 1000
+        )
+
+
+_BLANK = {
+    **vars(logging.makeLogRecord({"levelno": logging.INFO, "levelname": "INFO"})),
+    **dict.fromkeys(("thread", "threadName", "process", "processName")),
+}
+
+
+def _info_record(name: str, event: str | None, args: tuple[Any, ...]) -> logging.LogRecord:
+    if logging.logThreads or logging.logProcesses:
+        return logging.getLogRecordFactory()(name, logging.INFO, "", 0, event, args, None)
+    return _BriefRecord(name, event, args)
+
+
 class _Bound(structlog.stdlib.BoundLogger):
     """Logs at INFO without structlog's processors, because every mail causes two such lines."""
 
     def info(self, event: str | None = None, *args: Any, **fields: Any) -> None:
         if self._logger.isEnabledFor(logging.INFO):
-            record = logging.getLogRecordFactory()(
-                self._logger.name, logging.INFO, "", 0, event, args, None
-            )
+            record = _info_record(self._logger.name, event, args)
             if not _STANDARD.isdisjoint(fields):  # else the record's own time or level is lost
                 fields = {
                     f"{name}_" if name in _STANDARD else name: fields[name] for name in fields

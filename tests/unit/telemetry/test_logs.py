@@ -1,6 +1,8 @@
 import io
 import json
 import logging
+import logging.handlers
+import queue
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -47,6 +49,31 @@ def test_fields_and_errors_stand_in_one_line_of_json(capfd: pytest.CaptureFixtur
     assert "ValueError: why" in first["exception"]
     assert datetime.fromisoformat(first["timestamp"]).tzinfo is UTC
     assert second["event"] == "a line of a library"
+
+
+@pytest.mark.usefixtures("untouched_root")
+@pytest.mark.parametrize("is_configured", [True, False])
+def test_a_handler_of_the_program_gets_what_the_standard_library_gives(
+    is_configured: bool,
+) -> None:
+    """All parts of a record may be formatted; those that `configure` leaves out are None, as they
+    are in other records then."""
+    if is_configured:
+        logs.configure("INFO", as_json=True)
+    records: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
+    root = logging.getLogger()
+    root.addHandler(logging.handlers.QueueHandler(records))
+    root.setLevel("INFO")
+
+    logs.logger("test").info("it happened %s", "twice", count=2)
+    logging.getLogger("postroad.test").info("it happened %s", "twice", extra={"count": 2})
+
+    ours, theirs = vars(records.get()), vars(records.get())
+    assert ours.keys() == theirs.keys()
+    place = {"pathname", "filename", "module", "lineno", "funcName"}
+    alike = ours.keys() - place - {"created", "msecs", "relativeCreated"}
+    assert {name: ours[name] for name in alike} == {name: theirs[name] for name in alike}
+    assert ours["message"] == "it happened twice"
 
 
 @pytest.mark.usefixtures("untouched_root")
