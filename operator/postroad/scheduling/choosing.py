@@ -121,58 +121,59 @@ class Chooser:
 class Tier:
     """The destinations of one preference, and what is known of them. Source: SC-13."""
 
-    __slots__ = ("_destinations", "_found", "_precedence", "_standings")
+    __slots__ = ("_destinations", "_known", "_names", "_precedence")
 
     def __init__(
         self, destinations: Destinations, names: Sequence[str], precedence: Precedence
     ) -> None:
-        self._destinations, self._precedence = destinations, precedence
-        found = {name: destinations.find(name) for name in names}
-        self._found = {name: each for name, each in found.items() if each is not None}
-        self._standings = {
-            name: Standing.UNUSED if each is None else each.standing for name, each in found.items()
-        }
+        self._destinations, self._names, self._precedence = destinations, names, precedence
+        self._known = [each for name in names if (each := destinations.find(name)) is not None]
 
     @property
     def works(self) -> bool:
         """Whether a destination has a connection or may be tried."""
-        return any(each is not Standing.RESTING for each in self._standings.values())
+        are_new = len(self._known) < len(self._names)
+        return are_new or any(each.standing is not Standing.RESTING for each in self._known)
 
     def newest_active(
         self, below: int | None = None, longest: int | None = None
     ) -> ConnectionRecord | None:
         """Return the newest active connection that the job may use, of those with fewer jobs than
         `below`, and than their queue may have where `longest` is usual."""
-        found = (
-            each.newest_active(self._precedence, below, longest)
-            for each in self._found.values()
-            if each.active
-        )
-        return max(filter(None, found), key=lambda each: each.number, default=None)
+        newest: ConnectionRecord | None = None
+        for each in self._known:
+            if each.active and (found := each.newest_active(self._precedence, below, longest)):
+                newest = found if newest is None or found.number > newest.number else newest
+        return newest
 
     def last_idle(self) -> ConnectionRecord | None:
         """Return the idle connection that was used last."""
-        found = (
-            idle
-            for each in self._found.values()
-            if (idle := each.last_idle) is not None and self._destinations.may_grow(each.trust)
-        )
-        return max(found, key=lambda each: each.turned_idle, default=None)
+        last: ConnectionRecord | None = None
+        for each in self._known:
+            if (idle := each.last_idle) is not None and self._destinations.may_grow(each.trust):
+                last = idle if last is None or idle.turned_idle > last.turned_idle else last
+        return last
 
     def with_room(self, standing: Standing) -> list[str]:
         """Return the destinations of a class to which a connection may be opened."""
         return [
             name
-            for name, each in self._standings.items()
-            if each is standing
+            for name in self._names
+            if self._standing(name) is standing
             if self._destinations.has_room(name)
             if self._destinations.may_grow(self._destinations.trust(name))
         ]
 
+    def _standing(self, name: str) -> Standing:
+        found = self._destinations.find(name)
+        return Standing.UNUSED if found is None else found.standing
+
     def last_connection(self, name: str) -> int:
         """Return when the last connection to a destination was made, among all."""
-        return self._found[name].last_connection
+        found = self._destinations.find(name)
+        return 0 if found is None else found.last_connection
 
     def connections(self, name: str) -> int:
         """Return how many connections a destination has."""
-        return self._found[name].connections
+        found = self._destinations.find(name)
+        return 0 if found is None else found.connections

@@ -7,6 +7,7 @@ Source: SC-12, SC-22 to SC-24; AMB-16, AMB-17, AMB-19, AMB-24, AMB-27.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from itertools import count
 
@@ -18,7 +19,7 @@ from postroad.scheduling.destination_records import (
     length_changed,
 )
 from postroad.scheduling.jobs import Precedence
-from postroad.scheduling.ranking import Ranking
+from postroad.scheduling.ranking import Member, Ranking
 from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.trust import BusyConnections, Trust
 
@@ -35,6 +36,8 @@ class Destinations:
         self._connection_moments: Ranking[ConnectionRecord] = Ranking()
         self._record_moments: Ranking[Destination] = Ranking()
         self._slow_moments: Ranking[ConnectionRecord] = Ranking()
+        self._nothing_before = math.inf
+        """An instant before which no moment has come."""
         self._busy = BusyConnections(rules)
         self._order = count()
 
@@ -88,7 +91,7 @@ class Destinations:
 
     def may_grow(self, trust: Trust) -> bool:
         """Return whether destinations of this trust may use one more connection."""
-        return self._busy.may_grow(trust, self.free)
+        return trust is Trust.PROVEN or self._busy.may_grow(trust, self.free)
 
     def contests(self) -> list[list[Trust]]:
         """Return whose mails contend for the next free connection, and where none of them does,
@@ -240,10 +243,19 @@ class Destinations:
         return next(iter(self._idle), None)
 
     def next_moment(self) -> float | None:
-        """Return when `pass_moments` has something to do."""
+        """Return when `aged`, `slowed` or `rested` has something to do."""
         moments = (self._connection_moments, self._record_moments, self._slow_moments)
         ranks = (each.first_rank() for each in moments)
         return min((rank[0] for rank in ranks if rank is not None), default=None)
+
+    def has_moment(self, now: float) -> bool:
+        """Return whether a moment has come, which is to be looked at then. One comparison for most
+        calls, because each event asks."""
+        if now < self._nothing_before:
+            return False
+        moment = self.next_moment()
+        self._nothing_before = math.inf if moment is None else moment
+        return now >= self._nothing_before
 
     def aged(self, now: float) -> list[ConnectionRecord]:
         """Retire connections that are too old, which get no job any more, and return them; those
@@ -290,15 +302,15 @@ class Destinations:
         connection.destination.slow -= connection.is_slow
         connection.is_slow, connection.began_at = False, now
         if connection.jobs:
-            self._slow_moments.put(connection, (now + self._rules.prompt, connection.number))
+            self._put(self._slow_moments, connection, now + self._rules.prompt, connection.number)
         else:
             self._slow_moments.discard(connection)
         self._judge(connection.destination)
 
     def _count_busy(self, destination: Destination, number: int) -> None:
+        """Count connections with jobs. `_begin` follows, and judges the destination."""
         destination.busy += number
         self._busy.count(destination.trust, number)
-        self._judge(destination)
 
     def _judge(self, destination: Destination) -> None:
         if (trust := destination.judged()) is not destination.trust:
@@ -317,7 +329,11 @@ class Destinations:
         moment = connection.opened_at + self._rules.age
         if connection.idle_since is not None:
             moment = min(moment, connection.idle_since + self._rules.idle)
-        self._connection_moments.put(connection, (moment, connection.number))
+        self._put(self._connection_moments, connection, moment, connection.number)
 
     def _forget_at(self, destination: Destination, moment: float) -> None:
-        self._record_moments.put(destination, (moment, next(self._order)))
+        self._put(self._record_moments, destination, moment, next(self._order))
+
+    def _put(self, moments: Ranking[Member], member: Member, moment: float, order: int) -> None:
+        moments.put(member, (moment, order))
+        self._nothing_before = min(self._nothing_before, moment)

@@ -85,7 +85,8 @@ class Scheduler:
     def on(self, event: Event, now: float) -> list[Decision]:
         """Return what is to be done after an event, in this order."""
         self._now, self._decisions = now, []
-        self._pass_moments()
+        if self._destinations.has_moment(now):
+            self._pass_moments()
         match event:
             case Asked(job):
                 self._routing.ask(job)
@@ -163,7 +164,7 @@ class Scheduler:
         is ranked in vain. Return whether there is. A mail that gets another site is left to
         `Waiting`, which ranks it by all of them from then on."""
         share = self._share_of(job)
-        if job.site != share.home:
+        if job.site is not share.home and job.site != share.home:
             return False
         match self._choose(share, job.site):
             case Take(connection) if not connection.jobs or self._destinations.free:

@@ -80,9 +80,9 @@ class Waiting:
 
     def queue(self, site: Site) -> SiteQueue:
         """Return the queue of a site; it is kept while it has jobs, waiting or at work."""
-        if site not in self._queues:
-            self._queues[site] = SiteQueue(next(self._numbers), site)
-        return self._queues[site]
+        if (queue := self._queues.get(site)) is None:
+            queue = self._queues[site] = SiteQueue(next(self._numbers), site)
+        return queue
 
     def add(self, share: MailShare, job: DeliveryJob) -> SiteQueue:
         """Let a job wait."""
