@@ -22,7 +22,7 @@ UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, InvalidMail, R
 
 def domains_of(envelope: Envelope) -> str:
     """Return the destination domains, space separated, as many as LONGEST_DOMAINS allows."""
-    domains = " ".join(each for each in envelope.domains if each)
+    domains = " ".join(filter(None, envelope.domains))
     if len(domains.encode()) <= LONGEST_DOMAINS:
         return domains
     return domains.encode()[:LONGEST_DOMAINS].rpartition(b" ")[0].decode()

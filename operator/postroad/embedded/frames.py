@@ -35,14 +35,9 @@ class Frame(NamedTuple):
     payload: bytes
 
 
-def aligned(length: int) -> int:
-    """Round up to where the next frame may begin."""
-    return (length + ALIGNMENT - 1) & -ALIGNMENT
-
-
 def frame_size(payload_length: int) -> int:
-    """Return how many bytes a frame takes in a segment."""
-    return aligned(HEAD.size + payload_length)
+    """Return how many bytes a frame takes in a segment, up to where the next one may begin."""
+    return (HEAD.size + payload_length + ALIGNMENT - 1) & -ALIGNMENT
 
 
 def encode(seed: int, record_type: int, ordinal: int, durable: int, payload: bytes) -> bytes:

@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
     @property
     def position(self) -> int:
-        return segments.position(self.segment.sequence, self.offset)
+        return self.segment.origin + self.offset
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,6 +92,15 @@ class Segment:
     next_ordinal: int = 0
     live: dict[int, LiveEntry] = field(default_factory=dict)
     garbage: set[int] = field(default_factory=set)
+    # Kept, because each record asks for them several times:
+    lane: Lane = field(init=False)
+    sequence: int = field(init=False)
+    origin: int = field(init=False)
+    """The position of offset 0."""
+
+    def __post_init__(self) -> None:
+        self.lane, self.sequence = self.header.lane, self.header.sequence
+        self.origin = position(self.sequence, 0)
 
     @classmethod
     def planned(cls, header: Header) -> Segment:
@@ -99,16 +108,8 @@ class Segment:
         return cls(header, checksum(header.encode()), header.first)
 
     @property
-    def lane(self) -> Lane:
-        return self.header.lane
-
-    @property
-    def sequence(self) -> int:
-        return self.header.sequence
-
-    @property
     def end_position(self) -> int:
-        return position(self.sequence, self.end)
+        return self.origin + self.end
 
     @property
     def name(self) -> str:
@@ -187,7 +188,7 @@ class LiveEntry:
 
     @property
     def position(self) -> int:
-        return position(self.segment.sequence, self.offset)
+        return self.segment.origin + self.offset
 
     @property
     def end(self) -> int:
