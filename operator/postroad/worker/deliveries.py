@@ -9,7 +9,6 @@ and never loses the report (ADR 0052).
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -303,7 +302,11 @@ def _carrying_out(
 
 
 def counts_of(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
-    return Counter(outcome.kind.value for outcome in outcomes.values())
+    counts: dict[str, int] = {}
+    for outcome in outcomes.values():
+        kind = str(outcome.kind)
+        counts[kind] = counts.get(kind, 0) + 1
+    return counts
 
 
 def _codes_of(text: str) -> str:

@@ -46,8 +46,8 @@ class Link:
     async def until_recorded(self) -> None:
         """Wait until all that was delivered over it is recorded."""
         while self.unrecorded:
-            if not self.unrecorded[-1].done():  # of most: `wait` takes a pass of the event loop
-                await asyncio.wait((self.unrecorded[-1],))
+            if not self.unrecorded[-1].done():
+                await asyncio.shield(self.unrecorded[-1])  # others may wait for it, too
             self.unrecorded.pop()
 
 

@@ -34,6 +34,7 @@ class OpenJob:
         "connection",
         "is_late",
         "ledger",
+        "number",
         "place",
         "recipients",
         "rest_since",
@@ -49,6 +50,8 @@ class OpenJob:
         route: DeliveryRoute,
         recipients: tuple[str, ...],
     ) -> None:
+        self.number = number
+        """The scheduler's and the connection's."""
         self.scheduled = DeliveryJob(number, mail, route.site, ledger.item.mail.priority)
         self.ledger = ledger
         self.route = route
@@ -63,11 +66,6 @@ class OpenJob:
         self.rest_since: timedelta | None = None
         """When its site was found resting first."""
         self._has_begun = False
-
-    @property
-    def number(self) -> int:
-        """The scheduler's and the connection's number."""
-        return self.scheduled.number
 
     def seconds_until(self, now: timedelta) -> float:
         """Return how long a connection has had it."""
@@ -130,9 +128,7 @@ def deferred_by(error: Exception) -> str:
 
 
 def chunks_of(recipients: tuple[str, ...], most: int) -> Iterable[tuple[str, ...]]:
-    """Yield recipients, so many at a time at most."""
+    """Return recipients, so many at a time at most."""
     if len(recipients) <= most:
-        yield recipients
-        return
-    for at in range(0, len(recipients), most):
-        yield recipients[at : at + most]
+        return (recipients,)
+    return [recipients[at : at + most] for at in range(0, len(recipients), most)]
