@@ -175,6 +175,8 @@ class Dialogue:
                 return TALKS_EARLY, NextStep.CLOSE
             if self.rights.may_talk_early:
                 return reply, NextStep.CLOSE  # the content may be on its way
+        if reply.code < 400:
+            return reply, step
         return self._count(reply, step, is_recipient=verb == "RCPT")
 
     def refuse(self, reply: Reply) -> ReplyAndStep:

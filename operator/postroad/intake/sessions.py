@@ -57,7 +57,7 @@ class IntakeSession:
         self._wire = wire
         self._context = context
         self._timeouts = context.timeouts
-        self._deadlines = Deadlines(context.timeouts, wire.now)
+        self._deadlines = Deadlines(context.timeouts, wire.now())
         self._dialogue = Dialogue(context.offer, rights, admission)
         self._go_ahead = Reply(220)
         """The reply to STARTTLS. The task sends it just before it starts TLS: a client that had it
@@ -86,7 +86,7 @@ class IntakeSession:
             await self._farewell(reply_texts.CLOSING)
         except TooSlow:
             received = None if self._incoming is None else self._incoming.buffer.size_bytes
-            await self._farewell(self._deadlines.reason(self._wire.now, received=received))
+            await self._farewell(self._deadlines.reason(self._wire.now(), received=received))
         except WireError as error:
             _log.debug("session lost", error=str(error))
         finally:
@@ -98,7 +98,7 @@ class IntakeSession:
         """Whether the session waits for the client, and the client makes no progress."""
         received = None if self._incoming is None else self._incoming.buffer.size_bytes
         return self._wire.waits_for_peer and self._deadlines.is_stalled(
-            self._wire.now, received=received
+            self._wire.now(), received=received
         )
 
     def make_room(self) -> None:
@@ -132,12 +132,13 @@ class IntakeSession:
                 reply, step = self._dialogue.answer(line, is_followed=wire.has_unread)
                 if (verb := line[:4].upper()) in _OF_A_MAIL:
                     if reply.is_positive:
-                        self._deadlines.progressed(wire.now)
+                        self._deadlines.progressed(wire.now())
                     else:
                         self._log_refusal(verb.decode(), reply)
             except LineTooLong:
                 reply, step = self._dialogue.refuse(reply_texts.LINE_TOO_LONG)
-            self._note(reply)
+            if reply.code >= 400:
+                self._note(reply)
             if step is NextStep.NEXT_COMMAND:
                 replies.append(reply.encode())
                 continue
@@ -163,7 +164,7 @@ class IntakeSession:
 
     def _begin_mail(self) -> None:
         self._incoming = Reception(self._context, self._dialogue, self._wire.peer_address)
-        self._deadlines.begin_mail(self._wire.now)
+        self._deadlines.begin_mail(self._wire.now())
 
     def _take_content(self) -> RoundResult:
         wire, incoming = self._wire, self._incoming
@@ -228,9 +229,9 @@ class IntakeSession:
             self._forget_mail()
         if reply.is_positive:
             self._dialogue.accepted()
-            self._deadlines.progressed(self._wire.now)
+            self._deadlines.progressed(self._wire.now())
         await self._wire.write(reply.encode(), self._timeouts.command)
-        if self._wire.now >= self._deadlines.session_ends:
+        if self._wire.now() >= self._deadlines.session_ends:
             self._is_over = True
             await self._farewell(reply_texts.TOO_LONG)
 
@@ -242,8 +243,7 @@ class IntakeSession:
 
     def _note(self, reply: Reply) -> None:
         """Count the client as refused, if this reply refuses it."""
-        if reply.code >= 400:
-            self._context.client_refused(reply, self._wire.peer_address, self._refused_for)
+        self._context.client_refused(reply, self._wire.peer_address, self._refused_for)
 
     def _log_refusal(self, verb: str, reply: Reply) -> None:
         _log.info(

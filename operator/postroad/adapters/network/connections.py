@@ -156,11 +156,13 @@ class SmtpConnection:
         the session goes on. Raises: WireError."""
         if session.is_pipelined:
             self._line.read_ahead(session)
-        for _, chunk in self._line.chunks():
+        chunks = self._line.chunks()
+        for _, chunk in chunks:
             await chunk.read()
         job, transaction = self._line.last
         is_taken = await transaction.offer()
-        await self._settle_chunks(session)
+        for each, chunk in chunks:  # the mail behind them was answered in step
+            await self._settle(session, each, chunk)
         if self._is_aborted:
             return True
         if session.is_pipelined:
@@ -181,11 +183,6 @@ class SmtpConnection:
         if transaction.ended_by is not None and self._line.chunks():
             raise transaction.ended_by
         return transaction.is_clean
-
-    async def _settle_chunks(self, session: ClientSession) -> None:
-        """Report what became of chunks: the mail behind them was answered in step."""
-        for job, chunk in self._line.chunks():
-            await self._settle(session, job, chunk)
 
     async def _settle(
         self,

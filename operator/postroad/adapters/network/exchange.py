@@ -55,13 +55,22 @@ class Exchange:
             stray = await self.reply(MOMENT)
             raise OutOfStep(f"451 4.5.0 the next hop sent a reply to no command: {stray.code}")
 
-    async def reply(self, timeout: timedelta) -> Reply:
+    async def reply(self, timeout: timedelta, *, may_be_last: bool = False) -> Reply:
         """Read one reply.
 
-        Raises: ServiceUnavailable for 421; OutOfStep for a malformed reply; WireError.
+        Raises: ServiceUnavailable for 421, unless that `may_be_last`; OutOfStep for a malformed
+        reply; WireError.
         """
-        reply = await self._read(timeout)
-        if reply.code == 421:
+        due = self.wire.now() + timeout.total_seconds()  # of the whole reply, not of each line
+        while True:
+            line = await self.wire.read_line(LONGEST_REPLY_LINE, due)
+            try:
+                reply = self._replies.feed(line)
+            except InvalidInput as error:
+                raise OutOfStep(f"451 4.5.0 {error}") from error
+            if reply is not None:
+                break
+        if reply.code == 421 and not may_be_last:
             raise ServiceUnavailable(str(reply))
         return reply
 
@@ -74,20 +83,9 @@ class Exchange:
         """Return the reply that arrived before the connection ended, or None. For content that
         could not be written to its end."""
         try:
-            return await self._read(MOMENT)
+            return await self.reply(MOMENT, may_be_last=True)
         except WireError:
             return None
-
-    async def _read(self, timeout: timedelta) -> Reply:
-        due = self.wire.now + timeout.total_seconds()  # of the whole reply, not of each line
-        while True:
-            line = await self.wire.read_line(LONGEST_REPLY_LINE, due)
-            try:
-                reply = self._replies.feed(line)
-            except InvalidInput as error:
-                raise OutOfStep(f"451 4.5.0 {error}") from error
-            if reply is not None:
-                return reply
 
 
 def text_of(error: WireError) -> str:

@@ -124,7 +124,7 @@ class ClientTransaction(MailReplies):
         """Send the end of the content, and behind it the first commands of the next mail. Return
         whether the end is answered, by replies that `conclude` reads."""
         self.is_ended = True
-        self._ended_at = self._exchange.wire.now
+        self._ended_at = self._exchange.wire.now()
         try:
             await self._exchange.send(self._end + behind, self._timeouts.data_end)
         except WireError as error:
@@ -150,7 +150,7 @@ class ClientTransaction(MailReplies):
     @property
     def time_left(self) -> timedelta:
         """How long the next hop may still take to answer the end of the mail."""
-        passed = self._exchange.wire.now - self._ended_at
+        passed = self._exchange.wire.now() - self._ended_at
         return self._timeouts.data_end - timedelta(seconds=passed)
 
     def interrupted(self, error: WireError) -> None:
@@ -165,14 +165,14 @@ class ClientTransaction(MailReplies):
         """Read the replies to the first group, send the rest of MAIL, RCPT and DATA. Return the
         reply to DATA, None when DATA was not sent."""
         data = len(self._commands) - 1
-        begun = self._exchange.wire.now
+        begun = self._exchange.wire.now()
         start, end = 0, min(self._group, data + 1)
         while True:
             reply = await self._replies(start, end)
             if reply is not None or len(self.outcomes) == len(self._recipients):
                 return reply  # without a reply to DATA, no recipient is left for it
             start = end
-            passed = self._exchange.wire.now - begun
+            passed = self._exchange.wire.now() - begun
             if passed > self._timeouts.envelope.total_seconds() and 1 < start < data:
                 start = data  # the other recipients go into another transaction
             if start == data and not self._accepted:
@@ -250,9 +250,9 @@ class ClientTransaction(MailReplies):
     async def _read_each(self) -> None:
         """Read the reply for each recipient, in their order. Source: RFC 2033 4.2."""
         wire, most = self._exchange.wire, self._timeouts.data_end
-        due = wire.now + self._timeouts.all_ends.total_seconds()
+        due = wire.now() + self._timeouts.all_ends.total_seconds()
         for recipient in self._accepted:
-            timeout = min(most, timedelta(seconds=due - wire.now))
+            timeout = min(most, timedelta(seconds=due - wire.now()))
             reply = answer(await self._exchange.reply(timeout))
             self.outcomes[recipient] = self._heard(reply.final_outcome)
 

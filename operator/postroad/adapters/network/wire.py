@@ -81,6 +81,8 @@ class Wire(asyncio.BaseProtocol):
         self._lost: Exception | None = None
         self._at_end = False
         self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        """Returns the time of the event loop's clock, in seconds."""
         self._reader: asyncio.Future[None] | None = None
         self._due = 0.0
         self._watch: asyncio.TimerHandle | None = None
@@ -142,11 +144,6 @@ class Wire(asyncio.BaseProtocol):
     def is_secured(self) -> bool:
         """Whether the connection uses TLS."""
         return self._is_secured
-
-    @property
-    def now(self) -> float:
-        """The time of the event loop's clock, in seconds."""
-        return self._loop.time()
 
     @property
     def has_unread(self) -> bool:
@@ -233,7 +230,7 @@ class Wire(asyncio.BaseProtocol):
 
     def _consume(self, count: int) -> None:
         del self._buffer[:count]
-        if len(self._buffer) <= self._most_unread // 2:
+        if self._is_reading_paused and len(self._buffer) <= self._most_unread // 2:
             self._resume_reading()
 
     def _pause_reading(self) -> None:
@@ -281,7 +278,8 @@ class Wire(asyncio.BaseProtocol):
         """Wake the reader and the writer: octets have arrived, or the connection has ended."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-        self._wake_writer()
+        if self._writer is not None:
+            self._wake_writer()
 
     def _wake_writer(self) -> None:
         if self._writer is not None and not self._writer.done():
