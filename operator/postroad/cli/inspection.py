@@ -70,7 +70,8 @@ async def size(queue: MailQueue, as_json: bool) -> None:
     """Count the mails that wait."""
     sizes = await queue.size()
     text = (
-        f"{sizes.size} waiting ({sizes.delayed} delayed, {sizes.held} held), "
+        f"{'at least ' if sizes.at_least else ''}{sizes.size} waiting "
+        f"({sizes.delayed} delayed, {sizes.held} held), "
         f"{'unknown' if sizes.dead_letters is None else sizes.dead_letters} dead letters"
     )
     say(sizes_value(sizes), as_json=as_json, text=text)

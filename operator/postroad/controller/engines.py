@@ -64,6 +64,7 @@ class Engines:
             "delayed": sizes.delayed,
             "held": sizes.held,
             "deadLetters": sizes.dead_letters,
+            "sizeAtLeast": True if sizes.at_least else None,
             "browseStart": instant(limits.browse_start),
             "contentStart": instant(limits.content_start),
         }
@@ -81,15 +82,16 @@ class Engines:
         return known
 
     def _engine(self, known: _KnownQueue, queue: Queue, bucket: str) -> Engine:
-        limit = queue.spec.broker.delivery_limit
+        limit, views = queue.spec.broker.delivery_limit, known.servers.views()
         parts = Parts(
             name=queue.name,
             broker=known.servers.broker(queue.name, delivery_limit=limit),
-            view=known.servers.views().view(str(queue.name)),
+            view=views.view(str(queue.name)),
             blobs=known.servers.blobs(bucket),
             configuration=known.configuration,
             clock=self._clock,
             randomness=self._randomness,
             delivery_limit=limit,
+            row_lifetime=views.row_lifetime,
         )
         return Engine(parts)

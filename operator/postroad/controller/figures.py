@@ -27,6 +27,7 @@ STEP = timedelta(hours=1)
 lacks is written."""
 
 NUMBERS = ("size", "delayed", "held", "deadLetters")
+FLAGS = ("sizeAtLeast",)
 INSTANTS = ("browseStart", "contentStart")
 
 
@@ -71,7 +72,7 @@ def is_worth_a_write(before: Mapping[str, Any], figures: Mapping[str, Any], now:
     if "figuresAt" not in before or "figuresError" in before:
         return True
     age = now - datetime.fromisoformat(before["figuresAt"])
-    pairs = {each: (before.get(each), figures.get(each)) for each in (*NUMBERS, *INSTANTS)}
+    pairs = {each: (before.get(each), figures.get(each)) for each in (*NUMBERS, *FLAGS, *INSTANTS)}
     return any(
         _differs(each, was, is_now, age) for each, (was, is_now) in pairs.items() if was != is_now
     )

@@ -236,8 +236,12 @@ def printed_view(view: MailView) -> dict[str, Any]:
 
 
 def sizes_value(sizes: Sizes) -> dict[str, int | None]:
-    """Return sizes by name, sent and printed alike."""
-    return asdict(sizes)
+    """Return sizes by name, sent and printed alike; `at_least` only where it holds, because a
+    process of the release before does not know it."""
+    values = asdict(sizes)
+    if not sizes.at_least:
+        del values["at_least"]
+    return values
 
 
 def leased_value(leased: LeasedMail) -> dict[str, Any]:

@@ -56,9 +56,11 @@ class LeasedMail:
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Live mails; `delayed` and `held` are included in `size`, dead letters are not. These are None
-    where they could not be counted; the number may be some time old where counting takes long."""
+    where they could not be counted; the number may be some time old where counting takes long.
+    `at_least`: the three others may be too small, because an exact count would read too much."""
 
     size: int
     delayed: int
     held: int
     dead_letters: int | None
+    at_least: bool = False

@@ -229,7 +229,11 @@ class MailQueue(Administration, Protocol):
         ...
 
     async def size(self) -> Sizes:
-        """Return how many mails wait. Does not scan mails."""
+        """Return how many mails wait; the operator asks every half minute.
+
+        A mail that waits during the whole call is counted once; one that comes, ends or changes its
+        entry meanwhile may be missed or counted twice. A bounded number of mails is read, however
+        many wait; `at_least` where a right count would need more."""
         ...
 
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:

@@ -21,7 +21,9 @@ from postroad import Mail, errors, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap import memory
 from postroad.cli import main
+from postroad.distributed.size import SizeCache
 from postroad.domain.identifiers import id_at
+from postroad.domain.mail_views import Sizes
 from postroad.domain.names import QueueName, key_of_bytes, key_of_owner
 from postroad.domain.ownership import Owner
 from postroad.errors import StoreFailed
@@ -135,6 +137,20 @@ def test_size_counts_and_show_shows(url: str) -> None:
     assert read(url, "show", second["enqueue_id"]) == [second]
     assert run(url, "show", "00000000-0000-0000-0000-000000000000").exit_code == 1
     assert first["due_at"] is None
+
+
+def test_a_size_that_may_be_too_small_is_shown_as_such(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sizes(_: SizeCache) -> Sizes:
+        return Sizes(2, 1, 0, 3, at_least=True)
+
+    monkeypatch.setattr(SizeCache, "get", sizes)
+
+    (found,) = read(url, "size")
+    assert found["at_least"] is True
+    expected = "at least 2 waiting (1 delayed, 0 held), 3 dead letters\n"
+    assert run(url, "size").output == expected
 
 
 def test_commands_count_what_they_change(url: str) -> None:

@@ -9,7 +9,11 @@ from typing import Any
 import pytest
 
 from postroad.controller.api import Key
-from postroad.controller.figures import TURNS_A_SECOND, Turns, reported_figures
+from postroad.controller.figures import STEP, TURNS_A_SECOND, Turns, reported_figures
+from postroad.distributed.size import SizeCache
+from postroad.domain.mail_views import Sizes
+from support.manual_loop import move, run
+from support.running_controller import running_controller
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -20,6 +24,7 @@ FIGURES: dict[str, Any] = {
     "deadLetters": 2,
     "browseStart": "2026-01-01T09:00:00Z",
     "contentStart": None,
+    "sizeAtLeast": None,
 }
 BEFORE = {key: each for key, each in FIGURES.items() if each is not None} | {
     "figuresAt": "2026-01-01T10:00:00Z"
@@ -41,11 +46,13 @@ BEFORE = {key: each for key, each in FIGURES.items() if each is not None} | {
         (BEFORE, {"browseStart": "2026-01-01T10:00:00Z"}, 60 * MINUTE, True),
         (BEFORE, {"contentStart": "2026-01-01T09:00:00Z"}, 60 * MINUTE, True),
         (BEFORE, {"contentStart": "2026-01-01T09:00:00Z"}, 59 * MINUTE, False),
+        (BEFORE, {"sizeAtLeast": True}, 60 * MINUTE, True),
+        ({**BEFORE, "sizeAtLeast": True}, {}, 60 * MINUTE, True),
     ],
     ids=[
         "only the age", "first", "after an error", "small", "large", "small but for long",
         "small number", "from nothing", "limit that moved little", "limit that moved",
-        "first limit", "dropped just now",
+        "first limit", "dropped just now", "too small from now on", "exact again",
     ],
 )  # fmt: skip
 def test_only_a_change_that_counts_is_written(
@@ -95,3 +102,26 @@ def test_a_turn_that_waits_is_kept() -> None:
     )
     turns.forget(queue(1))
     assert turns.is_due(queue(1), now)
+
+
+def test_a_status_has_whether_its_numbers_may_be_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_at_least = True
+
+    async def sizes(cache: SizeCache) -> Sizes:
+        assert await cache._engine.row_lifetime() == timedelta(days=14)
+        return Sizes(2, 1, 0, 0, is_at_least)
+
+    monkeypatch.setattr(SizeCache, "get", sizes)
+
+    async def scene() -> None:
+        nonlocal is_at_least
+        async with running_controller() as operator:
+            await operator.declare()
+            status = operator.found()["status"]
+            assert (status["size"], status["sizeAtLeast"]) == (2, True)
+
+            is_at_least = False
+            await move(STEP.total_seconds() + 60)
+            assert "sizeAtLeast" not in operator.found()["status"]
+
+    run(scene())

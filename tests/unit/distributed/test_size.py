@@ -10,7 +10,7 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
-from postroad.distributed import replacement
+from postroad.distributed import replacement, size
 from postroad.domain.entries import Entry, Mark
 from postroad.domain.mail_views import Sizes
 from postroad.domain.selection import Selector
@@ -41,6 +41,24 @@ async def check_sizes(cluster: InMemoryCluster, names: list[str]) -> None:
         assert (await process.queue.size()).size == len(names)
 
 
+async def withdrawn_before_its_row(cluster: InMemoryCluster) -> Entry:
+    """Let an enqueue fail, and its process end behind the mark; return the row that is missing."""
+    victim = await cluster.start()
+    entries: list[Entry] = []
+    insert = victim.queue._engine.view.insert
+
+    async def inserted(entry: Entry) -> None:
+        entries.append(entry)
+        await insert(entry)
+
+    victim.queue._engine.view.insert = inserted  # type: ignore[method-assign]
+    faults = {"insert": Fault.AWAY, "end": Fault.STOP_AFTER}
+    victim.fail(lambda step: faults.get(step.operation))
+    with pytest.raises(Stopped):
+        await victim.queue.enqueue(letter("failed"))
+    return entries[0]
+
+
 async def test_withdrawal_that_ends_between_mark_and_row_is_not_subtracted(
     cluster: InMemoryCluster, process: Process
 ) -> None:
@@ -61,26 +79,14 @@ async def test_withdrawal_that_ends_between_mark_and_row_is_not_subtracted(
 async def test_withdrawal_whose_row_comes_after_its_slice_was_counted_leaves_size_as_it_is(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    victim = await cluster.start()
     await cluster.enqueue(process, "waits", delay=10**6)
-    entries: list[Entry] = []
-    insert = victim.queue._engine.view.insert
-
-    async def inserted(entry: Entry) -> None:
-        entries.append(entry)
-        await insert(entry)
-
-    victim.queue._engine.view.insert = inserted  # type: ignore[method-assign]
-    faults = {"insert": Fault.AWAY, "end": Fault.STOP_AFTER}
-    victim.fail(lambda step: faults.get(step.operation))
-    with pytest.raises(Stopped):
-        await victim.queue.enqueue(letter("failed"))
+    late = await withdrawn_before_its_row(cluster)
     for _ in range(3):
         await cluster.pass_time(WINDOW)
         await process.queue.maintain()
     assert (await process.queue.size()).size == 1
 
-    cluster.tables.insert(entries[0])
+    cluster.tables.insert(late)
 
     assert (await process.queue.size()).size == 1
     await check_sizes(cluster, ["waits"])
@@ -230,3 +236,84 @@ async def test_replacement_under_way_is_counted_where_rows_expired(
 
     await check_sizes(cluster, ["changed", "waits"])
     assert await process.queue.size() == Sizes(2, 1, 1, 0)
+
+
+async def set_aside(cluster: InMemoryCluster, process: Process, name: str, beside: int) -> None:
+    """Queue a mail for the next hour whose row cannot be decoded, beside mails of its slice that
+    are delivered."""
+    await cluster.enqueue(process, *(f"beside {name} {number}" for number in range(beside)))
+    assert len(await cluster.deliver(process, MINUTE)) == beside
+    await cluster.enqueue(process, name, delay=3600)
+    (row,) = (each for each in cluster.tables.live() if each.envelope.name == name)
+    cluster.tables.undecodable.add(row.key)
+
+
+async def test_rows_that_come_late_hide_none_that_expired(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """A slice that has as many rows as at its close may have others."""
+    cluster.tables.row_lifetime = LIFETIME
+    await set_aside(cluster, process, "bad", beside=1)
+    late = await withdrawn_before_its_row(cluster)
+    await maintenance(cluster, process, 2 * LIFETIME)
+    [closed] = cluster.tables.slices.values()
+    cluster.tables.insert(late)
+    assert sum(closed.rows.values()) == len(cluster.tables.unexpired()) == 2
+
+    assert await process.queue.size() == Sizes(1, 0, 0, 0)
+
+
+async def test_rows_that_a_purge_ended_hide_none_that_expired(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    await cluster.enqueue(process, "purged")
+    await cluster.pass_time(2 * MINUTE)
+    assert await process.queue.purge() == 1
+    await deliver_what_expires_early(cluster, process)
+    await cluster.enqueue(process, "waits", delay=10**6)
+    await maintenance(cluster, process, 2 * LIFETIME)
+    (slice_start,) = {key.slice_start for key in cluster.tables.unexpired()}
+    (closed,) = (each for each in cluster.tables.slices.values() if not each.drained)
+    assert (closed.slice_start, sum(closed.rows.values())) == (slice_start, 7)
+
+    assert await process.queue.size() == Sizes(1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("most", "first", "second"),
+    [(14, 2, 2), (13, 1, 2), (9, 1, 1), (3, 0, 0)],
+    ids=["both", "one mark looked up, then the other joined", "one joined", "neither"],
+)
+async def test_what_a_count_reads_is_bounded_over_all_slices(
+    cluster: InMemoryCluster,
+    process: Process,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    first: int,
+    second: int,
+) -> None:
+    cluster.tables.row_lifetime = LIFETIME
+    for name, beside in (("bad", 12), ("bad, too", 3)):
+        await set_aside(cluster, process, name, beside)
+        await cluster.pass_time(WINDOW)
+    await maintenance(cluster, process, 2 * LIFETIME)
+    assert (len(cluster.tables.unexpired()), len(cluster.tables.marks)) == (2, 15)
+    monkeypatch.setattr(size, "MOST_READ", most)
+
+    for found in (first, second):
+        assert await process.queue.size() == Sizes(found, 0, 0, 0, at_least=found < 2)
+    monkeypatch.undo()
+    assert await process.queue.size() == Sizes(2, 0, 0, 0)
+
+
+async def test_mails_that_are_delayed_or_held_are_counted_at_least(
+    cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await deliver_what_expires_early(cluster, process)
+    await cluster.enqueue(process, "held", "delayed", "due", delay=10**6)
+    await process.queue.hold(Selector(name="held"))
+    await process.queue.flush(Selector(name="due"))
+    await maintenance(cluster, process, 2 * LIFETIME)
+    monkeypatch.setattr(size, "MOST_READ", 0)
+
+    assert await process.queue.size() == Sizes(2, 1, 1, 0, at_least=True)

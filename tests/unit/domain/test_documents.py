@@ -236,6 +236,7 @@ def test_sizes_have_their_names() -> None:
         "held": 1,
         "dead_letters": None,
     }
+    assert documents.sizes_value(Sizes(3, 2, 1, 0, at_least=True))["at_least"] is True
 
 
 @given(st.integers(-(2**50), 2**55))

@@ -69,6 +69,7 @@ def test_each_administrative_operation_is_a_call_of_its_name(operation: Operatio
     [
         ("enqueue", UUID(int=7)),
         ("size", Sizes(3, 2, 1, None)),
+        ("size", Sizes(3, 2, 1, 0, at_least=True)),
         ("ages", {"x.example": {timedelta(minutes=5): 2, timedelta.max: 1}}),
         ("shape", Shape(5, has_8bit_body=True)),
         ("shape", None),
