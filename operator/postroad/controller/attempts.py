@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
 
@@ -20,6 +20,7 @@ from postroad.controller.conditions import (
     CONFIGURATION_ACCEPTED,
     VIEW_READY,
     Finding,
+    Truth,
     bad,
     failed,
     good,
@@ -84,6 +85,9 @@ async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncItera
         attempted.finding = bad(condition, "InvalidSpec", error.explain(), retryable=False)
     except PostroadError as error:
         attempted.finding = failed(condition, error)
+        if isinstance(error, KubernetesError) and condition in SERVERS:
+            # The API server refused: of the server behind the condition nothing is known.
+            attempted.finding = replace(attempted.finding, truth=Truth.UNKNOWN)
         count_error(SERVERS.get(condition), error)
     except ValidationError as error:
         attempted.finding = bad(condition, "InvalidSpec", invalid_fields(error), retryable=False)

@@ -201,6 +201,30 @@ def test_a_first_that_may_not_be_looked_up_counts_as_there() -> None:
     run(scene())
 
 
+def test_a_right_that_a_claim_lacks_leaves_unknown_whether_cassandra_is_ready() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            operator.api.refused.add(("get", "namespaces"))
+            for each in (*resources.secrets(NAMESPACE), resources.queue_cluster(NAMESPACE)):
+                await operator.create(each)
+            await operator.create(resources.mail_queue(NAMESPACE))
+            await move(10)
+
+            for kind, name in ((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "outgoing")):
+                view = operator.condition("ViewReady", kind, name)
+                assert (view["status"], view["reason"]) == ("Unknown", "KubernetesRefused")
+                assert "namespaces is forbidden: cannot get it" in view["message"]
+                ready = operator.condition("Ready", kind, name)
+                assert (ready["status"], ready["reason"]) == ("False", "KubernetesRefused")
+            assert operator.condition("BrokerReady", QUEUE_CLUSTER, "main")["status"] == "True"
+
+            operator.api.refused.clear()
+            await move(MINUTE)
+            assert is_ready(operator, MAIL_QUEUE, "outgoing")
+
+    run(scene())
+
+
 async def two(
     stack: AsyncExitStack, *, keyspace: str = "postroad", prefix: str = "postroad-"
 ) -> tuple[RunningController, RunningController]:

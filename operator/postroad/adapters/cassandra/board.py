@@ -14,8 +14,7 @@ _OF_TOPIC = "queue = ? AND topic = ?"
 
 POST = Statement(insert("board", ("queue", "topic", "name", "note")) + " USING TTL ?")
 TAKE_DOWN = Statement(f"DELETE FROM {{keyspace}}.board WHERE {_OF_TOPIC} AND name = ?")
-POSTED = Statement(select("board", ("name", "note"), _OF_TOPIC))
-POSTED_ABOUT = Statement(select("board", ("topic", "name", "note"), "queue = ? AND topic IN ?"))
+POSTED = Statement(select("board", ("topic", "name", "note"), "queue = ? AND topic IN ?"))
 ERASE_BOARD = Statement(f"DELETE FROM {{keyspace}}.board WHERE {_OF_TOPIC}")
 
 
@@ -33,14 +32,12 @@ class CassandraBoard:
         await self._session.execute(TAKE_DOWN, (self._queue, topic.value, name))
 
     async def posted(self, topic: Topic) -> Mapping[str, str]:
-        place = (self._queue, topic.value)
-        pages = self._session.pages(POSTED, place)
-        return {row["name"]: row["note"] async for page in pages for row in page}
+        return (await self.posted_about((topic,)))[topic]
 
     async def posted_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
         found = {topic: dict[str, str]() for topic in topics}
         place = (self._queue, [each.value for each in topics])
-        async for page in self._session.pages(POSTED_ABOUT, place):
+        async for page in self._session.pages(POSTED, place):
             for row in page:
                 found[Topic(row["topic"])][row["name"]] = row["note"]
         return found
