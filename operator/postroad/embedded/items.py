@@ -24,8 +24,9 @@ from postroad.embedded.options import LONGEST_LEASE
 from postroad.embedded.records import DeliveryKind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.segments import LiveEntry, State
-from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept
+from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept, SpoolHeader
 from postroad.errors import BlobMissing, EntryEnded, PostroadError
+from postroad.ports.files import File
 from postroad.telemetry import metrics
 
 KINDS = {
@@ -35,6 +36,11 @@ KINDS = {
 }
 _ended_of = lru_cache(metrics.ENDED.labels)  # to look it up costs more than to count
 BYTES_MISSING = "the bytes of the mail are missing or damaged"
+
+
+def _close(opening: asyncio.Future[tuple[File, SpoolHeader]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[0].close()
 
 
 class _Stage(Enum):
@@ -119,9 +125,8 @@ class SpoolItem(LeasedMail):
             raise
 
     async def _chunks(self) -> AsyncGenerator[bytes, None]:
-        engine, record = self._engine, self._record
-        run = engine.mail_threads.run
-        file, header = await run(engine.spool_files.open, record.slot, record.mail_id)
+        run = self._engine.mail_threads.run
+        file, header = await self._open()
         try:
             crc, length = 0, header.content_length
             for offset in range(0, length, CHUNK):
@@ -130,7 +135,7 @@ class SpoolItem(LeasedMail):
                 crc = extended(crc, chunk)
                 is_last = offset + wanted == length
                 if len(chunk) < wanted or (is_last and crc != header.content_crc):
-                    raise BlobMissing(f"spool file {record.slot} is damaged")
+                    raise BlobMissing(f"spool file {self._record.slot} is damaged")
                 yield chunk
         finally:
             file.close()
@@ -153,15 +158,25 @@ class SpoolItem(LeasedMail):
         self._check_open()
         if self._kept is not None or self.size_bytes <= CHUNK:
             return (await self._whole())[1]
-        engine, record = self._engine, self._record
-        run = engine.mail_threads.run
         try:
-            file, header = await run(engine.spool_files.open, record.slot, record.mail_id)
+            file, header = await self._open()
         except BlobMissing:
             await self.reject(BYTES_MISSING)
             raise
         file.close()
         return header.shape
+
+    async def _open(self) -> tuple[File, SpoolHeader]:
+        """Open the spool file. A thread goes on when its caller is cancelled: what it opens then is
+        closed at once."""
+        engine, record = self._engine, self._record
+        run = engine.mail_threads.run
+        opening = asyncio.ensure_future(run(engine.spool_files.open, record.slot, record.mail_id))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close)
+            raise
 
     # Records
 

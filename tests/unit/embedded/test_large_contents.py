@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.spool_files import CHUNK, HEADER_BYTES
 from postroad.errors import BlobMissing
 
+T = TypeVar("T")
 LARGE = b"Subject: large\r\n\r\n" + bytes(CHUNK)
 
 
@@ -52,6 +54,51 @@ async def test_the_file_is_closed_as_its_reader_breaks_off() -> None:
             assert len(await anext(chunks)) == CHUNK
             assert files.open_files == before + 1
 
+        assert files.open_files == before
+
+
+class HeldThreads:
+    """Threads whose calls return when the test lets them."""
+
+    def __init__(self) -> None:
+        self.returning = asyncio.Event()
+
+    async def run(self, work: Callable[..., T], *arguments: object) -> T:
+        try:
+            return work(*arguments)
+        finally:
+            await self.returning.wait()
+
+    async def close(self) -> None:
+        """No call is under way."""
+
+
+async def settle() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("read", [lambda item: anext(item.stream()), SpoolItem.shape])
+async def test_the_file_is_closed_whose_reader_is_cancelled_before_it_is_open(
+    read: Callable[[SpoolItem], Coroutine[None, None, object]], is_damaged: bool
+) -> None:
+    async with opened(Disk()) as (files, queue):
+        item = await leased(queue)
+        if is_damaged:
+            spoil(files, queue, 20)
+        before = files.open_files
+        threads = queue.engine.mail_threads = HeldThreads()
+        reader = asyncio.ensure_future(read(item))
+        await settle()
+        assert files.open_files == before + (not is_damaged)
+
+        reader.cancel()
+        await settle()
+        threads.returning.set()
+        await settle()
+
+        assert reader.cancelled()
         assert files.open_files == before
 
 
