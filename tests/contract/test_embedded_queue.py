@@ -346,6 +346,20 @@ async def test_store_whose_log_is_gone_never_opens_empty(tmp_path: Path) -> None
         await open_queue(url, create=True)
 
 
+async def test_a_client_lets_the_owner_maintain_the_store(tmp_path: Path) -> None:
+    harness = EmbeddedHarness(tmp_path)
+    await harness.open()
+    client = await harness.open()
+    await client.enqueue(letter())
+    checkpoint = tmp_path / "outgoing" / "checkpoint"
+    before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
+
+    await client.maintain()
+
+    assert checkpoint.stat().st_mtime_ns != before
+    await harness.close()
+
+
 async def test_a_client_that_sends_nonsense_disturbs_no_other(tmp_path: Path) -> None:
     harness = EmbeddedHarness(tmp_path)
     queue = await harness.open()

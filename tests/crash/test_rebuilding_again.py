@@ -322,6 +322,9 @@ async def test_a_spool_file_that_the_disk_does_not_give_is_named_and_kept(
     assert (f"{path.name}.damaged" in files.names(path.parent)) is apart
     assert (f"mail-{slots[1]}" in files.names(found.quarantine)) is not apart
     assert path.name not in files.names(path.parent)
+    durable, _ = files.journal.unproven(len(files.journal.steps))
+    aside = path.parent if apart else found.quarantine
+    assert {f"{path.name}.damaged", f"mail-{slots[1]}"} & durable.names[aside].keys()
     assert files.open_files == 0, "what was opened is closed"
     assert set(await facts_on(files.disk)) == {"mail0", "mail2"}
 

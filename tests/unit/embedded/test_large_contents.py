@@ -40,6 +40,7 @@ async def test_the_file_is_closed_behind_what_was_read() -> None:
         before = files.open_files
 
         assert await item.shape() is not None
+        assert item.at_hand() is None, "its header is read, and no content kept"
         assert files.open_files == before
         assert b"".join([chunk async for chunk in item.stream()]) == LARGE
         assert files.open_files == before
