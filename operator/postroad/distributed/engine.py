@@ -125,8 +125,11 @@ class Engine:
             raise ConfigurationStale("the configuration changed meanwhile")
 
     def is_overdue(self, key: EntryKey) -> bool:
-        """Whether a row that is inserted now may come into a slice that is closed or drained."""
-        return self.clock.now() - moment_of(key.enqueue_id) >= self.timing.deadline
+        """Whether a row that is inserted now may come into a slice that is closed or drained, by
+        the local clock or by the view's time: a clock that is behind would be too late, and so
+        would the view's time as a machine that was paused reckons it."""
+        now = max(self.clock.now(), self.limits_cache.now())
+        return now - moment_of(key.enqueue_id) >= self.timing.deadline
 
     def moment_after(self, delay: timedelta) -> datetime | None:
         """As `instants.moment_after`, from now on."""

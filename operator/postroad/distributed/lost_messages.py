@@ -6,7 +6,7 @@ A mail that has its message after all is only replaced: claims and marks prevent
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from postroad.distributed import replacement
@@ -16,7 +16,7 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.mail_errors import MailErrors
 from postroad.domain.entries import Change, Entry
 from postroad.domain.lost_messages import LostMessageDetector, MessageCount, Messages
-from postroad.errors import ServerError
+from postroad.errors import ClockSkew, ServerError
 from postroad.telemetry import metrics
 
 REPAIRER = UUID(int=2)
@@ -38,22 +38,23 @@ class LostMessages:
         self._detector = LostMessageDetector()
         self._owner = UUID(int=engine.randomness.bits(128))
 
-    async def count_messages(self) -> MessageCount:
-        """Count the broker's messages, before any waiting mail is counted. Raises: nothing."""
-        engine = self._engine
+    async def count_messages(self, now: datetime) -> MessageCount:
+        """Count the broker's messages, before any waiting mail is counted. `now` is not later.
+        Raises: nothing."""
+        timing = self._engine.timing
         # Entries before this have been published or withdrawn, and a replacement of theirs that
         # stopped is seen by maintenance.
-        before = engine.clock.now() - engine.timing.deadline - engine.timing.grace
+        before = now - timing.deadline - timing.grace
         return self._detector.begin(await self._messages(), before)
 
     async def repair(self, counted: MessageCount, errors: MailErrors) -> None:
-        """Give new messages where some were missing for long; by one process at a time. Raises:
-        ServerError, ClockSkew, ConfigurationStale."""
+        """Give new messages where some were missing for long; by one process at a time, and by none
+        with a wrong clock, which can make no entries. Raises: ServerError, ConfigurationStale."""
         engine = self._engine
         wanted = self._detector.decide(counted)
         if not wanted:
             return
-        if not await engine.view.claim(REPAIRER, self._owner, CLAIMED):
+        if not await self._may_repair():
             self._detector.defer()
             return
         engine.log.warning(
@@ -70,6 +71,13 @@ class LostMessages:
             return 0
 
         self._detector.repaired(counted, await count(self._oldest(counted, wanted), repair))
+
+    async def _may_repair(self) -> bool:
+        try:
+            await self._engine.limits_cache.check_clock()
+        except ClockSkew:
+            return False
+        return await self._engine.view.claim(REPAIRER, self._owner, CLAIMED)
 
     async def _oldest(self, counted: MessageCount, wanted: int) -> AsyncIterator[Entry]:
         """Yield the oldest entries that were counted, for at most `LONGEST`."""

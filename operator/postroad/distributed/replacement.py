@@ -284,7 +284,7 @@ def _first_delay(engine: Engine, entry: Entry, new: Entry) -> int:
     redelivery delay: by then that consumer has delivered the mail, or holds a claim on it
     (invariant 10).
     """
-    now = engine.clock.now()
+    now = engine.limits_cache.now()
     due = next_delay(new.due_at, now)
     if due or not new.previous:
         return due

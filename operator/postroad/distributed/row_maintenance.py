@@ -18,6 +18,7 @@ from postroad.distributed.browse import WaitingMail, waiting
 from postroad.distributed.concurrency import count
 from postroad.distributed.engine import Engine
 from postroad.distributed.items import FINISHED
+from postroad.distributed.limits_cache import Beginning
 from postroad.distributed.lost_messages import LostMessages
 from postroad.distributed.mail_errors import MailErrors, note
 from postroad.distributed.set_aside import SetAside
@@ -62,14 +63,15 @@ class RowMaintenance:
                 await self._renew(row, lifetime)
 
         aside = SetAside(self._engine, renew)
-        counted = await self._lost_messages.count_messages()
+        began = await self._engine.limits_cache.begin()
+        counted = await self._lost_messages.count_messages(began.at)
 
         async def maintain(each: WaitingMail) -> int:
             with errors.of(each.row.enqueue_id):
                 await self._maintain(each)
             return 1
 
-        await count(self._in_need(counted, lifetime, aside), maintain)
+        await count(self._in_need(began, counted, lifetime, aside), maintain)
         await self._lost_messages.repair(counted, errors)
         aside.publish()
         errors.check()
@@ -77,12 +79,11 @@ class RowMaintenance:
         errors.end()
 
     async def _in_need(
-        self, counted: MessageCount, lifetime: timedelta, aside: SetAside
+        self, began: Beginning, counted: MessageCount, lifetime: timedelta, aside: SetAside
     ) -> AsyncIterator[WaitingMail]:
         """Read all waiting mail, and yield the mails that need maintenance."""
-        engine, now = self._engine, self._engine.clock.now()
+        engine, now = self._engine, began.at
         alone = _Alone(now, engine.configuration.effective().writing.slice_window)
-        began = await engine.limits_cache.begin()
         async for each in waiting(engine, began, aside=aside):
             if each.mark is None:
                 counted.add(each.row)
