@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
-from postroad.adapters.disk.files import PRIVATE_DIRECTORY, PRIVATE_FILE, translated
+from postroad.adapters.disk.files import PRIVATE_DIRECTORY, PRIVATE_FILE, Translated
 from postroad.ports.board import Topic
 from postroad.ports.clock import Clock
 
@@ -44,7 +44,7 @@ class DirectoryBoard:
     def _post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
         until = (self._clock.now() + lifetime).timestamp()
         file = self._file(topic, name)
-        with translated("write", file):
+        with Translated("write", file):
             file.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
             draft = file.with_name(f"{uuid4().hex}{DRAFT}")
             draft.touch(PRIVATE_FILE)
@@ -53,13 +53,13 @@ class DirectoryBoard:
 
     def _take_down(self, topic: Topic, name: str) -> None:
         file = self._file(topic, name)
-        with translated("remove", file):
+        with Translated("remove", file):
             file.unlink(missing_ok=True)
 
     def _posted(self, topic: Topic) -> Mapping[str, str]:
         found, now = {}, self._clock.now().timestamp()
         folder = self._folder / topic.value
-        with translated("read", folder):
+        with Translated("read", folder):
             files = list(folder.iterdir()) if folder.is_dir() else []
         for file in files:
             with suppress(OSError, ValueError, KeyError, TypeError):  # taken down, or half of one

@@ -21,7 +21,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from postroad.adapters.disk.files import PRIVATE_FILE, DiskFiles, translated
+from postroad.adapters.disk.files import PRIVATE_FILE, DiskFiles, Translated
 from postroad.domain.suppressed import SuppressedAddress, SuppressedBy
 from postroad.errors import StoreDamaged, StoreFailed, StoreFull
 
@@ -107,7 +107,7 @@ class FileSuppressionList:
     def _connection(self) -> sqlite3.Connection | None:
         """Return the connection that is kept; None where there is no file."""
         try:
-            with translated("read", self._file):
+            with Translated("read", self._file):
                 found = self._file.stat()
         except FileNotFoundError:
             identity = None
@@ -135,7 +135,7 @@ class FileSuppressionList:
             return None
         if not is_there:
             try:
-                with translated("create", self._file):
+                with Translated("create", self._file):
                     self._file.touch(PRIVATE_FILE)
             except FileNotFoundError as error:
                 raise StoreFailed(f"there is no folder {self._file.parent}") from error
