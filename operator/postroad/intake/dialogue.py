@@ -158,8 +158,6 @@ class Dialogue:
         """Answer one command line. `is_followed`: the client has already sent more."""
         verb = ""
         try:
-            if _NO_SMTP.match(line):
-                return NOT_SMTP, NextStep.CLOSE
             verb, argument = split_command(line)
             if is_followed and verb in _LAST_OF_GROUP and not self.rights.may_talk_early:
                 return TALKS_EARLY, NextStep.CLOSE
@@ -167,6 +165,8 @@ class Dialogue:
                 return TOO_IDLE, NextStep.CLOSE
             reply, step = self._do(verb, argument)
         except Refused as error:
+            if _NO_SMTP.match(line):  # which is no command, so it was refused
+                return NOT_SMTP, NextStep.CLOSE
             reply, step = error.reply, NextStep.NEXT_COMMAND
         if verb == "DATA" and step is not NextStep.READ_MAIL:
             # DATA was refused, and its content may follow: read as commands, a line of a mail could
