@@ -141,13 +141,16 @@ class SmtpConnection:
                 raise WireError("the next hop takes no more mails in one session")
             if not session.wire.is_open:
                 raise ConnectionLost  # before anything of a series may be in doubt
+            if not behind:
+                await session.wire.arrival(_FOR_EVER)
+                continue
             self._line.read_ahead(session)
             if octets := self._line.begin(session, is_ahead=False):
                 await session.send(octets)
                 return True
-            if behind and (event := behind[0].untransmitted) is not None:
+            if (event := behind[0].untransmitted) is not None:
                 await self._report(behind, event)
-            elif not behind or not behind[0].is_read:
+            elif not behind[0].is_read:
                 await session.wire.arrival(_FOR_EVER)
         return False
 
