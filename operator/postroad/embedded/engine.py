@@ -207,7 +207,7 @@ class Engine:
 
     def offer(self, entry: LiveEntry) -> None:
         """Add an entry to its ready queue, and wake a consumer when it is due."""
-        self.ready_queues.add(entry, self.elapsed())
+        self.ready_queues.add(entry, self.elapsed() if entry.due else 0.0)
         if entry.state is State.READY:
             self.wakeups.wake_one()
         else:
