@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -30,14 +31,14 @@ def _early() -> None:
     """Who is transmitted to is recorded before, where the site takes the mail at once."""
     assign, running = Transmissions.assign, set[asyncio.Task[None]]()
 
-    def careless(self: Transmissions, job: Any, number: int) -> None:
+    def careless(self: Transmissions, job: Any, number: int, now: timedelta) -> None:
         outcome = Outcome(OutcomeKind.DELIVERED, "250 2.0.0 will be")
         item = job.ledger.item
         if (item.mail.sender or "").startswith(AT_ONCE[0]):
             taken = [each for each in job.recipients if each.startswith(AT_ONCE[1])]
             outcomes = dict.fromkeys(taken, outcome)
             running.add(asyncio.create_task(self._deliverer.record(item, outcomes)))
-        assign(self, job, number)
+        assign(self, job, number, now)
 
     Transmissions.assign = careless  # type: ignore[method-assign]
 

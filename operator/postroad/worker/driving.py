@@ -228,29 +228,29 @@ class Driving:
 
     def _on(self, event: Event) -> None:
         """Let the scheduler decide, and carry it out. No decision leads to an event at once."""
-        now = self._deliverer.clock.elapsed().total_seconds()
-        for decision in self._scheduler.on(event, now):
-            self._carry_out(decision)
+        now = self._deliverer.clock.elapsed()
+        for decision in self._scheduler.on(event, now.total_seconds()):
+            self._carry_out(decision, now)
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _carry_out(self, decision: Decision, now: timedelta) -> None:
         match decision:
             case Assign(number, connection):
-                self._transmissions.assign(self._jobs[number], connection)
+                self._transmissions.assign(self._jobs[number], connection, now)
             case OpenConnection():
                 self._transmissions.expect(decision)
             case CloseConnection(number):
                 self._links.close(number)
             case PutOff(number, until):
-                self._put_off(self._jobs[number], timedelta(seconds=until))
+                self._put_off(self._jobs[number], timedelta(seconds=until), now)
             case LookUp(number):
                 self._look_ups.begin(number)
             case Rest(destination, _):
                 _log.info("a next hop rests", queue=self._deliverer.queue, next_hop=destination)
 
-    def _put_off(self, job: OpenJob, until: timedelta) -> None:
+    def _put_off(self, job: OpenJob, until: timedelta, now: timedelta) -> None:
         """The site of a job rests."""
         job.connection = None
-        job.rest_since = job.rest_since or self._deliverer.clock.elapsed()
+        job.rest_since = job.rest_since or now
         is_over = self._transmissions.is_ending or job.ledger.is_over
         if until <= job.rest_since + SHORT_REST and not is_over:
             heapq.heappush(self._resting, (until, job.number))

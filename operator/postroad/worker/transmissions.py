@@ -92,9 +92,8 @@ class Transmissions:
         """Open a connection with its first job, which has the hop."""
         self._unopened[opening.connection] = opening
 
-    def assign(self, job: OpenJob, number: int) -> None:
+    def assign(self, job: OpenJob, number: int, now: timedelta) -> None:
         """Hand a job to a connection."""
-        now = self._deliverer.clock.elapsed()
         job.connection, job.assigned_at, job.place = number, now, next(self._places)
         opening = self._unopened.pop(number, None)
         if opening is not None and not self.is_ending:
