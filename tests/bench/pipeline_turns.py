@@ -47,7 +47,8 @@ async def measure_turns() -> list[Result]:
 
 
 async def _plant(target: BenchServers, name: QueueName, view: View) -> int:
-    """Plant delivered mail in closed slices; return how many pages its rows are."""
+    """Plant delivered mail in drained slices, as maintenance leaves them; return how
+    many pages its rows are."""
     start = (await view.limits()).browse_start
     assert start is not None
     stores = target.servers.blobs(target.bucket), target.servers.broker(name)
@@ -60,6 +61,9 @@ async def _plant(target: BenchServers, name: QueueName, view: View) -> int:
         key = planted.entry(number).key
         rows[key.slice_start][key.bucket_id] += 1
     await close_slices(view, rows)
+    for each in rows:
+        await view.mark_drained(each)
+    await view.advance(browse_start=max(rows) + HOUR)
     return sum(1 + count // PAGE for each in rows.values() for count in each.values())
 
 

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
 
 import pytest
 from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, frame
+from pipeline.lake_entries import MINUTE, NOON, Entry, History, deferred, delivered, frame
 from postroad.domain.attempts import OutcomeCount
 from postroad.domain.bounces import BounceClass
 from postroad.domain.mail import OutcomeKind
+from postroad.domain.slices import Partition
+from postroad.errors import InvalidInput
+from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.coverage import Stretch
-from postroad.pipeline.spark.tracing import of_address, of_mail, trace
+from postroad.pipeline.lines import TraceLine
+from postroad.pipeline.spark.lake import open_lake
+from postroad.pipeline.spark.tracing import (
+    FEW,
+    Sought,
+    lines_of,
+    mails_of,
+    of_address,
+    of_mail,
+    sought,
+    trace,
+)
+from postroad.settings.pipeline import AddressKind
 
 pytestmark = [
     pytest.mark.needs("java", "mvn"),
@@ -43,7 +63,7 @@ def history() -> History:
 
 
 def ids(spark: SparkSession, history: History, wanted: Column) -> list[tuple[str, str]]:
-    found = trace(frame(spark, history.entries), ALL, wanted)
+    found = trace(lambda: frame(spark, history.entries), None, ALL, Sought(wanted))
     return [(each.mail_id, each.enqueue_id) for each in found]
 
 
@@ -72,7 +92,8 @@ def test_an_address_leads_to_what_it_sent_and_what_it_got(
 def test_an_entry_has_what_came_of_it(spark: SparkSession, history: History) -> None:
     _, first, _, second, _ = history.entries
 
-    one, other = trace(frame(spark, history.entries), ALL, of_mail(first["mail_id"]))
+    asked = sought(first["mail_id"], AddressKind.NONE, b"")
+    one, other = trace(lambda: frame(spark, history.entries), None, ALL, asked)
 
     assert (one.state, one.successor, one.size_bytes) == ("replaced", second["enqueue_id"], 700)
     assert (one.accepted_at, one.ended_at) == (NOON + MINUTE, NOON + 2 * MINUTE)
@@ -85,3 +106,114 @@ def test_an_entry_has_what_came_of_it(spark: SparkSession, history: History) -> 
     )
     assert (other.attempt, other.recipients, other.state) == (1, ("a@b.example",), "delivered")
     assert (other.delivered_at, other.ended_at, other.seconds) == (NOON + 3 * MINUTE, None, 0.5)
+
+
+class Beside:
+    """Entries of the view, as the lake would have them."""
+
+    def __init__(self, spark: SparkSession, entries: list[Entry]) -> None:
+        self._entries = frame(spark, entries)
+
+    def mails(self, found: Sought) -> set[str]:
+        return mails_of(self._entries, ALL, found)
+
+    def lines(self, mails: Collection[str]) -> list[TraceLine]:
+        return lines_of(self._entries, ALL, mails)
+
+
+def test_what_the_view_has_stands_in_place_of_what_the_lake_had(spark: SparkSession) -> None:
+    """A mail waits in the lake, and goes on in the view alone: to other recipients than the one
+    that is asked for, and by an entry that the lake does not have."""
+    history = History()
+    first = history.accept("x@one.example", "a@b.example", "b@c.example")
+    history.accept("x@one.example", "other@c.example")
+    archived = [dict(each) for each in history.entries]
+    history.now += MINUTE
+    second = history.replace(first, delivered(), left=["b@c.example"])
+    later = history.accept("x@one.example", "a@b.example")
+    beside = Beside(spark, [first, second, later])
+
+    for what in ("a@b.example", first["mail_id"], second["enqueue_id"]):
+        asked = sought(what, AddressKind.PLAIN, b"")
+        found = trace(lambda: frame(spark, archived), beside, ALL, asked)
+
+        mails = [first, second] if what != "a@b.example" else [first, second, later]
+        assert [(each.enqueue_id, each.state) for each in found] == [
+            (each["enqueue_id"], each["state"]) for each in mails
+        ]
+
+
+def test_more_mails_than_a_condition_can_name(spark: SparkSession) -> None:
+    history = History()
+    for number in range(FEW + 5):
+        history.accept(f"{number % 2}@one.example", "a@b.example")
+        history.accept("y@one.example", "c@d.example")
+
+    found = trace(
+        lambda: frame(spark, history.entries), None, ALL, Sought(of_address("a@b.example"))
+    )
+
+    assert [each.enqueue_id for each in found] == [
+        each["enqueue_id"] for each in history.entries[::2]
+    ]
+
+
+def test_an_id_is_looked_for_from_its_moment_on(spark: SparkSession, history: History) -> None:
+    """Also that of an entry which came later than others of its mail."""
+    _, first, _, second, last = history.entries
+    asked = sought(last["enqueue_id"], AddressKind.NONE, b"")
+    assert asked.since is not None
+    assert NOON + MINUTE < asked.since < last["enqueued_at"]
+    late = replace(sought(second["enqueue_id"], AddressKind.NONE, b""), since=second["enqueued_at"])
+    for identifier in (uuid4(), UUID(int=2**128 - 1)):  # of a time that no mail is of, or of none
+        assert trace(
+            lambda: frame(spark, history.entries), None, ALL,
+            sought(str(identifier), AddressKind.NONE, b""),
+        ) == ()  # fmt: skip
+
+    found = trace(lambda: frame(spark, history.entries), None, ALL, late)
+
+    assert [each.enqueue_id for each in found] == [first["enqueue_id"], second["enqueue_id"]]
+
+
+@pytest.mark.parametrize("kind", list(AddressKind))
+def test_what_can_be_asked_for_depends_on_what_is_kept(kind: AddressKind) -> None:
+    with pytest.raises(InvalidInput, match="id"):
+        sought("nothing", kind, b"key")
+    if kind is AddressKind.NONE:
+        with pytest.raises(InvalidInput, match="keeps no addresses"):
+            sought("a@b.example", kind, b"key")
+
+
+def test_an_address_is_found_by_its_hash(spark: SparkSession, history: History) -> None:
+    entries = [
+        each | {"recipients": [hashed_address(one, b"key") for one in each["recipients"]]}
+        for each in history.entries
+    ]
+
+    found = trace(
+        lambda: frame(spark, entries), None, ALL, sought("a@B.example", AddressKind.HASHED, b"key")
+    )
+
+    assert [each.enqueue_id for each in found] == [
+        history.entries[each]["enqueue_id"] for each in (1, 3, 2)
+    ]
+
+
+@pytest.mark.parametrize(("number", "others"), [(1, "2026-03-03-*"), (4, "2026-03-02-*")])
+def test_files_without_the_mail_are_not_read(
+    spark: SparkSession, history: History, tmp_path: Path, number: int, others: str
+) -> None:
+    """Those of other hours are deleted, so that it would be noticed."""
+    lake = open_lake(spark, f"file:{tmp_path}/queue", create=True, catalog=f"trace{uuid4().hex}")
+    start = F.date_trunc("hour", "enqueued_at")
+    lines = frame(spark, history.entries).withColumns({"slice_start": start, "bucket_id": F.lit(0)})
+    lake.put_entries(lines, [Partition(NOON, 0), Partition(NOON + DAY, 0)])
+    (file,) = tmp_path.rglob(f"slice_start_hour={others}/*.parquet")
+    file.unlink()
+    wanted = history.entries[number]
+    asked = sought(wanted["mail_id"], AddressKind.NONE, b"")
+
+    found = trace(lake.entries, None, Stretch(NOON, NOON + 2 * DAY), asked)
+
+    assert found[0].enqueue_id == wanted["enqueue_id"]

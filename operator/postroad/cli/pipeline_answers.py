@@ -63,21 +63,22 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
     began."""
     from postroad.pipeline.spark.address_columns import column_of
     from postroad.pipeline.spark.claimed_lake import in_thread
+    from postroad.pipeline.spark.tracing import sought
     from postroad.pipeline.spark.tracing import trace as find
-    from postroad.pipeline.spark.tracing import wanted_by
-    from postroad.pipeline.spark.view_entries import with_view
+    from postroad.pipeline.spark.view_entries import unarchived_entries
 
-    settings = asked.settings
+    settings, others = asked.settings, None
     key = address_key(settings)
-    wanted = wanted_by(what, settings.pipeline.addresses, key)
+    wanted = sought(what, settings.pipeline.addresses, key)
     coverage = await asked.coverage(length=None)
-    entries, kept = asked.lake.entries(), column_of(settings.pipeline.addresses, key)
     if (opened := asked.opened) is not None:
-        last = asked.now + Timing().skew
-        entries, coverage = await with_view(
-            opened.session, asked.lake, opened.view_tables(), kept, coverage, last
+        tables, last = opened.view_tables(), asked.now + Timing().skew
+        kept = column_of(settings.pipeline.addresses, key)
+        others, coverage = await unarchived_entries(
+            opened.session, asked.lake, tables, kept, coverage, last
         )
-    return JobAnswer("trace", coverage, await in_thread(find, entries, coverage.stretch, wanted))
+    lines = await in_thread(find, asked.lake.entries, others, coverage.stretch, wanted)
+    return JobAnswer("trace", coverage, lines)
 
 
 @click.command()

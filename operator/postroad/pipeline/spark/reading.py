@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import reduce
 
@@ -72,6 +72,25 @@ class PartitionReader:
         state and these columns of its row: `entry_states`. They stay as they were read. Raises:
         JobFailed, CredentialsRefused."""
         return await asyncio.to_thread(self._states, stamps, columns)
+
+    def rows(self, stamps: Stamps) -> DataFrame:
+        """Return whose mail the rows are, and when they were queued, without what became of them:
+        ids, addresses and `enqueued_at`, as the lake has them."""
+        wanted = ("mail_id", "sender", "recipients", "enqueued_at")
+        lines = _of(self._table("enqueued_mails"), wanted, products(stamps))
+        return lines.withColumns(_addresses(self._address))
+
+    def chosen(self, stamps: Stamps, choose: Callable[[DataFrame], DataFrame]) -> DataFrame:
+        """Read some rows, and return their entries, as the lake has them. Only marks of partitions
+        are read that have such rows."""
+        rows = kept(choose(_of(self._table("enqueued_mails"), _ROW, products(stamps))))
+        found = rows.select(F.unix_micros("slice_start"), "bucket_id").collect()
+        places = {Partition(instant(start), bucket) for start, bucket in found}
+        marks = _of(self._table("deleted_mails"), _MARK, products(places))
+        own = marks.join(F.broadcast(rows.select(*_KEY)), _KEY, "left_semi")
+        watermarks = self._watermarks({each: stamps[each] for each in places})
+        lines = entry_lines(rows, own, watermarks, self._address)
+        return lines.where(~F.col("undecodable")).select(*ENTRIES.columns)
 
     def _states(self, stamps: Stamps, columns: Iterable[str]) -> DataFrame:
         with translated():
@@ -149,9 +168,8 @@ def entry_lines(
     sender, recipients = F.coalesce("sender", F.lit("")), F.col("recipients")
     lacks = (F.col(name).isNull() for name in _NEVER_NULL)
     columns = {
-        "sender": address(sender),
+        **_addresses(address),
         "sender_domain": domain_of(sender),
-        "recipients": F.transform(recipients, address),
         "recipient_count": F.size(recipients),
         "domains": domains_of(recipients),
         "domain_counts": domain_counts_of(recipients),
@@ -175,6 +193,14 @@ def entry_lines(
             for name in names
         )
     )
+
+
+def _addresses(address: AddressColumn) -> dict[str, Column]:
+    """What the lake has of the addresses of a row."""
+    return {
+        "sender": address(F.coalesce("sender", F.lit(""))),
+        "recipients": F.transform("recipients", address),
+    }
 
 
 def entry_states(rows: DataFrame, marks: DataFrame, watermarks: DataFrame) -> DataFrame:

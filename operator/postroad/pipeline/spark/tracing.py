@@ -1,8 +1,16 @@
-"""The job `trace`: all entries of a mail, or of the mails of an address."""
+"""The job `trace`: all entries of a mail, or of the mails of an address.
+
+It finds the mails by the few columns that decide, then reads all columns of their entries alone.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from operator import attrgetter
+from typing import Any, Protocol
 from uuid import UUID
 
 from pyspark.sql import Column, DataFrame, Row
@@ -10,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.attempts import OutcomeCount
 from postroad.domain.bounces import BounceClass
+from postroad.domain.identifiers import moment_of
 from postroad.domain.instants import optional_instant
 from postroad.domain.mail import OutcomeKind
 from postroad.errors import InvalidInput
@@ -17,7 +26,12 @@ from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.lines import TraceLine
 from postroad.pipeline.spark.ranges import within
+from postroad.pipeline.unarchived import LEEWAY
 from postroad.settings.pipeline import AddressKind
+
+FEW = 200
+"""Ids that are written into a condition, by which Iceberg leaves files out: it compares no more
+with the bounds of a file. Source: `InclusiveMetricsEvaluator` of Apache Iceberg."""
 
 _MOMENTS = ("accepted_at", "enqueued_at", "due_at", "delivered_at", "ended_at")
 _PLAIN = (
@@ -36,33 +50,105 @@ def of_address(kept: str) -> Column:
     return (F.col("sender") == kept) | F.array_contains("recipients", kept)
 
 
-def wanted_by(what: str, kind: AddressKind, key: bytes) -> Column:
-    """Return the condition of an entry that is asked for by an id or an address. `kind`, `key`: how
-    the lake keeps addresses. Raises: InvalidInput for what is neither, or not kept."""
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """Which entries are asked for. `since`: none of them was queued before; None: it may have
+    been."""
+
+    condition: Column
+    since: datetime | None = None
+
+
+def sought(what: str, kind: AddressKind, key: bytes) -> Sought:
+    """Return what an id or an address asks for. `kind`, `key`: how the lake keeps addresses.
+    Raises: InvalidInput for what is neither, or not kept."""
     try:
-        return of_mail(str(UUID(what)))
+        identifier = UUID(what)
     except ValueError:
         pass
+    else:
+        return Sought(of_mail(str(identifier)), _since(identifier))
     if kind is AddressKind.NONE:
         raise InvalidInput("the lake keeps no addresses (POSTROAD_PIPELINE_ADDRESSES): give an id")
     if "@" not in what:
         raise InvalidInput(f"{what!r} is neither an id nor an address")
-    return of_address(what if kind is AddressKind.PLAIN else hashed_address(what, key))
+    return Sought(of_address(what if kind is AddressKind.PLAIN else hashed_address(what, key)))
 
 
-def trace(entries: DataFrame, stretch: Stretch, wanted: Column) -> tuple[TraceLine, ...]:
+class OtherEntries(Protocol):
+    """Entries beside those of the lake, in whose place they stand."""
+
+    def mails(self, found: Sought) -> set[str]:
+        """Return the ids of the mails that have such an entry."""
+        ...
+
+    def lines(self, mails: Collection[str]) -> list[TraceLine]:
+        """Return the entries of these mails."""
+        ...
+
+
+def trace(
+    entries: Callable[[], DataFrame],
+    others: OtherEntries | None,
+    stretch: Stretch,
+    wanted: Sought,
+) -> tuple[TraceLine, ...]:
     """Return the entries that were queued in a stretch of time, of every mail that has a wanted one
-    among them, mail by mail, the oldest first."""
-    near = entries.where(within(F.col("enqueued_at"), [stretch]))
-    mails = near.where(wanted).select("mail_id").distinct()
-    found = near.join(mails, "mail_id", "left_semi").select(
+    among them, mail by mail, the oldest first. `entries` returns those of the lake as it is when it
+    is called; it is called last, because what leaves the view meanwhile is in the lake by then."""
+    mails = set() if others is None else others.mails(wanted)
+    mails |= mails_of(entries(), stretch, wanted)
+    if not mails:
+        return ()
+    newer = [] if others is None else others.lines(mails)
+    found = {each.enqueue_id: each for each in (*lines_of(entries(), stretch, mails), *newer)}
+    return tuple(sorted(found.values(), key=attrgetter("mail_id", "enqueue_id")))
+
+
+def mails_of(entries: DataFrame, stretch: Stretch, wanted: Sought) -> set[str]:
+    """Return the ids of the mails that have a wanted entry in a stretch of time."""
+    near = _queued(entries, stretch, wanted.since)
+    return {row[0] for row in near.where(wanted.condition).select("mail_id").collect()}
+
+
+def lines_of(entries: DataFrame, stretch: Stretch, mails: Collection[str]) -> list[TraceLine]:
+    """Return the entries of these mails that were queued in a stretch of time."""
+    near = _queued(entries, stretch, since_of(mails))
+    columns = (
         *_PLAIN,
-        "recipients",
-        "domains",
-        "outcomes",
+        *("recipients", "domains", "outcomes"),
         *(F.unix_micros(each).alias(each) for each in _MOMENTS),
     )
-    return tuple(map(_line, found.orderBy("mail_id", "enqueue_id").collect()))
+    return [_line(row) for row in those_of(mails)(near).select(*columns).collect()]
+
+
+def those_of(mails: Collection[str]) -> Callable[[DataFrame], DataFrame]:
+    """Return what chooses the lines of these mails."""
+    return partial(_those_of, mails)
+
+
+def since_of(mails: Collection[str]) -> datetime | None:
+    """Return before which moment no entry of these mails was queued, as far as their ids tell."""
+    return _since(UUID(min(mails)))
+
+
+def _those_of(mails: Collection[str], lines: DataFrame) -> DataFrame:
+    if len(mails) <= FEW:
+        return lines.where(F.col("mail_id").isin(*mails))
+    ids = lines.sparkSession.createDataFrame([(each,) for each in mails], "mail_id string")
+    return lines.join(F.broadcast(ids), "mail_id", "left_semi")
+
+
+def _since(identifier: UUID) -> datetime | None:
+    try:
+        return moment_of(identifier) - LEEWAY
+    except OverflowError:  # an id that postroad did not make
+        return None
+
+
+def _queued(entries: DataFrame, stretch: Stretch, since: datetime | None) -> DataFrame:
+    first = stretch.first if since is None else max(stretch.first, since)
+    return entries.where(within(F.col("enqueued_at"), [Stretch(first, stretch.before)]))
 
 
 def _line(row: Row) -> TraceLine:

@@ -1,24 +1,24 @@
-"""Entries as the view has them now, in the lines of the lake: what the archive has not read for
-the last time yet."""
+"""Entries as the view has them now, in the lines of the lake: what the archive has not read yet, or
+what has changed since."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from postroad.distributed.live_slices import occupied
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.slices import Partition
-from postroad.pipeline.archive import read_stamps
-from postroad.pipeline.coverage import Coverage
-from postroad.pipeline.planning import Gap
+from postroad.pipeline.archive import Stamps
+from postroad.pipeline.coverage import Coverage, Stretch
+from postroad.pipeline.lines import TraceLine
 from postroad.pipeline.spark.address_columns import AddressColumn
 from postroad.pipeline.spark.claimed_lake import in_thread
 from postroad.pipeline.spark.lake import LakeTables
 from postroad.pipeline.spark.reading import PartitionReader
+from postroad.pipeline.spark.tracing import Sought, lines_of, mails_of, since_of, those_of
+from postroad.pipeline.unarchived import near, unarchived, with_view
 from postroad.ports.view import View
 
 
@@ -33,41 +33,51 @@ class ViewTables:
     queue: str
 
 
-async def with_view(
+@dataclass(frozen=True, slots=True)
+class UnarchivedEntries:
+    """`tracing.OtherEntries` of the view, in a stretch of time. `window`: the longest of its
+    slices."""
+
+    reader: PartitionReader
+    stamps: Stamps
+    stretch: Stretch
+    window: timedelta
+
+    def mails(self, found: Sought) -> set[str]:
+        stamps = self._since(found.since)
+        return mails_of(self.reader.rows(stamps), self.stretch, found) if stamps else set()
+
+    def lines(self, mails: Collection[str]) -> list[TraceLine]:
+        stamps = self._since(since_of(mails))
+        if not stamps:
+            return []
+        return lines_of(self.reader.chosen(stamps, those_of(mails)), self.stretch, mails)
+
+    def _since(self, moment: datetime | None) -> Stamps:
+        first, before = self.stretch
+        return near(self.stamps, Stretch(max(first, moment or first), before), self.window)
+
+
+async def unarchived_entries(
     session: SparkSession,
     lake: LakeTables,
     tables: ViewTables,
     kept: AddressColumn,
     coverage: Coverage,
     last: datetime,
-) -> tuple[DataFrame, Coverage]:
-    """Return the entries of the lake, with those of the view in place of what the lake has of the
-    same partitions; and what is lacking still. `last`: the latest moment of an entry. Raises:
-    ViewError, JobFailed, CredentialsRefused."""
+) -> tuple[UnarchivedEntries | None, Coverage]:
+    """Return the entries that the view has, and the lake has not or has otherwise; and what is
+    lacking still. `last`: the latest moment of an entry. Raises: ViewError, JobFailed,
+    CredentialsRefused."""
     limits = await tables.view.limits()
     first = limits.content_start or limits.browse_start
     if first is None:
-        return lake.entries(), coverage
-    final = {each for each, had in (await in_thread(lake.slices, first)).items() if had.is_final}
-    found = [each async for each in occupied(tables.view, tables.reading, first, last)]
-    partitions = [each for each in found if each not in final]
-    # What cleanup deleted since the archive last read it is lacking still.
-    begun = limits.content_start
-    lacking = tuple(
-        Gap(gap.first, min(gap.before, begun))
-        for gap in coverage.lacking
-        if begun is not None and gap.first < begun
-    )
-    whole = replace(coverage, lacking=lacking, as_of=None)
-    if not partitions:
-        return lake.entries(), whole
+        return None, coverage
+    archived = await in_thread(lake.slices, first)
+    stamps = await unarchived(tables.view, tables.reading, archived, first, last)
     reader = PartitionReader(session, tables.keyspace, tables.queue, kept)
-    read = await reader.read(await read_stamps(tables.view, partitions))
-    others = await in_thread(_others, session, lake, partitions)
-    return others.unionByName(read.entries), whole
-
-
-def _others(session: SparkSession, lake: LakeTables, partitions: list[Partition]) -> DataFrame:
-    place = ["slice_start", "bucket_id"]
-    schema = "slice_start timestamp, bucket_id int"
-    return lake.entries().join(session.createDataFrame(partitions, schema), place, "left_anti")
+    window = max(each.slice_window for each in tables.reading)
+    return (
+        UnarchivedEntries(reader, stamps, coverage.stretch, window),
+        with_view(coverage, limits),
+    )
