@@ -24,12 +24,12 @@ from postroad.pipeline.lines import TraceLine
 from postroad.pipeline.spark.lake import open_lake
 from postroad.pipeline.spark.tracing import (
     FEW,
-    Sought,
+    TraceSelector,
     lines_of,
     mails_of,
     of_address,
     of_mail,
-    sought,
+    selector_of,
     trace,
 )
 from postroad.settings.pipeline import AddressKind
@@ -63,7 +63,7 @@ def history() -> History:
 
 
 def ids(spark: SparkSession, history: History, wanted: Column) -> list[tuple[str, str]]:
-    found = trace(lambda: frame(spark, history.entries), None, ALL, Sought(wanted))
+    found = trace(lambda: frame(spark, history.entries), None, ALL, TraceSelector(wanted))
     return [(each.mail_id, each.enqueue_id) for each in found]
 
 
@@ -92,7 +92,7 @@ def test_an_address_leads_to_what_it_sent_and_what_it_got(
 def test_an_entry_has_what_came_of_it(spark: SparkSession, history: History) -> None:
     _, first, _, second, _ = history.entries
 
-    asked = sought(first["mail_id"], AddressKind.NONE, b"")
+    asked = selector_of(first["mail_id"], AddressKind.NONE, b"")
     one, other = trace(lambda: frame(spark, history.entries), None, ALL, asked)
 
     assert (one.state, one.successor, one.size_bytes) == ("replaced", second["enqueue_id"], 700)
@@ -114,7 +114,7 @@ class Beside:
     def __init__(self, spark: SparkSession, entries: list[Entry]) -> None:
         self._entries = frame(spark, entries)
 
-    def mails(self, found: Sought) -> set[str]:
+    def mails(self, found: TraceSelector) -> set[str]:
         return mails_of(self._entries, ALL, found)
 
     def lines(self, mails: Collection[str]) -> list[TraceLine]:
@@ -134,7 +134,7 @@ def test_what_the_view_has_stands_in_place_of_what_the_lake_had(spark: SparkSess
     beside = Beside(spark, [first, second, later])
 
     for what in ("a@b.example", first["mail_id"], second["enqueue_id"]):
-        asked = sought(what, AddressKind.PLAIN, b"")
+        asked = selector_of(what, AddressKind.PLAIN, b"")
         found = trace(lambda: frame(spark, archived), beside, ALL, asked)
 
         mails = [first, second] if what != "a@b.example" else [first, second, later]
@@ -150,7 +150,7 @@ def test_more_mails_than_a_condition_can_name(spark: SparkSession) -> None:
         history.accept("y@one.example", "c@d.example")
 
     found = trace(
-        lambda: frame(spark, history.entries), None, ALL, Sought(of_address("a@b.example"))
+        lambda: frame(spark, history.entries), None, ALL, TraceSelector(of_address("a@b.example"))
     )
 
     assert [each.enqueue_id for each in found] == [
@@ -161,14 +161,16 @@ def test_more_mails_than_a_condition_can_name(spark: SparkSession) -> None:
 def test_an_id_is_looked_for_from_its_moment_on(spark: SparkSession, history: History) -> None:
     """Also that of an entry which came later than others of its mail."""
     _, first, _, second, last = history.entries
-    asked = sought(last["enqueue_id"], AddressKind.NONE, b"")
+    asked = selector_of(last["enqueue_id"], AddressKind.NONE, b"")
     assert asked.since is not None
     assert NOON + MINUTE < asked.since < last["enqueued_at"]
-    late = replace(sought(second["enqueue_id"], AddressKind.NONE, b""), since=second["enqueued_at"])
+    late = replace(
+        selector_of(second["enqueue_id"], AddressKind.NONE, b""), since=second["enqueued_at"]
+    )
     for identifier in (uuid4(), UUID(int=2**128 - 1)):  # of a time that no mail is of, or of none
         assert trace(
             lambda: frame(spark, history.entries), None, ALL,
-            sought(str(identifier), AddressKind.NONE, b""),
+            selector_of(str(identifier), AddressKind.NONE, b""),
         ) == ()  # fmt: skip
 
     found = trace(lambda: frame(spark, history.entries), None, ALL, late)
@@ -179,10 +181,10 @@ def test_an_id_is_looked_for_from_its_moment_on(spark: SparkSession, history: Hi
 @pytest.mark.parametrize("kind", list(AddressKind))
 def test_what_can_be_asked_for_depends_on_what_is_kept(kind: AddressKind) -> None:
     with pytest.raises(InvalidInput, match="id"):
-        sought("nothing", kind, b"key")
+        selector_of("nothing", kind, b"key")
     if kind is AddressKind.NONE:
         with pytest.raises(InvalidInput, match="keeps no addresses"):
-            sought("a@b.example", kind, b"key")
+            selector_of("a@b.example", kind, b"key")
 
 
 def test_an_address_is_found_by_its_hash(spark: SparkSession, history: History) -> None:
@@ -192,7 +194,10 @@ def test_an_address_is_found_by_its_hash(spark: SparkSession, history: History) 
     ]
 
     found = trace(
-        lambda: frame(spark, entries), None, ALL, sought("a@B.example", AddressKind.HASHED, b"key")
+        lambda: frame(spark, entries),
+        None,
+        ALL,
+        selector_of("a@B.example", AddressKind.HASHED, b"key"),
     )
 
     assert [each.enqueue_id for each in found] == [
@@ -212,7 +217,7 @@ def test_files_without_the_mail_are_not_read(
     (file,) = tmp_path.rglob(f"slice_start_hour={others}/*.parquet")
     file.unlink()
     wanted = history.entries[number]
-    asked = sought(wanted["mail_id"], AddressKind.NONE, b"")
+    asked = selector_of(wanted["mail_id"], AddressKind.NONE, b"")
 
     found = trace(lake.entries, None, Stretch(NOON, NOON + 2 * DAY), asked)
 

@@ -63,13 +63,13 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
     began."""
     from postroad.pipeline.spark.address_columns import column_of
     from postroad.pipeline.spark.claimed_lake import in_thread
-    from postroad.pipeline.spark.tracing import sought
+    from postroad.pipeline.spark.tracing import selector_of
     from postroad.pipeline.spark.tracing import trace as find
     from postroad.pipeline.spark.view_entries import unarchived_entries
 
     settings, others = asked.settings, None
     key = address_key(settings)
-    wanted = sought(what, settings.pipeline.addresses, key)
+    wanted = selector_of(what, settings.pipeline.addresses, key)
     coverage = await asked.coverage(length=None)
     if (opened := asked.opened) is not None:
         tables, last = opened.view_tables(), asked.now + Timing().skew

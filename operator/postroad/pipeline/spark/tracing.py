@@ -31,7 +31,7 @@ from postroad.settings.pipeline import AddressKind
 
 FEW = 200
 """Ids that are written into a condition, by which Iceberg leaves files out: it compares no more
-with the bounds of a file. Source: `InclusiveMetricsEvaluator` of Apache Iceberg."""
+with the bounds of a file."""
 
 _MOMENTS = ("accepted_at", "enqueued_at", "due_at", "delivered_at", "ended_at")
 _PLAIN = (
@@ -51,7 +51,7 @@ def of_address(kept: str) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class TraceSelector:
     """Which entries are asked for. `since`: none of them was queued before; None: it may have
     been."""
 
@@ -59,7 +59,7 @@ class Sought:
     since: datetime | None = None
 
 
-def sought(what: str, kind: AddressKind, key: bytes) -> Sought:
+def selector_of(what: str, kind: AddressKind, key: bytes) -> TraceSelector:
     """Return what an id or an address asks for. `kind`, `key`: how the lake keeps addresses.
     Raises: InvalidInput for what is neither, or not kept."""
     try:
@@ -67,18 +67,20 @@ def sought(what: str, kind: AddressKind, key: bytes) -> Sought:
     except ValueError:
         pass
     else:
-        return Sought(of_mail(str(identifier)), _since(identifier))
+        return TraceSelector(of_mail(str(identifier)), _since(identifier))
     if kind is AddressKind.NONE:
         raise InvalidInput("the lake keeps no addresses (POSTROAD_PIPELINE_ADDRESSES): give an id")
     if "@" not in what:
         raise InvalidInput(f"{what!r} is neither an id nor an address")
-    return Sought(of_address(what if kind is AddressKind.PLAIN else hashed_address(what, key)))
+    return TraceSelector(
+        of_address(what if kind is AddressKind.PLAIN else hashed_address(what, key))
+    )
 
 
-class OtherEntries(Protocol):
+class MailEntries(Protocol):
     """Entries beside those of the lake, in whose place they stand."""
 
-    def mails(self, found: Sought) -> set[str]:
+    def mails(self, found: TraceSelector) -> set[str]:
         """Return the ids of the mails that have such an entry."""
         ...
 
@@ -89,9 +91,9 @@ class OtherEntries(Protocol):
 
 def trace(
     entries: Callable[[], DataFrame],
-    others: OtherEntries | None,
+    others: MailEntries | None,
     stretch: Stretch,
-    wanted: Sought,
+    wanted: TraceSelector,
 ) -> tuple[TraceLine, ...]:
     """Return the entries that were queued in a stretch of time, of every mail that has a wanted one
     among them, mail by mail, the oldest first. `entries` returns those of the lake as it is when it
@@ -105,7 +107,7 @@ def trace(
     return tuple(sorted(found.values(), key=attrgetter("mail_id", "enqueue_id")))
 
 
-def mails_of(entries: DataFrame, stretch: Stretch, wanted: Sought) -> set[str]:
+def mails_of(entries: DataFrame, stretch: Stretch, wanted: TraceSelector) -> set[str]:
     """Return the ids of the mails that have a wanted entry in a stretch of time."""
     near = _queued(entries, stretch, wanted.since)
     return {row[0] for row in near.where(wanted.condition).select("mail_id").collect()}

@@ -17,7 +17,7 @@ from postroad.pipeline.spark.address_columns import AddressColumn
 from postroad.pipeline.spark.claimed_lake import in_thread
 from postroad.pipeline.spark.lake import LakeTables
 from postroad.pipeline.spark.reading import PartitionReader
-from postroad.pipeline.spark.tracing import Sought, lines_of, mails_of, since_of, those_of
+from postroad.pipeline.spark.tracing import TraceSelector, lines_of, mails_of, since_of, those_of
 from postroad.pipeline.unarchived import near, unarchived, with_view
 from postroad.ports.view import View
 
@@ -35,7 +35,7 @@ class ViewTables:
 
 @dataclass(frozen=True, slots=True)
 class UnarchivedEntries:
-    """`tracing.OtherEntries` of the view, in a stretch of time. `window`: the longest of its
+    """`tracing.MailEntries` of the view, in a stretch of time. `window`: the longest of its
     slices."""
 
     reader: PartitionReader
@@ -43,7 +43,7 @@ class UnarchivedEntries:
     stretch: Stretch
     window: timedelta
 
-    def mails(self, found: Sought) -> set[str]:
+    def mails(self, found: TraceSelector) -> set[str]:
         stamps = self._since(found.since)
         return mails_of(self.reader.rows(stamps), self.stretch, found) if stamps else set()
 
