@@ -14,7 +14,7 @@ from postroad.domain.mail import OutcomeKind
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.departures import HISTORY, Tally, departures
 from postroad.pipeline.lines import DestinationLine, ReasonCount
-from postroad.pipeline.spark.movements import movements
+from postroad.pipeline.spark.movements import attempts, movements
 from postroad.pipeline.spark.ranges import within
 
 MOST_REASONS = 3
@@ -46,8 +46,7 @@ def _counted(entries: DataFrame, stretch: Stretch) -> DataFrame:
     """Count outcomes by place, kind and class, now and before; with the commonest of the words, the
     most frequent of a place first."""
     both = Stretch(stretch.before_it(HISTORY).first, stretch.before)
-    outcomes = movements(entries, both).where("attempted")
-    outcomes = outcomes.withColumn("now", within(F.col("at"), [stretch]))
+    outcomes = attempts(entries, both).withColumn("now", within(F.col("at"), [stretch]))
     by_words = outcomes.groupBy(*_PLACE, "now", "kind", "reason", "code", "words").agg(
         F.sum("recipients").alias("count")
     )

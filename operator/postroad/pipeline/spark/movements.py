@@ -1,11 +1,14 @@
 """What happened to recipients, from the lake's entries: one line for each thing that happened to
 some recipients of an entry at one moment. `traffic` and `destinations` count these lines.
+
+Entries are read once: each is repeated for its parts, and these for their domains or outcomes. No
+function of arrays takes another function here, because Spark compiles none of these.
 """
 
 from __future__ import annotations
 
 from functools import reduce
-from operator import and_, or_
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
@@ -22,18 +25,14 @@ REJECTED = EndingKind.REJECTED.value
 _OVER_BY_ENDING = {REMOVED: REMOVED, REJECTED: REJECTED, EndingKind.EXPIRED.value: REJECTED}
 """What an ending without an attempt is to the recipients."""
 
-_COMMON = ("mail_id", "sender_domain", "size_bytes", "accepted_at")
-_NO_ATTEMPT = {
-    "site": "",
-    "code": 0,
-    "reason": None,
-    "words": "",
-    "attempted": False,
-    "gives_up": False,
-    "begins_attempt": False,
-    "begins_delivery": False,
-}
-"""What is left empty where nothing was transmitted."""
+_ATTEMPTED, _UNATTEMPTED = "attempted", "unattempted"
+"""Parts of an entry, beside that of its acceptance: what an attempt did, and how it ended without
+one."""
+
+_WITHOUT = {"site": "", "code": 0, "reason": None, "words": ""}
+"""Fields of an outcome, and what stands in their place where nothing was transmitted."""
+
+_OUTCOME = ("domain", "kind", "count", *_WITHOUT)
 
 
 def movements(entries: DataFrame, stretch: Stretch) -> DataFrame:
@@ -47,84 +46,95 @@ def movements(entries: DataFrame, stretch: Stretch) -> DataFrame:
     A delivery without outcomes is that of an older release, or it repeats the one of a predecessor
     that was replaced while a consumer had it in hand: then it is not counted again.
     """
+    near = _near(entries, stretch)
+    parts = F.array(
+        F.when(_is_accepted(), F.lit(ACCEPTED)),
+        F.when(_has_outcomes(), F.lit(_ATTEMPTED)),
+        F.when(~_has_outcomes() & _over_as().isNotNull(), F.lit(_UNATTEMPTED)),
+    )
+    delivered = near.where((F.col("state") == DELIVERED) & F.col("successor").isNotNull())
+    repeated = F.broadcast(delivered.select(F.col("successor").alias("repeated")))  # rare
+    found = _lines(near.withColumn("part", F.explode(parts)).where("part IS NOT NULL"), stretch)
+    return found.join(repeated, F.col("ended_alone") == F.col("repeated"), "left_anti")
+
+
+def attempts(entries: DataFrame, stretch: Stretch) -> DataFrame:
+    """Return those of `movements` that an attempt made."""
+    attempted = _near(entries, stretch).where(_has_outcomes())
+    return _lines(attempted.withColumn("part", F.lit(_ATTEMPTED)), stretch)
+
+
+def _near(entries: DataFrame, stretch: Stretch) -> DataFrame:
     moments = ("accepted_at", "delivered_at", "ended_at")
     near = entries.where(reduce(or_, (within(F.col(each), [stretch]) for each in moments)))
-    parts = (_accepted(near), _attempted(near), _unattempted(near))
-    found = parts[0].unionByName(parts[1]).unionByName(parts[2])
-    return found.where(within(F.col("at"), [stretch]))
+    # One array for each field, so that only those are read that are counted.
+    return near.withColumns({_array(each): F.col(f"outcomes.{each}") for each in _OUTCOME})
 
 
-def _accepted(entries: DataFrame) -> DataFrame:
+def _array(field: str) -> str:
+    return f"outcome_{field}"
+
+
+def _is_accepted() -> Column:
     """The first entry of a mail was queued when the mail was accepted; one that was withdrawn never
     was accepted."""
     is_first = F.col("enqueued_at") == F.col("accepted_at")
-    first = entries.where(is_first & (F.col("state") != EndingKind.WITHDRAWN.value))
-    return _of_recipients(first, F.lit(ACCEPTED), F.col("accepted_at"))
+    return is_first & (F.col("state") != EndingKind.WITHDRAWN.value)
 
 
-def _over_at() -> Column:
-    """When an entry was over. The delivery of one that was replaced before comes later."""
-    return F.coalesce("delivered_at", "ended_at")
+def _has_outcomes() -> Column:
+    return F.coalesce(F.size(_array("kind")), F.lit(0)) > 0
 
 
-def _unattempted(entries: DataFrame) -> DataFrame:
-    ended = entries.where(F.size(F.coalesce("outcomes", F.array())) == 0)
+def _over_as() -> Column:
+    """What the end of an entry is to its recipients, without an attempt; null: it goes on."""
     kind = F.when(F.col("state") == DELIVERED, F.lit(DELIVERED))
     for state, becomes in _OVER_BY_ENDING.items():
         kind = kind.when(F.col("state") == state, F.lit(becomes))
-    ended = ended.where(kind.isNotNull())
-    delivered = entries.where((F.col("state") == DELIVERED) & F.col("successor").isNotNull())
-    repeated = delivered.select(F.col("successor").alias("enqueue_id"))
-    return _of_recipients(ended.join(repeated, "enqueue_id", "left_anti"), kind, _over_at())
+    return kind
 
 
-def _of_recipients(entries: DataFrame, kind: Column, at: Column) -> DataFrame:
-    """One line for each domain of the recipients."""
-    exploded = entries.select(
-        *_COMMON,
-        kind.alias("kind"),
-        at.alias("at"),
-        F.explode(F.arrays_zip("domains", "domain_counts")).alias("of"),
+def _lines(parts: DataFrame, stretch: Stretch) -> DataFrame:
+    """One line for each outcome of an attempt, and else for each domain. `ended_alone` has the id
+    of an entry that ended without an attempt."""
+    is_attempt = F.col("part") == _ATTEMPTED
+    number = F.when(is_attempt, F.size(_array("kind"))).otherwise(F.size("domains"))
+    places = F.when(number > 0, F.sequence(F.lit(0), number - 1))
+    # The delivery of an entry that was replaced before comes later.
+    over_at = F.coalesce("delivered_at", "ended_at")
+    placed = parts.withColumn(
+        "at", F.when(F.col("part") == ACCEPTED, F.col("accepted_at")).otherwise(over_at)
+    ).where(within(F.col("at"), [stretch]))
+    exploded = placed.withColumn("place", F.explode(places))
+    place = F.col("place")
+    outcome = {each: F.col(_array(each))[place] for each in _OUTCOME}
+    of_outcome = (
+        F.when(is_attempt, outcome[name]).otherwise(F.lit(without)).alias(name)
+        for name, without in _WITHOUT.items()
     )
+    is_delivery = is_attempt & (outcome["kind"] == OutcomeKind.DELIVERED.value)
+    is_deferral = is_attempt & (outcome["kind"] == OutcomeKind.DEFERRED.value)
     return exploded.select(
-        *_COMMON,
-        "kind",
-        "at",
-        F.col("of.domains").alias("domain"),
-        F.col("of.domain_counts").alias("recipients"),
-        *(F.lit(value).alias(name) for name, value in _NO_ATTEMPT.items()),
-    )
-
-
-def _attempted(entries: DataFrame) -> DataFrame:
-    """One line for each count of an attempt."""
-    exploded = entries.select(
-        *_COMMON,
-        _over_at().alias("at"),
-        "state",
-        "outcomes",
-        F.posexplode("outcomes").alias("position", "outcome"),
-    )
-    is_delivery = F.col("outcome.kind") == OutcomeKind.DELIVERED.value
-    is_deferral = F.col("outcome.kind") == OutcomeKind.DEFERRED.value
-    return exploded.select(
-        *_COMMON,
-        F.col("outcome.kind").alias("kind"),
-        "at",
-        *(F.col(f"outcome.{name}").alias(name) for name in ("domain", "site", "code", "reason")),
-        F.col("outcome.words").alias("words"),
-        F.col("outcome.count").alias("recipients"),
-        F.lit(True).alias("attempted"),
+        *("mail_id", "sender_domain", "size_bytes", "accepted_at", "at"),
+        F.when(F.col("part") == ACCEPTED, F.lit(ACCEPTED))
+        .when(is_attempt, outcome["kind"])
+        .otherwise(_over_as())
+        .alias("kind"),
+        F.when(is_attempt, outcome["domain"]).otherwise(F.col("domains")[place]).alias("domain"),
+        F.when(is_attempt, outcome["count"])
+        .otherwise(F.col("domain_counts")[place])
+        .alias("recipients"),
+        *of_outcome,
         (is_deferral & (F.col("state") == REJECTED)).alias("gives_up"),
-        _is_first("domain", "site").alias("begins_attempt"),
+        (is_attempt & _is_first("domain", "site")).alias("begins_attempt"),
         (is_delivery & _is_first("domain", "site", "kind")).alias("begins_delivery"),
+        F.when(F.col("part") == _UNATTEMPTED, F.col("enqueue_id")).alias("ended_alone"),
     )
 
 
 def _is_first(*fields: str) -> Column:
-    """Whether no earlier count of the attempt is equal in these fields."""
-
-    def is_equal(earlier: Column) -> Column:
-        return reduce(and_, (earlier[field] == F.col("outcome")[field] for field in fields))
-
-    return ~F.exists(F.slice("outcomes", 1, F.col("position")), is_equal)
+    """Whether no earlier outcome of the attempt is equal in these fields."""
+    arrays = [_array(each) for each in fields]
+    these = ", ".join(f"{each}[place] AS {each}" for each in arrays)
+    first = f"array_position(arrays_zip({', '.join(arrays)}), struct({these})) = place + 1"
+    return (F.col("place") == 0) | F.expr(first)
