@@ -21,11 +21,8 @@ from postroad.cli import pipeline as archive_command
 from postroad.pipeline import jars
 from postroad.pipeline.key_stores import KeyStores
 from postroad.pipeline.spark.lake import EXTENSIONS
-from postroad.pipeline.spark.session import SETTINGS, open_session
+from postroad.pipeline.spark.session import BRIEF, SETTINGS, open_session
 from postroad.settings import Settings
-
-ONE_COMPILER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Starts sooner; the tests end before the second compiler would pay."""
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +31,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     jars.fetch(folder)
     options = SETTINGS["spark.driver.extraJavaOptions"]
     settings = {
-        "spark.driver.extraJavaOptions": f"{options} {ONE_COMPILER}",
+        "spark.driver.extraJavaOptions": " ".join((options, *BRIEF)),
         "spark.driver.memory": "640m",
         "spark.local.dir": str(home / "local"),
         "spark.sql.extensions": EXTENSIONS,
@@ -67,7 +64,7 @@ def run_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunJob:
 
     @asynccontextmanager
     async def session(
-        settings: Settings, stores: KeyStores, files: Sequence[Path], master: str
+        settings: Settings, stores: KeyStores, files: Sequence[Path], master: str, **_: bool
     ) -> AsyncIterator[SparkSession]:
         assert files
         assert master == "local[*]"

@@ -124,7 +124,7 @@ async def opened_lake(
     local = lake_directory(url, folder)
     now = MachineClock().now()
     if local is None:
-        async with open_with_spark(url, master) as opened:
+        async with open_with_spark(url, master, brief=True) as opened:
             from postroad.pipeline.spark.claimed_lake import in_thread
             from postroad.pipeline.spark.lake import open_lake
             from postroad.pipeline.spark.servers import lake_folder, s3_settings
@@ -136,7 +136,7 @@ async def opened_lake(
         return
     settings, name = from_environment(), name_of(url)
     check_lake(local, name)
-    async with open_spark(settings, master) as session:
+    async with open_spark(settings, master, brief=True) as session:
         from postroad.pipeline.spark.claimed_lake import in_thread
         from postroad.pipeline.spark.store_lake import open_store_lake
 

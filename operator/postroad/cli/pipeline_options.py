@@ -104,17 +104,17 @@ class QueueWithSpark:
 
 @asynccontextmanager
 async def open_with_spark(
-    url: str, master: str, instead: str = "use another job"
+    url: str, master: str, instead: str = "use another job", *, brief: bool = False
 ) -> AsyncIterator[QueueWithSpark]:
-    """Open a queue by its URL, and start Spark. `instead`: what serves a queue without tables.
-    Raises: NotInstalled, InvalidQueueURL,
-    InvalidSettings, QueueNotFound, ServerError, TlsRefused."""
+    """Open a queue by its URL, and start Spark. `instead`: what serves a queue without tables;
+    `brief`: for a job of seconds. Raises: NotInstalled, InvalidQueueURL, InvalidSettings,
+    QueueNotFound, ServerError, TlsRefused."""
     settings = from_environment()
     files = installed(settings)
     with run_stores(settings) as stores:
         async with (
             open_archived(url, settings, instead) as queue,
-            spark_session(settings, stores, files, master) as session,
+            spark_session(settings, stores, files, master, brief=brief) as session,
         ):
 
             def configure_view() -> None:
@@ -127,11 +127,12 @@ async def open_with_spark(
 
 
 @asynccontextmanager
-async def open_spark(settings: Settings, master: str) -> AsyncIterator[Any]:
-    """Start Spark for a queue without servers. Raises: NotInstalled."""
+async def open_spark(settings: Settings, master: str, *, brief: bool = False) -> AsyncIterator[Any]:
+    """Start Spark for a queue without servers; `brief`: for a job of seconds. Raises:
+    NotInstalled."""
     files = installed(settings)
     with run_stores(settings) as stores:
-        async with spark_session(settings, stores, files, master) as session:
+        async with spark_session(settings, stores, files, master, brief=brief) as session:
             yield session
 
 

@@ -39,14 +39,16 @@ def stores_of_a_pod(settings: Settings) -> KeyStores:
 
 @asynccontextmanager
 async def spark_session(
-    settings: Settings, stores: KeyStores, jars: Sequence[Path], master: str
+    settings: Settings, stores: KeyStores, jars: Sequence[Path], master: str, *, brief: bool = False
 ) -> AsyncIterator[Any]:
-    """Start Spark, and end it. Raises: NotInstalled, InvalidSettings, TlsRefused."""
+    """Start Spark, and end it. `brief`: a job of seconds. Raises: NotInstalled, InvalidSettings,
+    TlsRefused."""
     from postroad.pipeline.spark.archiving import SESSION
     from postroad.pipeline.spark.servers import java_settings
-    from postroad.pipeline.spark.session import close_session, open_session
+    from postroad.pipeline.spark.session import BRIEF, close_session, open_session
 
-    started = {**SESSION, **java_settings(s3_access(settings), stores), **_of_executors(settings)}
+    java = java_settings(s3_access(settings), stores, BRIEF if brief else ())
+    started = {**SESSION, **java, **_of_executors(settings)}
     session = await asyncio.to_thread(open_session, master, started, jars)
     try:
         session.sparkContext.setLogLevel("FATAL")  # what fails is raised, in one line

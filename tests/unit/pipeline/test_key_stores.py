@@ -143,3 +143,5 @@ def test_java_trusts_the_authorities_of_an_encrypted_store(
     assert "-Duser.timezone=UTC" in options
     (options,) = java_settings(S3Access("http://store", "us-east-1"), stores).values()
     assert "trustStore" not in options
+    (options,) = java_settings(access, stores, ("-Xbrief",)).values()
+    assert options.index("-Xbrief") < options.index("-Djavax.net.ssl.trustStore=")

@@ -37,15 +37,15 @@ class Extent:
 def extent_of(lake: LakeTables) -> Extent:
     """Return what the lake has. A partition whose last reading was discarded is a gap until it is
     read again."""
-    slices = lake.slice_lines()
-    begun = lake.placed_lines().agg(F.min(_start())).collect()[0][0]
-    through = slices.agg(F.max(_end())).collect()[0][0]
-    discarded = slices.where(~F.col("is_final") & (F.col("row_count") == 0))
-    missing = discarded.select(_start(), _end()).distinct().collect()
+    begun = lake.placed_lines().agg(F.min("slice_start").alias("at"))
+    is_discarded = ~F.col("is_final") & (F.col("row_count") == 0)
+    missing = F.collect_set(F.when(is_discarded, F.struct(_start(), _end())))
+    through, discarded = lake.slice_lines().agg(F.max(_end()), missing).collect()[0]
     runs = lake.run_lines().where(F.col("job") == JOB)
     last = runs.agg(F.max(F.unix_micros("began_at"))).collect()[0][0]
-    gaps = (*lake.gaps(), *(Gap(instant(first), instant(before)) for first, before in missing))
-    return Extent(optional_instant(begun), optional_instant(through), gaps, optional_instant(last))
+    gaps = (*lake.gaps(), *(Gap(instant(first), instant(before)) for first, before in discarded))
+    first = begun.select(F.unix_micros("at")).collect()[0][0]
+    return Extent(optional_instant(first), optional_instant(through), gaps, optional_instant(last))
 
 
 def _start() -> Column:

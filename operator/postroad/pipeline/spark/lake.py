@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
+from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.instants import instant
+from postroad.domain.instants import instant, microseconds
 from postroad.domain.slices import Partition
 from postroad.errors import LakeNotFound, LakeTooNew
 from postroad.pipeline.archived_lines import archived_of, line_of
@@ -134,10 +136,10 @@ class LakeTables:
         """Forget the states of the tables that are older than this, but the present one, and delete
         the files that only they have: once there are some that are a day older still, because it
         reads all metadata."""
+        oldest = microseconds(before - _DAY) // 1000
         for name in self._tables:
-            states = self._session.table(f"{self._name(name)}.snapshots")
-            oldest = F.col("committed_at") < F.lit(before - _DAY)
-            if states.where(oldest).count() > 1:
+            states = self._iceberg(name).snapshots()
+            if sum(each.timestampMillis() < oldest for each in states) > 1:
                 self._session.sql(
                     f"CALL {self._catalog}.system.expire_snapshots(table => '{NAMESPACE}.{name}',"
                     f" older_than => TIMESTAMP '{before:%Y-%m-%d %H:%M:%S}')"
@@ -159,12 +161,11 @@ class LakeTables:
     def drop_states(self) -> None:
         """Forget all states of the tables but the present one, and delete each file that this one
         does not name, those of runs that were stopped too: no other run may be under way."""
-        actions = self._session._jvm.org.apache.iceberg.spark
-        java = self._session._jsparkSession
-        now = int(datetime.now(UTC).timestamp() * 1000) + _DAY // timedelta(milliseconds=1)
+        actions = self._session._jvm.org.apache.iceberg.spark.actions.SparkActions
+        now = microseconds(datetime.now(UTC) + _DAY) // 1000
         for name in self._tables:
-            table = actions.Spark3Util.loadIcebergTable(java, self._name(name))
-            action = actions.actions.SparkActions.get(java)
+            table = self._iceberg(name)
+            action = actions.get(self._session._jsparkSession)
             # The last commit's list of files has those that it replaced, too.
             action.rewriteManifests(table).execute()
             action.expireSnapshots(table).expireOlderThan(now).retainLast(1).execute()
@@ -191,23 +192,31 @@ class LakeTables:
     def check(self) -> None:
         """Raises: LakeNotFound where nothing was ever archived; LakeTooNew."""
         for name in self._tables:
-            if not self._session.catalog.tableExists(self._name(name)):
-                raise LakeNotFound(f"the lake has no table {name}: nothing was archived yet")
             found = self._version(name)
+            if found is None:
+                raise LakeNotFound(f"the lake has no table {name}: nothing was archived yet")
             if found > SCHEMA_VERSION:
                 raise LakeTooNew(
                     f"the lake's table {name} is of schema version {found}; this release knows"
                     f" {SCHEMA_VERSION}"
                 )
 
-    def _version(self, name: str) -> int:
-        rows = self._session.sql(f"SHOW TBLPROPERTIES {self._name(name)}").collect()
-        return int({row["key"]: row["value"] for row in rows}[VERSION_PROPERTY])
+    def _version(self, name: str) -> int | None:
+        """Return a table's schema version; None: there is no such table."""
+        try:
+            return int(self._iceberg(name).properties()[VERSION_PROPERTY])
+        except AnalysisException:
+            return None
 
     def _state(self, name: str) -> int | None:
         """Return the id of the table's present state; None: nothing was written yet."""
-        refs = self._session.table(f"{self._name(name)}.refs").where("name = 'main'")
-        return next((row["snapshot_id"] for row in refs.collect()), None)
+        found = self._iceberg(name).currentSnapshot()
+        return None if found is None else int(found.snapshotId())
+
+    def _iceberg(self, name: str) -> Any:
+        """Return a table as Iceberg's own object, which answers without a query of Spark's."""
+        load = self._session._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable
+        return load(self._session._jsparkSession, self._name(name))
 
     def _table(self, name: str) -> DataFrame:
         return self._session.table(self._name(name))

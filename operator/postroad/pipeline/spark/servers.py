@@ -6,7 +6,7 @@ of Java, secrets too. Only the authorities of the object store are options of Ja
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from postroad.adapters.cassandra.access import Access as CassandraAccess
 from postroad.adapters.s3.access import Access as S3Access
@@ -86,11 +86,13 @@ def _encrypted(access: CassandraAccess, stores: KeyStores) -> Mapping[str, str]:
     return {f"connection.ssl.{name}": value for name, value in given.items()}
 
 
-def java_settings(access: S3Access, stores: KeyStores) -> Mapping[str, str]:
-    """Return what a session has to start with so that Java trusts the store's authorities. Raises:
-    TlsRefused."""
+def java_settings(
+    access: S3Access, stores: KeyStores, options: Iterable[str] = ()
+) -> Mapping[str, str]:
+    """Return what a session has to start with so that Java trusts the store's authorities, and has
+    these options too. Raises: TlsRefused."""
     name = "spark.driver.extraJavaOptions"
-    return {name: " ".join((SETTINGS[name], *trust_options(access, stores)))}
+    return {name: " ".join((SETTINGS[name], *options, *trust_options(access, stores)))}
 
 
 def trust_options(access: S3Access, stores: KeyStores) -> tuple[str, ...]:

@@ -14,12 +14,18 @@ from pyspark.sql import SparkSession
 
 from postroad.pipeline.java import java_home
 
+BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options of Java for what is done in seconds: the second compiler takes more than it saves, and no
+threads collect garbage beside the work."""
+
 SETTINGS: Mapping[str, str] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    # Each task of a shuffle writes so many files; Spark joins small ones when it reads them.
+    "spark.sql.shuffle.partitions": "32",
     # How long a result waits for Python to fetch it: 15 s are too short on a busy machine.
     "spark.python.authenticate.socketTimeout": "300s",
     # Lower case by the rules of no country, as Python's.
@@ -39,11 +45,10 @@ def open_session(
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else executors take PATH's python3
     builder = SparkSession.builder.master(master).appName("postroad")
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(BRIEF))
     wanted = {**SETTINGS, **(settings or {})}
-    if master.startswith("local"):
-        wanted["spark.jars"] = ",".join(map(str, jars))
-    else:  # from `spark.jars`, executors would fetch them, each all of them
-        wanted["spark.driver.extraClassPath"] = ":".join(map(str, jars))
+    # Not `spark.jars`: of these, executors fetch a copy each, and so does Spark in one process.
+    wanted["spark.driver.extraClassPath"] = ":".join(map(str, jars))
     for name, value in wanted.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
