@@ -346,6 +346,30 @@ async def test_store_whose_log_is_gone_never_opens_empty(tmp_path: Path) -> None
         await open_queue(url, create=True)
 
 
+@pytest.mark.parametrize("is_retried", [False, True])
+async def test_delayed_mail_comes_to_a_consumer_that_waited_before_it_came(
+    tmp_path: Path, is_retried: bool
+) -> None:
+    harness = EmbeddedHarness(tmp_path)
+    queue = await harness.open()
+    consumer, other = Consumer(harness, queue), Consumer(harness, queue)
+    delay = timedelta(seconds=5)
+    if is_retried:
+        await queue.enqueue(letter())
+        item = await consumer.next()
+        assert await other.nothing()
+        await item.retry(delay, error="451 later")
+    else:
+        assert await other.nothing()
+        await queue.enqueue(letter(), delay)
+
+    assert await other.nothing(delay - timedelta(seconds=1))
+    assert (await other.next(timedelta(seconds=2))).mail == letter().envelope
+    await consumer.close()
+    await other.close()
+    await harness.close()
+
+
 async def test_a_client_lets_the_owner_maintain_the_store(tmp_path: Path) -> None:
     harness = EmbeddedHarness(tmp_path)
     await harness.open()

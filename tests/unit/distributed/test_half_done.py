@@ -97,3 +97,21 @@ async def test_a_message_that_is_handed_back_loses_its_letter() -> None:
 
     assert [each async for each in process.queue.dead_letters()] == []
     assert await process.queue.requeue(ALL) == 0
+
+
+async def test_a_consumer_that_rejects_a_mail_finishes_the_replacement_that_came_first() -> None:
+    """Its message, which would do so otherwise, is acked."""
+    cluster = InMemoryCluster()
+    process, other = await cluster.start(), await cluster.start()
+    await cluster.enqueue(process, "mail")
+    consumer, item = await cluster.take(process)
+    other.fail(lambda step: Fault.STOP_AFTER if step.operation == "end" else None)
+    with pytest.raises(Stopped):
+        await other.queue.hold(ALL)
+
+    await item.reject("no")
+
+    assert [each.held for each in cluster.tables.live()] == [True]
+    assert cluster.tables.letters == {}
+    await consumer.close()
+    await cluster.close()

@@ -236,6 +236,24 @@ async def test_chain_of_a_mail_that_was_changed_often_stays_short(
     assert await cluster.recover() == ["mail"]
 
 
+async def test_a_chain_is_cut_once_it_is_long(cluster: InMemoryCluster, process: Process) -> None:
+    """Until then a change takes no claim."""
+    await cluster.enqueue(process, "mail")
+    for _ in range(LONG_CHAIN // 2):
+        await process.queue.hold(ALL)
+        await cluster.pass_time(MINUTE)
+        await process.queue.release(ALL)
+        await cluster.pass_time(MINUTE)
+    (live,) = cluster.tables.live()
+    assert len(live.previous) == LONG_CHAIN
+    assert "claim" not in {each.operation for each in process.faults.steps}
+
+    await process.queue.hold(ALL)
+
+    (live,) = cluster.tables.live()
+    assert len(live.previous) < LONG_CHAIN
+
+
 async def test_a_delivery_ends_all_entries_that_replaced_its_own(cluster: InMemoryCluster) -> None:
     """The last one is held, so that no message would show a consumer the delivery, and they lie in
     a slice that stays open."""

@@ -355,9 +355,9 @@ async def test_invariant_4_limits_are_read_at_their_first_use(
     assert limits == cluster.tables.limits
 
 
-@pytest.mark.parametrize("ending", ["delivered", "removed", "expired"])
+@pytest.mark.parametrize("ending", ["delivered", "removed", "removed together", "expired"])
 async def test_invariant_5_browse_start_is_drawn_on_endings(ending: str) -> None:
-    cluster = InMemoryCluster(pace=1)
+    cluster = InMemoryCluster(pace=1, buckets=1)
     process = await cluster.start()
     await cluster.enqueue(process, "old")
     await cluster.deliver(process, SECOND)
@@ -365,12 +365,13 @@ async def test_invariant_5_browse_start_is_drawn_on_endings(ending: str) -> None
     before = cluster.tables.limits.browse_start
     assert before is not None
 
-    await cluster.enqueue(process, "new")
+    names = ("new", "newer") if ending == "removed together" else ("new",)
+    await cluster.enqueue(process, *names)
     if ending == "delivered":
         await cluster.deliver(process, SECOND)
     else:
-        end = process.queue.remove if ending == "removed" else process.queue.expire
-        assert await end(ALL) == 1
+        end = process.queue.expire if ending == "expired" else process.queue.remove
+        assert await end(ALL) == len(names)
         await process.queue._engine.finish_background()
 
     after = cluster.tables.limits.browse_start

@@ -13,9 +13,11 @@ import pytest
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Step
 from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.mail import Outcome
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
 from postroad.errors import Undecodable
+from postroad.ports.view import Record
 from postroad.telemetry import metrics
 from support.in_memory_cluster import LONG, NAME, WINDOW, Before, InMemoryCluster, Process
 
@@ -95,6 +97,22 @@ async def test_row_that_cannot_be_decoded_lets_no_other_expire_and_does_not_itse
     assert sorted(each.envelope.name or "" for each in cluster.tables.live()) == ["bad", "held"]
     cluster.tables.undecodable.remove(key)
     assert sorted(str(each) for each in await names(process)) == ["bad", "held"]
+
+
+async def test_records_of_recipients_are_renewed_with_a_row_that_cannot_be_decoded(
+    cluster: InMemoryCluster, process: Process
+) -> None:
+    """Once it is decoded, these recipients are attempted no more."""
+    await cluster.enqueue(process, "bad", delay=10**6)
+    (entry,) = cluster.tables.live()
+    got = Record("recipient@example.net", Outcome.delivered("250"), cluster.clock.now())
+    await process.queue._engine.view.record(entry.mail_id, (got,))
+    spoil(cluster, "bad")
+    began = len(process.faults.steps)
+
+    await maintenance(cluster, process, rounds=40)
+
+    assert "record" in {each.operation for each in process.faults.steps[began:]}
 
 
 async def test_row_is_renewed_although_its_delivery_records_cannot_be_decoded_either(

@@ -195,6 +195,23 @@ async def test_successor_that_others_published_is_not_withdrawn(
     cluster.check_nothing_is_left()
 
 
+async def test_change_that_others_finished_and_cleaned_away_is_counted(
+    cluster: InMemoryCluster,
+) -> None:
+    sleeper, other = await cluster.start(), await cluster.start()
+    await cluster.enqueue(other, "mail", delay=10**6)
+    suspension, flushing = await suspended(
+        cluster, sleeper, "mark_published", sleeper.queue.flush(Selector.all())
+    )
+    assert await cluster.deliver(other) == ["mail"]
+    await maintained(cluster, other)
+    assert cluster.tables.marks == {}
+
+    suspension.end()
+
+    assert await flushing == 1
+
+
 async def test_row_of_a_successor_that_came_back_is_not_taken_for_late_mail(
     cluster: InMemoryCluster,
 ) -> None:
