@@ -1,4 +1,5 @@
-"""Modules, paths, targets, links and tests that documents and the code name are there."""
+"""Modules, paths, targets, headings and tests that documents and the code name are there; rows of
+tables have all their cells."""
 
 from __future__ import annotations
 
@@ -35,8 +36,7 @@ EXAMPLES = {"tests/integration/test_x.py"}
 def code_in(text: str) -> str:
     """The code spans and code blocks of a document, one a line."""
     blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", prose)])
+    return "\n".join([*blocks, *re.findall(r"`([^`\n]+)`", prose_in(text))])
 
 
 def paths_in(text: str) -> set[str]:
@@ -54,9 +54,44 @@ def targets_in(text: str) -> set[str]:
     return set(re.findall(r"\bmake ([a-z][a-z-]*)", code_in(text)))
 
 
-def links_in(text: str) -> set[str]:
-    """The files that a document links to."""
-    return set(re.findall(r"\]\((?!\w+:|#)([^)#]+)[^)]*\)", text))
+def links_in(text: str) -> set[tuple[str, str]]:
+    """The files that a document links to (its own: empty), each with the heading in it (none:
+    empty)."""
+    return set(re.findall(r"\]\((?!\w+:)([^)#]*)#?([^)]*)\)", prose_in(text)))
+
+
+def prose_in(text: str) -> str:
+    """A document without its code blocks."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+@cache
+def anchors_of(document: Path) -> set[str]:
+    """What a link may name a heading of a document by."""
+    headings = re.findall(r"^#+ (.*)$", prose_in(document.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", each.lower()).replace(" ", "-") for each in headings}
+
+
+def is_there(document: Path, file: str, heading: str) -> bool:
+    """Whether a link of a document leads to a file, and to a heading of it."""
+    target = document.parent / file if file else document
+    return target.exists() and (not heading or heading in anchors_of(target))
+
+
+def uneven_rows(text: str) -> list[str]:
+    """Rows of tables with other numbers of cells than the header, which a renderer cuts or leaves
+    empty, and lines that look like rows of no table."""
+    found, header = [], 0
+    lines = prose_in(text).splitlines()
+    for line, next_line in zip(lines, [*lines[1:], ""], strict=True):
+        cells = len(re.findall(r"(?<!\\)\|", line)) - 1 if line.startswith("|") else 0
+        if cells and not header:
+            is_header = re.fullmatch(r"\|[-:| ]+\|", next_line) is not None
+            found += [] if is_header else [line]
+        elif cells and (cells != header or not line.endswith("|")):
+            found.append(line)
+        header = (header or cells) if cells else 0
+    return found
 
 
 def cited_tests(text: str) -> set[str]:
@@ -67,7 +102,13 @@ def cited_tests(text: str) -> set[str]:
     return named | {each for each in re.findall(r"`(\w+)`", rows) if "_" in each}
 
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "operator/postroad/embedded/FORMAT.md",
+    ROOT / "tests/stack/README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 
 
 @cache
@@ -89,7 +130,7 @@ def test_every_path_target_and_link_of_a_document_is_there(document: Path) -> No
 
     assert sorted(paths) == []
     assert sorted(targets_in(text) - set(targets)) == []
-    assert sorted(to for to in links_in(text) if not (document.parent / to).exists()) == []
+    assert sorted(link for link in links_in(text) if not is_there(document, *link)) == []
     assert sorted(cited_tests(text) - names_of_tests()) == []
 
 
@@ -103,4 +144,25 @@ def test_what_documents_name_is_found_in_spans_and_blocks() -> None:
     assert targets_in(text) == {"unit", "bench"}
     assert paths_in(text) == {"tests/gone", "tests/gone.py", "domain/gone.py"}
     assert cited_tests(text) == {"a_thing_holds", "more"}
-    assert links_in(text) == {"a/gone.md"}
+    assert links_in(text) == {("a/gone.md", "part")}
+
+
+def test_a_heading_is_named_as_renderers_name_it(tmp_path: Path) -> None:
+    document = tmp_path / "a.md"
+    document.write_text("# `CASE=x`: how, and why it's so\n```sh\n# no heading\n```\n")
+
+    assert anchors_of(document) == {"casex-how-and-why-its-so"}
+    assert is_there(document, "", "casex-how-and-why-its-so")
+    assert not is_there(document, "a.md", "no-heading")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_each_row_of_a_table_has_the_cells_of_its_header(document: Path) -> None:
+    assert uneven_rows(document.read_text()) == []
+
+
+def test_rows_that_lack_cells_or_a_header_are_found() -> None:
+    table = "| a | b |\n|---|---|\n| `x\\|y` | 2 |\n"
+
+    assert uneven_rows(table) == []
+    assert uneven_rows(f"{table}| 1 |\n| 1 | 2\n\n| 3 | 4 |\n") == ["| 1 |", "| 1 | 2", "| 3 | 4 |"]

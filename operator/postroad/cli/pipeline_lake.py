@@ -85,7 +85,12 @@ def lake_job(job: LakeJob) -> Callable[..., None]:
     """Run a job over the lake of `--queue`, passed as `asked`, and print its answer."""
 
     @queue_option
-    @click.option("--from", "first", type=INSTANT, help="From then on; default: a day before --to.")
+    @click.option(
+        "--from",
+        "first",
+        type=INSTANT,
+        help="From then on; default, where none stands above: a day before --to.",
+    )
     @click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
     @lake_option
     @master_option

@@ -45,7 +45,7 @@ class Engines:
 
     async def begin(self, servers: Servers, queue: Queue, bucket: str) -> None:
         """Set the limits of a queue that has an accepted configuration. Idempotent.
-        Raises: ViewError, ConfigurationError, QueueNotFound."""
+        Raises: ViewError, ConfigurationError, ClockSkew."""
         known = self._of(servers, queue)
         await known.configuration.refresh()
         await begin(self._engine(known, queue, bucket))
