@@ -96,6 +96,7 @@ class Clusters:
         self._ambient_credentials = ambient_credentials
         self._made: dict[str, Servers] = {}
         self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
+        self._specs: dict[str, tuple[object, QueueClusterSpec]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
         self.facts = KnownFacts()
         self.claims = Claims(certain or api)
@@ -134,7 +135,8 @@ class Clusters:
             servers = self._connections.last(uid)
             if servers is None:
                 raise
-            cluster = Cluster(uid, namespace, name, spec_of(found), NO_CREDENTIALS, servers)
+            spec = self._spec_of(found)
+            cluster = Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
         await self.claims.check_keyspace(cluster)
         return cluster
 
@@ -145,7 +147,7 @@ class Clusters:
         Raises: AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, KubernetesError,
         pydantic.ValidationError.
         """
-        metadata, spec = found["metadata"], spec_of(found)
+        metadata, spec = found["metadata"], self._spec_of(found)
         uid, namespace = metadata["uid"], metadata["namespace"]
         generation, credentials = self._credentials.pop(uid, (None, NO_CREDENTIALS))
         if anew or generation != metadata["generation"]:
@@ -154,7 +156,7 @@ class Clusters:
                     f"QueueCluster {namespace}/{metadata['name']} names no credentials of S3, and "
                     "the operator lends none of its own"
                 )
-            credentials = await read_credentials(self._api, namespace, spec)
+            credentials = await read_credentials(self._api, namespace, spec, before=credentials)
         self._credentials[uid] = metadata["generation"], credentials
         return Cluster(
             uid=uid,
@@ -174,15 +176,26 @@ class Clusters:
         metadata = found["metadata"]
         known = self._credentials.get(metadata["uid"])
         try:
-            spec = spec_of(found)
+            spec = self._spec_of(found)
             if known is None and self._lacks_credentials(spec):
                 return False
-            read = await read_credentials(self.reads, metadata["namespace"], spec)
+            before = NO_CREDENTIALS if known is None else known[1]
+            namespace = metadata["namespace"]
+            read = await read_credentials(self.reads, namespace, spec, before=before)
         except ValidationError:
             return False
         except UNREADABLE:
             return known is not None
         return known is None or known[1].versions != read.versions
+
+    def _spec_of(self, found: Object) -> QueueClusterSpec:
+        """Return the spec of a QueueCluster, which is parsed again where it is another than last:
+        the reconciles of all its MailQueues read it. Raises: pydantic.ValidationError."""
+        uid, declared = found["metadata"]["uid"], found["spec"]
+        known = self._specs.get(uid)
+        if known is None or known[0] != declared:
+            known = self._specs[uid] = declared, spec_of(found)
+        return known[1]
 
     def _lacks_credentials(self, spec: QueueClusterSpec) -> bool:
         return spec.s3.secret_ref is None and not self._ambient_credentials
@@ -255,6 +268,7 @@ class Clusters:
         self.claims.forget(uid)
         self._made.pop(uid, None)
         self._credentials.pop(uid, None)
+        self._specs.pop(uid, None)
         self._away.pop(uid, None)
         self.facts.forget(uid)
         self.users.quotas.forget(uid)

@@ -32,11 +32,14 @@ GRACE_SECONDS = 60.0
 Connect = Callable[[Settings], Servers]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Connected:
+    """Open connections, and what asked for them last."""
+
     fingerprint: str
     servers: Servers
     files: TemporaryDirectory[str]
+    asked: tuple[QueueClusterSpec, ClusterCredentials]
 
 
 class Connections:
@@ -51,16 +54,19 @@ class Connections:
     def to(self, uid: str, spec: QueueClusterSpec, credentials: ClusterCredentials) -> Servers:
         """Return the servers of a QueueCluster. Connections to other addresses or by other
         credentials are closed after a minute, so that reconciles that use them can end."""
-        addresses = spec.model_dump(mode="json", include=SERVERS, exclude=NOT_ADDRESSES)
-        fingerprint = hash_of([addresses, credentials.versions])
         known = self._open.get(uid)
+        if known is not None and known.asked[0] is spec and known.asked[1] is credentials:
+            return known.servers
+        addresses = spec.model_dump(mode="json", include=SERVERS, exclude=NOT_ADDRESSES)
+        fingerprint, asked = hash_of([addresses, credentials.versions]), (spec, credentials)
         if known is None or known.fingerprint != fingerprint:
             if known is not None:
                 self._begin_closing(known, GRACE_SECONDS)
             log_action("connects to the servers", anew=known is not None)
             files = TemporaryDirectory(prefix="postroad-operator-")
             settings = server_settings(spec, credentials, Path(files.name))
-            known = self._open[uid] = _Connected(fingerprint, self._connect(settings), files)
+            known = self._open[uid] = _Connected(fingerprint, self._connect(settings), files, asked)
+        known.asked = asked
         return known.servers
 
     def last(self, uid: str) -> Servers | None:

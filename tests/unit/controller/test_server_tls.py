@@ -67,6 +67,10 @@ async def with_objects(certificates: Certificates) -> MemoryKubernetes:
     return api
 
 
+def secret(name: str, password: str) -> Any:
+    return resources.secret(NAMESPACE, name, {"username": "postroad", "password": password})
+
+
 def spec(**change: Any) -> QueueClusterSpec:
     return QueueClusterSpec.model_validate(TLS | change)
 
@@ -237,3 +241,29 @@ async def test_credentials_have_no_text_in_their_repr(certificates: Certificates
 
     assert "PRIVATE KEY" not in shown
     assert "s3cr3t" not in shown
+
+
+async def test_what_was_read_is_made_again_where_an_object_changed_or_another_is_named(
+    certificates: Certificates,
+) -> None:
+    api = await with_objects(certificates)
+    first = await read_credentials(api, NAMESPACE, spec())
+    same = await read_credentials(api, NAMESPACE, spec(), before=first)
+    assert (same.rabbitmq, same.cassandra, same.s3) == (first.rabbitmq, first.cassandra, first.s3)
+    assert same.rabbitmq is first.rabbitmq
+
+    await api.patch(SECRET, NAMESPACE, "rabbitmq", secret("rabbitmq", password="other"))
+    changed = await read_credentials(api, NAMESPACE, spec(), before=first)
+    assert changed.rabbitmq.values["password"].get_secret_value() == "other"
+    assert changed.rabbitmq.version != first.rabbitmq.version
+    assert changed.cassandra is first.cassandra
+
+    found = await api.get(SECRET, NAMESPACE, "rabbitmq")
+    assert found
+    await api.delete(SECRET, found)
+    await api.create(SECRET, secret("rabbitmq", password="another"))
+    recreated = await read_credentials(api, NAMESPACE, spec(), before=changed)
+    assert recreated.rabbitmq.values["password"].get_secret_value() == "another"
+
+    plain = spec(s3={key: each for key, each in TLS["s3"].items() if key != "tls"})
+    assert (await read_credentials(api, NAMESPACE, plain, before=recreated)).s3.authorities is None
