@@ -65,7 +65,9 @@ class ApiRequests:
         the responses that Kopf leaves open. Raises: KubernetesRefused for certificates that cannot
         be used."""
         if self._connector is None:
-            self._connector = aiohttp.TCPConnector(limit=0, ssl=self.access.tls())
+            secured = self.access.address.startswith("https:")
+            context = self.access.tls() if secured else True
+            self._connector = aiohttp.TCPConnector(limit=0, ssl=context)
         return aiohttp.ClientSession(
             connector=self._connector,
             connector_owner=False,
