@@ -90,12 +90,17 @@ class FaultInjector:
 
     async def __call__(self, server: str, operation: str, effect: Callable[[], T]) -> T:
         """Run one step. Raises: Stopped, or the error of a server that is away."""
-        step = self._begin(server, operation)
+        if self.stopped:
+            raise Stopped(operation)
+        step = Step(len(self.steps), server, operation)
+        self.steps.append(step)
         if self.before is not None:
             await self.before(step)
         if self.stopped:
             raise Stopped(step)
         fault = self.plan(step)
+        if fault is None:
+            return effect()
         if fault is Fault.STOP_BEFORE:
             self.stop()
             raise Stopped(step)
@@ -104,17 +109,8 @@ class FaultInjector:
             raise unreached(f"{operation}: {server} is away")
         if fault is Fault.LOST:
             raise UNAVAILABLE[server](f"{operation}: {server} does not answer")
-        result = effect()
+        effect()
         if fault is Fault.STOP_AFTER:
             self.stop()
             raise Stopped(step)
-        if fault is Fault.ANSWER_LOST:
-            raise UNAVAILABLE[server](f"{operation}: the answer of {server} is lost")
-        return result
-
-    def _begin(self, server: str, operation: str) -> Step:
-        if self.stopped:
-            raise Stopped(operation)
-        step = Step(len(self.steps), server, operation)
-        self.steps.append(step)
-        return step
+        raise UNAVAILABLE[server](f"{operation}: the answer of {server} is lost")

@@ -79,14 +79,19 @@ def updated(
     found: Mapping[str, Any], changed: Mapping[str, Any], manager: Manager
 ) -> dict[str, Any]:
     """Return a changed object with its new owners: who changes a field has it, alone."""
-    owners = owners_in(found)
-    before, after = _values(_owned(found)), _values(_owned(changed))
+    owners, old, owned = owners_in(found), _owned(found), _owned(changed)
+    same = {part for part, each in old.items() if part in owned and owned[part] == each}
+    before, after = (
+        _values({part: each for part, each in whole.items() if part not in same})
+        for whole in (old, owned)
+    )
+    gone = frozenset(before.keys() - after.keys())
     new = frozenset(
         each
         for each, value in after.items()
         if each not in before or (_has_value(each) and before[each] != value)
     )
-    owners = {other: (theirs & after.keys()) - new for other, theirs in owners.items()}
+    owners = {other: theirs - gone - new for other, theirs in owners.items()}
     owners[manager] = owners.get(manager, frozenset()) | new
     return with_owners(dict(changed), owners)
 

@@ -172,12 +172,15 @@ def within(
     """Return what a table has in a partition, in order."""
     first = -1 if after is None else after.int
     last = LAST.int if through is None else through.int
+    start, bucket = partition
     found = [
         (key, value)
         for key, value in table.items()
-        if (key.slice_start, key.bucket_id) == partition and first < key.enqueue_id.int <= last
+        if key[1] == bucket and key[0] == start and first < key[2].int <= last
     ]
-    return sorted(found, key=lambda each: each[0].enqueue_id.int)
+    if len(found) > 1:
+        found.sort(key=lambda each: each[0].enqueue_id.int)
+    return found
 
 
 def delete(table: dict[EntryKey, T], partition: Partition) -> None:
