@@ -54,6 +54,5 @@ async def results(
     finally:
         for each in running:
             each.cancel()
-        await asyncio.gather(
-            *running, *done, return_exceptions=True
-        )  # retrieves each error, so that asyncio logs none
+        if left := (*running, *done):  # retrieves each error, so that asyncio logs none
+            await asyncio.gather(*left, return_exceptions=True)

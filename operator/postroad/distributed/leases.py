@@ -119,6 +119,8 @@ class Leases:
             await self._engine.clock.sleep(self._engine.timing.keep_after / 4)
             now = self._engine.clock.elapsed()
             due = [each for each in self._leases if each.claim_due <= now]
+            if not due:
+                continue
             # First claims come first: other processes expect them within a redelivery delay.
             due.sort(key=lambda each: (each.is_claimed, each.claim_due))
             async for _ in results(each_of(due), self._renew, AT_ONCE):

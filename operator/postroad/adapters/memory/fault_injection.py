@@ -113,4 +113,5 @@ class FaultInjector:
         if fault is Fault.STOP_AFTER:
             self.stop()
             raise Stopped(step)
+        assert fault is Fault.ANSWER_LOST
         raise UNAVAILABLE[server](f"{operation}: the answer of {server} is lost")

@@ -105,8 +105,11 @@ class Configured:
 
 def evolve(state: Configured | None, event: ConfigurationEvent) -> Configured:
     """Apply one event. Raises: HistoryMissing when events are missing before it."""
-    may_begin = isinstance(event, ConfigurationAdopted | HistoryFolded) or event.sequence == 1
-    if (state is None and not may_begin) or (state and event.sequence != state.sequence + 1):
+    if state is not None:
+        follows = event.sequence == state.sequence + 1
+    else:
+        follows = event.sequence == 1 or isinstance(event, (ConfigurationAdopted, HistoryFolded))
+    if not follows:
         before = state.sequence if state else 0
         raise HistoryMissing(
             f"the configuration history has no events between {before} and {event.sequence}"
