@@ -194,9 +194,11 @@ class Running:
         try:
             await self._program.run()
         finally:
-            ours = (asyncio.current_task(), announcing)
-            self.outlasting = [f"{each}" for each in asyncio.all_tasks() if each not in ours]
-            announcing.cancel()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            self.outlasting = [f"{each}" for each in others if each is not announcing]
+            for each in others:  # one that outlasts a killed program would open connections anew
+                each.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
             await self._operator_api.close()
             await unfenced.close()
 
