@@ -53,6 +53,7 @@ class LiveFunctions:
         for each in gc.get_objects():
             if isinstance(each, FunctionType):
                 self._functions.setdefault(_place(each.__code__), []).append(each)
+        gc.freeze()
 
     def change(self, changed: Changed) -> int:
         """Replace their code; return how many functions were changed."""

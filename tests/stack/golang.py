@@ -8,6 +8,7 @@ interrupted build leaves it, which makes the next build short. The stack uses a 
 GOMODCACHE that the user chose, and removes nothing from it.
 """
 
+import functools
 import os
 import platform
 import re
@@ -75,10 +76,14 @@ def _fetched() -> Entry:
 
 
 def _version_in_path() -> str | None:
-    if shutil.which("go") is None:
-        return None
+    program = shutil.which("go")
+    return None if program is None else _version_of(program)
+
+
+@functools.cache
+def _version_of(program: str) -> str:
     answer = subprocess.run(
-        ["go", "env", "GOVERSION"],
+        [program, "env", "GOVERSION"],
         capture_output=True,
         text=True,
         check=True,

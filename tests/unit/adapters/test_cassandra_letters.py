@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -48,12 +49,16 @@ class RefusingSession(Session):
     def _page_of(self, after: object, through: object) -> list[UUID]:
         assert isinstance(after, UUID)
         assert isinstance(through, UUID)
-        page = [each for each in self.letters if after < each <= through][:PAGE]
+        page = _between(self.letters, after, through)[:PAGE]
         last = page[-1] if len(page) == PAGE else through
-        if sum(after < each <= last for each in self.deleted) > MOST:
+        if len(_between(self.deleted, after, last)) > MOST:
             self.refusals += 1
             raise TooManyTombstones
         return page
+
+
+def _between(listed: list[UUID], after: UUID, through: UUID) -> list[UUID]:
+    return listed[bisect_right(listed, after) : bisect_right(listed, through)]
 
 
 def ids(count: int, start: datetime, apart: timedelta) -> list[UUID]:

@@ -34,8 +34,9 @@ def explore(state: State, model: Model) -> list[State]:
         if not after:
             final.append(state)
         for each in after:
-            if each not in seen:
-                seen.add(each)
+            known = len(seen)
+            seen.add(each)
+            if len(seen) > known:  # a look before would hash the state twice, which takes longest
                 stack.append(each)
         assert len(seen) < MOST_STATES, "the model is too large to be searched"
     return final
