@@ -30,6 +30,22 @@ async def test_at_most_so_many_calls_are_made_at_a_time_and_all_are_made() -> No
     await pool.close()
 
 
+async def test_the_thread_that_became_idle_last_makes_the_next_call() -> None:
+    pool, gates = ThreadPool(3, "test"), [threading.Event() for _ in range(3)]
+
+    def work(gate: threading.Event) -> str:
+        gate.wait()
+        return threading.current_thread().name
+
+    calls = [pool.run(work, gate) for gate in gates]
+    for number in (0, 2, 1):
+        gates[number].set()
+        await calls[number]
+
+    assert [await pool.run(work, gates[0]) for _ in range(4)] == 4 * ["test-2"]
+    await pool.close()
+
+
 async def test_what_work_raises_is_raised_to_the_caller() -> None:
     pool = ThreadPool(1, "test")
 
