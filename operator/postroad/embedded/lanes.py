@@ -249,7 +249,7 @@ class LaneLog:
         self._in_flight = []
         if sync:
             self._note_durable(target)
-        if self._wanted > self.durable:
+        if self._wanted > self.durable and self._failure is None:
             self._start_flush(sync=True)
 
     def _note_durable(self, durable: int) -> None:

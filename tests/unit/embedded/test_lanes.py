@@ -255,6 +255,25 @@ def test_a_write_that_fails_stops_the_store_and_is_not_repeated() -> None:
     run(scenario())
 
 
+def test_a_lane_that_another_one_stopped_amid_a_write_begins_no_further_one() -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        first = bench.lane.durable_at(bench.hold().end)
+        await move(0.001)
+        second = bench.lane.durable_at(bench.hold().end)
+
+        bench.lane.fail(StoreFailed("the disk fails"))
+        await bench.threads.end_one()
+        await move(5)
+
+        assert bench.threads.calls == [True]
+        for each in (first, second):
+            with pytest.raises(StoreFailed):
+                await each
+
+    run(scenario())
+
+
 def test_nothing_is_written_after_the_end() -> None:
     async def scenario() -> None:
         bench = Bench()
