@@ -22,16 +22,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.documents import (
-    envelope_of_whole,
-    natural,
-    optional_text,
-    to_json,
-    typed,
-    whole_envelope,
-)
 from postroad.domain.entries import Entry
+from postroad.domain.envelope_documents import envelope_of_whole, whole_envelope
 from postroad.domain.identifiers import EPOCH
+from postroad.domain.json_values import natural, optional_text, to_json, typed
 from postroad.domain.mail import Envelope
 from postroad.domain.references import Reference
 from postroad.domain.shapes import Shape

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from postroad.domain.documents import brief_envelope, to_json
 from postroad.domain.enqueue_keys import check_same, digest_of, token_of
+from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.json_values import to_json
 from postroad.domain.mail import Content, Mail
 from postroad.domain.shapes import Shape
 from postroad.embedded.engine import Engine

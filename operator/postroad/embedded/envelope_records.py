@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple
 
-from postroad.domain.documents import brief_envelope, to_json
+from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.json_values import to_json
 from postroad.domain.mail import Envelope
 from postroad.embedded.envelopes import (
     UNREADABLE,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.domain.documents import envelope_of_brief
+from postroad.domain.envelope_documents import envelope_of_brief
 from postroad.domain.mail import Envelope, check_address
 from postroad.errors import InvalidMail, StoreDamaged
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.documents import outcomes_value, to_json
+from postroad.domain.documents import outcomes_value
+from postroad.domain.json_values import to_json
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.envelopes import Unreadable

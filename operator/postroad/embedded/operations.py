@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from postroad.domain import documents
+from postroad.domain import documents, envelope_documents
 from postroad.domain.instants import duration, duration_us
 from postroad.domain.mail import OutcomeKind
 from postroad.domain.mail_views import LeasedMail, Sizes
@@ -64,7 +64,7 @@ class Codec(NamedTuple):
 
 AS_IT_IS = Codec()
 DURATION = Codec(duration_us, duration)
-ENVELOPE = Codec(documents.brief_envelope, documents.envelope_of_brief)
+ENVELOPE = Codec(envelope_documents.brief_envelope, envelope_documents.envelope_of_brief)
 SELECTOR = Codec(documents.selector_value, documents.selector_of)
 VIEW = Codec(documents.exact_view, documents.view_of_exact)
 SIZES = Codec(documents.sizes_value, lambda value: Sizes(**value))

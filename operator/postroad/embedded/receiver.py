@@ -15,9 +15,10 @@ from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
-from postroad.domain.documents import brief_envelope, to_json
+from postroad.domain.envelope_documents import brief_envelope
 from postroad.domain.identifiers import Identifiers
 from postroad.domain.instants import microseconds
+from postroad.domain.json_values import to_json
 from postroad.domain.mail import Mail
 from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.envelope_records import encode_new

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.documents import envelope_of_brief
+from postroad.domain.envelope_documents import envelope_of_brief
 from postroad.domain.mail import Envelope
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.layout import NEW, Layout

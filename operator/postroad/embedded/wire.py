@@ -27,7 +27,7 @@ from enum import IntEnum
 from struct import Struct
 
 from postroad import errors
-from postroad.domain.documents import to_json
+from postroad.domain.json_values import to_json
 from postroad.errors import InvalidInput, PostroadError, StoreUnavailable
 
 PROTOCOL = 1

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain import documents
+from postroad.domain import documents, envelope_documents
 from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.bounces import BounceClass
-from postroad.domain.documents import to_json
 from postroad.domain.instants import instant, microseconds
+from postroad.domain.json_values import to_json
 from postroad.domain.mail import DsnOptions, Envelope, Mail, Origin, OutcomeKind, RecipientDsn
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.references import Reference
@@ -90,8 +90,8 @@ def view(envelope: Envelope, reason: str | None = None) -> MailView:
 def test_brief_envelope_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
     envelope, brief, _ = recorded
 
-    assert to_json(documents.brief_envelope(envelope)) == brief
-    assert documents.envelope_of_brief(json.loads(brief)) == envelope
+    assert to_json(envelope_documents.brief_envelope(envelope)) == brief
+    assert envelope_documents.envelope_of_brief(json.loads(brief)) == envelope
 
 
 def test_body_of_the_broker_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
@@ -117,19 +117,19 @@ def test_body_of_the_broker_is_the_recorded_bytes(recorded: tuple[Envelope, byte
 
 
 def test_brief_reader_passes_over_a_field_of_a_later_release() -> None:
-    value = documents.brief_envelope(FULL) | {"colour": "blue"}
+    value = envelope_documents.brief_envelope(FULL) | {"colour": "blue"}
 
-    assert documents.envelope_of_brief(value) == FULL
+    assert envelope_documents.envelope_of_brief(value) == FULL
 
 
 @pytest.mark.parametrize("priority", [-100, -1, 1, 100])
 def test_priority_is_an_optional_key_of_the_brief_form(priority: int) -> None:
     urgent = replace(FULL, priority=priority)
 
-    value = documents.brief_envelope(urgent)
+    value = envelope_documents.brief_envelope(urgent)
 
-    assert value == documents.brief_envelope(FULL) | {"priority": priority}
-    assert documents.envelope_of_brief(value) == urgent
+    assert value == envelope_documents.brief_envelope(FULL) | {"priority": priority}
+    assert envelope_documents.envelope_of_brief(value) == urgent
 
 
 @pytest.mark.parametrize("priority", [-100, -1, 1, 100])
@@ -137,24 +137,25 @@ def test_priority_is_an_attribute_of_the_whole_form(priority: int) -> None:
     """The release before refuses a body with a key that it does not know, and keeps attributes."""
     urgent = replace(FULL, priority=priority)
 
-    value = documents.whole_envelope(urgent, SHAPE, UUID(int=8))
+    value = envelope_documents.whole_envelope(urgent, SHAPE, UUID(int=8))
 
-    plain = documents.whole_envelope(FULL, SHAPE, UUID(int=8))
+    plain = envelope_documents.whole_envelope(FULL, SHAPE, UUID(int=8))
     assert value == plain | {
-        "attributes": plain["attributes"] | {documents.PRIORITY: f"{UUID(int=8).hex} {priority}"}
+        "attributes": plain["attributes"]
+        | {envelope_documents.PRIORITY: f"{UUID(int=8).hex} {priority}"}
     }
     recorded = json.loads(to_json(value))
-    assert documents.envelope_of_whole(recorded, UUID(int=8)) == (urgent, SHAPE)
-    copied, shape = documents.envelope_of_whole(recorded, UUID(int=9))
+    assert envelope_documents.envelope_of_whole(recorded, UUID(int=8)) == (urgent, SHAPE)
+    copied, shape = envelope_documents.envelope_of_whole(recorded, UUID(int=9))
     assert (copied, shape) == (FULL, None), "a handler copied the attributes to another mail"
 
 
 @pytest.mark.parametrize("text", ["101", "-101", "1000000"])
 def test_priority_of_a_later_release_that_is_unknown_here_counts_as_not_given(text: str) -> None:
-    value = documents.whole_envelope(FULL, None, UUID(int=8))
-    value["attributes"][documents.PRIORITY] = f"{UUID(int=8).hex} {text}"
+    value = envelope_documents.whole_envelope(FULL, None, UUID(int=8))
+    value["attributes"][envelope_documents.PRIORITY] = f"{UUID(int=8).hex} {text}"
 
-    found, _ = documents.envelope_of_whole(json.loads(to_json(value)), UUID(int=8))
+    found, _ = envelope_documents.envelope_of_whole(json.loads(to_json(value)), UUID(int=8))
 
     assert found == FULL
 

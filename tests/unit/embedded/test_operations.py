@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.documents import to_json
+from postroad.domain.json_values import to_json
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.mail_views import LeasedMail, Sizes
 from postroad.domain.selection import Selector

@@ -10,7 +10,9 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.documents import brief_envelope, outcomes_of, outcomes_value, to_json
+from postroad.domain.documents import outcomes_of, outcomes_value
+from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.json_values import to_json
 from postroad.domain.mail import Outcome
 from postroad.embedded import frames, log_salvage, verification
 from postroad.embedded.checkpoints import Checkpoint

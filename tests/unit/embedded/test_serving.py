@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import letter
-from postroad.domain.documents import brief_envelope
+from postroad.domain.envelope_documents import brief_envelope
 from postroad.domain.mail import Mail
 from postroad.domain.mail_views import Sizes
 from postroad.embedded import wire

@@ -14,7 +14,8 @@ from prometheus_client import REGISTRY
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
-from postroad.domain.documents import brief_envelope, to_json
+from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.json_values import to_json
 from postroad.domain.mail import Envelope, Outcome
 from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope, encode_new
 from postroad.embedded.envelopes import LONGEST_DOMAINS, domains_of

@@ -16,11 +16,11 @@ from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import UNSET
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.domain import instants
-from postroad.domain.documents import extras_in, with_extras
 from postroad.domain.entries import (
     Entry,
     UndecodableRow,
 )
+from postroad.domain.envelope_documents import extras_in, with_extras
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
 from postroad.domain.ownership import Identity
