@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -19,14 +19,13 @@ from postroad.domain.shapes import Shape
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
-from postroad.embedded.frames import extended
 from postroad.embedded.options import LONGEST_LEASE
 from postroad.embedded.records import DeliveryKind, cut
 from postroad.embedded.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.segments import LiveEntry, State
-from postroad.embedded.spool_files import CHUNK, HEADER_BYTES, Kept, SpoolHeader
+from postroad.embedded.spool_files import CHUNK, Kept
+from postroad.embedded.spool_reading import in_chunks, open_spool_file
 from postroad.errors import BlobMissing, EntryEnded, PostroadError
-from postroad.ports.files import File
 from postroad.telemetry import metrics
 
 KINDS = {
@@ -36,11 +35,6 @@ KINDS = {
 }
 _ended_of = lru_cache(metrics.ENDED.labels)  # to look it up costs more than to count
 BYTES_MISSING = "the bytes of the mail are missing or damaged"
-
-
-def _close(opening: asyncio.Future[tuple[File, SpoolHeader]]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result()[0].close()
 
 
 class _Stage(Enum):
@@ -117,28 +111,12 @@ class SpoolItem(LeasedMail):
             yield await self.content()
             return
         try:
-            async with aclosing(self._chunks()) as chunks:
+            async with aclosing(in_chunks(self._engine, self._record)) as chunks:
                 async for chunk in chunks:
                     yield chunk
         except BlobMissing:
             await self.reject(BYTES_MISSING)
             raise
-
-    async def _chunks(self) -> AsyncGenerator[bytes, None]:
-        run = self._engine.mail_threads.run
-        file, header = await self._open()
-        try:
-            crc, length = 0, header.content_length
-            for offset in range(0, length, CHUNK):
-                wanted = min(CHUNK, length - offset)
-                chunk = await run(file.pread, HEADER_BYTES + offset, wanted)
-                crc = extended(crc, chunk)
-                is_last = offset + wanted == length
-                if len(chunk) < wanted or (is_last and crc != header.content_crc):
-                    raise BlobMissing(f"spool file {self._record.slot} is damaged")
-                yield chunk
-        finally:
-            file.close()
 
     def at_hand(self) -> Kept | None:
         engine, record = self._engine, self._record
@@ -159,24 +137,12 @@ class SpoolItem(LeasedMail):
         if self._kept is not None or self.size_bytes <= CHUNK:
             return (await self._whole())[1]
         try:
-            file, header = await self._open()
+            file, header = await open_spool_file(self._engine, self._record)
         except BlobMissing:
             await self.reject(BYTES_MISSING)
             raise
         file.close()
         return header.shape
-
-    async def _open(self) -> tuple[File, SpoolHeader]:
-        """Open the spool file. A thread goes on when its caller is cancelled: what it opens then is
-        closed at once."""
-        engine, record = self._engine, self._record
-        run = engine.mail_threads.run
-        opening = asyncio.ensure_future(run(engine.spool_files.open, record.slot, record.mail_id))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close)
-            raise
 
     # Records
 
