@@ -14,7 +14,7 @@ MAILS = range(1, 21)
 
 def one_job_each(connections: int, least: int, scale: float = SCALE) -> SchedulerRules:
     """Rules by which a job is a connection, as in the calculation. All destinations are new here,
-    and contend as others."""
+    and contend as others, and all connections count."""
     limits = dict.fromkeys(Precedence, ShareLimits(least, scale))
     return SchedulerRules(
         connections=connections,
@@ -23,6 +23,7 @@ def one_job_each(connections: int, least: int, scale: float = SCALE) -> Schedule
         limits=limits,
         least_for_new=1.0,
         least_for_troubled=1.0,
+        overdue_share=0.0,
     )
 
 

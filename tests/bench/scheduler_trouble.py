@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.results import Result, compared
-from postroad.scheduling.events import Event, PutOff, Submitted, Withdrawn
+from postroad.scheduling.events import Event, OpenConnection, PutOff, Submitted, Withdrawn
 from postroad.scheduling.jobs import Site
 from postroad.scheduling.rules import SchedulerRules
 from postroad.worker.crowding import RoomForTrouble, is_crowded, room_for_trouble
@@ -21,11 +21,13 @@ SEEDS = (1, 2, 3)
 CONNECTIONS, PER_DESTINATION, WINDOW = 50, 5, 225
 """A quarter of what a worker has."""
 
-REFUSAL = 30.0
-"""Seconds until a connection to a dead site is given up."""
+REFUSAL, NO_GREETING = 30.0, 300.0
+"""Seconds until a connection to a dead site is given up: which is not accepted, or not greeted."""
 
 RULES = SchedulerRules(connections=CONNECTIONS, per_destination=PER_DESTINATION)
-WITHOUT_BOUNDS = replace(RULES, least_for_new=1.0, least_for_troubled=1.0, first_connect=REFUSAL)
+WITHOUT_BOUNDS = replace(
+    RULES, least_for_new=1.0, least_for_troubled=1.0, first_connect=REFUSAL, overdue_share=0.0
+)
 
 STEP, SHORT_REST, PATIENCE, PUT_OFF = 0.5, 20.0, 30.0, 300.0
 """A worker's, in seconds: `worker/driving.py`, and the second lane."""
@@ -38,16 +40,19 @@ SLOW_SECONDS, SECONDS = 20.0, 1.0
 class World:
     """Of ten sites three are dead, one is slow, and six are healthy; each mail is for one of them
     at random. `rate`: mails a second for healthy sites; None: as many as go out. What goes out
-    before `counted_from`, in seconds, while the worker learns of each site, is not counted."""
+    before `counted_from`, in seconds, while the worker learns of each site, is not counted.
+    `is_mute`: dead ones accept connections, and never greet."""
 
     sites: int
     rate: float | None
     counted_from: float
+    is_mute: bool = False
 
     @property
     def name(self) -> str:
         load = "as many as go out" if self.rate is None else f"{self.rate:g} offered a second"
-        return f"{self.sites} sites, {load}, after {self.counted_from:g} s"
+        dead = ", the dead ones mute" if self.is_mute else ""
+        return f"{self.sites} sites, {load}, after {self.counted_from:g} s{dead}"
 
     @property
     def dead(self) -> range:
@@ -69,6 +74,9 @@ WORLDS = (
     World(1000, None, counted_from=60),
     World(1000, None, counted_from=420),
     World(1000, 30, counted_from=420),
+    World(1000, None, counted_from=0),
+    World(100, None, counted_from=60, is_mute=True),
+    World(1000, None, counted_from=60, is_mute=True),
 )
 COUNTED = 300.0
 
@@ -103,7 +111,8 @@ class Worker(Simulation):
         self, world: World, seed: int, *, alone: bool = False, is_bounded: bool = True
     ) -> None:
         rules = RULES if is_bounded else WITHOUT_BOUNDS
-        super().__init__(rules, seed=seed, connect=self._answer, refusal=REFUSAL)
+        refusal = NO_GREETING if world.is_mute else REFUSAL
+        super().__init__(rules, seed=seed, connect=self._answer, refusal=refusal)
         self._world, self._is_bounded = world, is_bounded
         self._chosen: Sequence[int] = world.healthy if alone else range(world.sites)
         self._mails = random.Random(seed)
@@ -219,6 +228,8 @@ class Worker(Simulation):
 
     def _do(self, decision: object) -> None:
         match decision:
+            case OpenConnection(_, _, within) if within is not None and self._world.is_mute:
+                super()._do(replace(decision, within=2 * within))
             case PutOff(job, until):
                 if job not in self._in_hand:
                     return

@@ -53,7 +53,8 @@ class World:
 
     @property
     def free_workers(self) -> int:
-        return self.workers - len(self.links) + sum(each.idle > 0 for each in self.links)
+        free = self.workers - len(self.links) + sum(each.idle > 0 for each in self.links)
+        return max(0, free)  # those that counted apart can make it too few (AMB-27)
 
     def doubt(self, host: str) -> int:
         """0 where a host answered, 1 where that is not known, 2 where it failed (AMB-27)."""
@@ -114,10 +115,10 @@ def _in_tier(
             return "SC-14 short queue", {("use", each.number)}
     if not allowed:
         return _ride("SC-15", active, rules)
+    if world.free_workers == 0:  # our own: else there is no idle one, which counts as free
+        return _ride("SC-17", active, rules)
     if idle:
         return "SC-16 idle", {("use", max(idle, key=lambda each: each.idle).number)}
-    if world.free_workers == 0:
-        return _ride("SC-17", active, rules)
     return _open(world, hosts, rules, active, busy)
 
 
@@ -195,7 +196,7 @@ def draw(chance: random.Random) -> tuple[World, list[list[str]], SchedulerRules]
         link.idle = link.idle and chance.randint(1, 1000) * 100 + number
     world.links = [each for each in links if each.jobs >= 0]
     cut = chance.randint(1, len(hosts))
-    spare = chance.choice([0, 0, 3])
+    spare = chance.choice([-1, 0, 0, 3])
     world.workers = max(1, len(world.links) + spare)
     tiers = [each for each in (hosts[:cut], hosts[cut:]) if each]
     return world, tiers, rules

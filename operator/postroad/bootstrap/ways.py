@@ -147,6 +147,7 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
         longest_rest=LONGEST_RELAY_REST,
         least_for_new=1.0,
         least_for_troubled=1.0,
+        overdue_share=0.0,
     )
 
 

@@ -33,7 +33,8 @@ tls_option = click.option(
 concurrency_option = click.option(
     "--concurrency",
     type=click.IntRange(1),
-    help="Connections to next hops at most (or POSTROAD_WORKER_CONCURRENCY; default: 200).",
+    help="Connections to next hops at most, and by routes half as many again that wait for theirs "
+    "(or POSTROAD_WORKER_CONCURRENCY; default: 200).",
 )
 
 

@@ -6,10 +6,13 @@ import asyncio
 import contextlib
 import gc
 import resource
+import socket
 from collections.abc import Coroutine
 from typing import Any
 
 import uvloop
+
+from postroad.threaded_calls import ThreadedCalls
 
 OBJECTS_BEFORE_SEARCH = 50_000
 """Net new objects before the garbage collector runs."""
@@ -20,6 +23,38 @@ MANY_KEPT = (5_000, 5, 5)
 """Thresholds for a program that keeps many objects, and comes to rest: what it had in hand while it
 read them is found before it has as many again."""
 
+MOST_LOOK_UPS = 200
+"""Names that are looked up at a time: each takes a thread for as long as no name server answers."""
+
+_TOO_MANY = f"{MOST_LOOK_UPS} names are being looked up, and none more: do name servers answer?"
+
+
+class EventLoop(uvloop.Loop):
+    """An event loop whose look-ups of names hold up nothing else.
+
+    uvloop makes two at a time, in half of libuv's four threads: two names whose servers hang would
+    keep every other server from being found.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._look_ups = ThreadedCalls(MOST_LOOK_UPS)
+
+    async def getaddrinfo(
+        self,
+        host: str | bytes | None,
+        port: str | bytes | int | None,
+        *,
+        family: int = 0,
+        type: int = 0,  # noqa: A002
+        proto: int = 0,
+        flags: int = 0,
+    ) -> list[Any]:
+        """Look a name up. Raises: OSError, also where too many are being looked up."""
+        if self._look_ups.is_full:
+            raise socket.gaierror(socket.EAI_AGAIN, _TOO_MANY)
+        return await self._look_ups.run(socket.getaddrinfo, host, port, family, type, proto, flags)
+
 
 def run_long(
     main: Coroutine[Any, Any, None], thresholds: tuple[int, int, int] = THRESHOLDS
@@ -27,7 +62,7 @@ def run_long(
     """Run a command to its end. `thresholds`: of the garbage collector."""
     allow_all_descriptors()
     collect_seldom(thresholds)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(main)
 
 

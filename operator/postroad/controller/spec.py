@@ -167,7 +167,7 @@ class Workers(Model):
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Mails that one worker attempts at the same time, at most. With the handler mx: connections
-    that one worker has at the same time."""
+    that one worker has at the same time, and half as many again that wait for their servers."""
 
     template: Anything = Field(default={})
     """A partial PodTemplateSpec that is merged into the workers' pods: resources, node selectors,

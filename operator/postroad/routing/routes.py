@@ -59,7 +59,8 @@ class ResolvedHop:
     """What its certificate has to match, where it is `by_tlsa`."""
 
     connect_within: timedelta | None = None
-    """For how long each address is tried; None: as long as usual."""
+    """For how long each address is tried, and half of the time in which it has to greet; None: as
+    long as usual. Its name is looked up for as long as usual."""
 
 
 @dataclass(frozen=True, slots=True)

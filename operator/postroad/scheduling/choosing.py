@@ -3,13 +3,12 @@
 For the first tier of which a destination works:
 
 1. the newest active connection with a queue shorter than the backlog (SC-14);
-2. where the job may not use a connection of its own, a free ride (SC-15);
-3. the idle connection used last (SC-16);
-4. where no connection is free, a free ride (SC-17);
-5. a new connection to an unused destination at random, else to the one that closed longest ago,
+2. where the job may not use a connection of its own, or none is free, a free ride (SC-15, SC-17);
+3. the idle connection used last (SC-16), which counts as free;
+4. a new connection to an unused destination at random, else to the one that closed longest ago,
    else to one whose rest is over, at random (SC-18, SC-19);
-6. a further connection to a destination at random among those that have the fewest (SC-20);
-7. a free ride.
+5. a further connection to a destination at random among those that have the fewest (SC-20);
+6. a free ride.
 
 Of active connections a job uses those alone that a job of its own precedence or of a lower one
 opened, or took when it was idle (AMB-26).
@@ -89,12 +88,10 @@ class Chooser:
     def _within(self, tier: Tier, may_grow: bool) -> Take | OpenTo | None:
         if (short := tier.newest_active(below=self.rules.backlog)) is not None:
             return Take(short)
-        if not may_grow:
+        if not may_grow or self.destinations.free == 0:
             return self._free_ride(tier)
         if (idle := tier.last_idle()) is not None:
             return Take(idle)
-        if self.destinations.free == 0:
-            return self._free_ride(tier)
         if unused := tier.with_room(Standing.UNUSED):
             return OpenTo(self._one_of(unused))
         if closed := tier.with_room(Standing.CLOSED):

@@ -67,8 +67,9 @@ class Destination:
     """One destination's record."""
 
     __slots__ = (
-        "active", "busy", "connections", "established", "failures", "has_answered", "idle",
-        "is_resting", "last_connection", "name", "rests_until", "slow", "trust", "was_slow",
+        "active", "apart", "busy", "connections", "established", "failures", "has_answered", "idle",
+        "is_resting", "last_connection", "name", "needs_time", "rests_until", "slow", "trust",
+        "was_slow",
     )  # fmt: skip
 
     def __init__(self, name: str) -> None:
@@ -87,9 +88,13 @@ class Destination:
         """The number of the newest connection that there ever was; 0 for none."""
         self.busy = 0
         """How many connections have jobs."""
+        self.apart = 0
+        """How many of them count apart, since they wait for it."""
         self.slow = 0
         """How many connections take long."""
         self.has_answered = False
+        self.needs_time = False
+        """Whether it failed since it answered last: the time of a first try may be too little."""
         self.was_slow = False
         """Whether the last job took long."""
         self.trust = Trust.NEW

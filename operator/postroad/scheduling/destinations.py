@@ -19,6 +19,7 @@ from postroad.scheduling.destination_records import (
     length_changed,
 )
 from postroad.scheduling.jobs import Precedence
+from postroad.scheduling.overdue import OverdueConnections
 from postroad.scheduling.ranking import Member, Ranking
 from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.trust import BusyConnections, Trust
@@ -39,18 +40,25 @@ class Destinations:
         self._nothing_before = math.inf
         """An instant before which no moment has come."""
         self._busy = BusyConnections(rules)
+        self._overdue = OverdueConnections(rules)
         self._order = count()
 
     @property
     def free(self) -> int:
         """How many more connections could have jobs: those that are not open, and the idle ones,
-        which can be used or closed. Source: AMB-16."""
-        return self._rules.connections - len(self.connections) + len(self._idle)
+        which can be used or closed. When connections that counted apart are answered, more than
+        all can be in use for a while. Source: AMB-16, AMB-27."""
+        return max(0, self._rules.connections - self._counted + len(self._idle))
+
+    @property
+    def _counted(self) -> int:
+        """How many connections there are without those that count apart."""
+        return len(self.connections) - len(self._overdue)
 
     @property
     def is_full(self) -> bool:
         """Whether a further connection needs the place of an idle one."""
-        return len(self.connections) >= self._rules.connections
+        return self._counted >= self._rules.connections
 
     def find(self, name: str) -> Destination | None:
         """Return the record of a destination; an unused one may have none."""
@@ -104,8 +112,11 @@ class Destinations:
 
     def connect_within(self, name: str) -> float | None:
         """Return for how many seconds an address of a destination is tried by a connection that is
-        opened now; None: as long as usual. Source: AMB-27."""
-        if self.trust(name) is Trust.NEW and 2 * self.free < self._rules.connections:
+        opened now, and half of those in which it has to greet; None: as long as usual.
+        Source: AMB-27."""
+        found = self._records.get(name)
+        is_first = found is None or (found.trust is Trust.NEW and not found.needs_time)
+        if is_first and 2 * self.free < self._rules.connections:
             return self._rules.first_connect
         return None
 
@@ -142,6 +153,7 @@ class Destinations:
             connection.is_established = True
             connection.destination.established += 1
             connection.destination.has_answered = True
+            connection.destination.needs_time = False
             self._begin(connection, now)
 
     def finish(self, connection: ConnectionRecord, job: int, now: float) -> None:
@@ -209,6 +221,7 @@ class Destinations:
         if destination.is_resting:
             return None
         destination.failures += 1
+        destination.needs_time = True
         rest = self._rules.first_rest * destination.failures**2
         until = now + min(rest, self._rules.longest_rest)
         self.rest(name, until)
@@ -225,8 +238,8 @@ class Destinations:
         destination.rests_until = max(until, destination.rests_until)
         self._forget_at(destination, destination.rests_until)
 
-    def forgive(self, name: str) -> None:
-        """End the rest of a destination, and forget its failures."""
+    def forgive(self, name: str, now: float) -> None:
+        """End the rest of a destination, and forget its failures, but not that it may need time."""
         destination = self._records.get(name)
         if destination is None or not (destination.is_resting or destination.failures):
             return
@@ -236,7 +249,7 @@ class Destinations:
         destination.rests_until = 0.0
         self._record_moments.discard(destination)
         if not destination.connections:
-            del self._records[name]
+            self._forget_at(destination, now + self._rules.remember_broken)
 
     def least_used(self) -> ConnectionRecord | None:
         """Return the idle connection that was used least recently. Source: AMB-17."""
@@ -246,7 +259,10 @@ class Destinations:
         """Return when `aged`, `slowed` or `rested` has something to do."""
         moments = (self._connection_moments, self._record_moments, self._slow_moments)
         ranks = (each.first_rank() for each in moments)
-        return min((rank[0] for rank in ranks if rank is not None), default=None)
+        found = [rank[0] for rank in ranks if rank is not None]
+        if (overdue := self._overdue.next_moment()) is not None:
+            found.append(overdue)
+        return min(found, default=None)
 
     def has_moment(self, now: float) -> bool:
         """Return whether a moment has come, which is to be looked at then. One comparison for most
@@ -269,13 +285,17 @@ class Destinations:
         return over
 
     def slowed(self, now: float) -> list[str]:
-        """Note which connections take long by now; return their destinations. Source: AMB-27."""
+        """Note which connections take long by now, and which count apart; return the destinations
+        of the former. Source: AMB-27."""
         changed = []
         while (connection := self._slow_moments.take_due(now)) is not None:
             connection.is_slow = True
             connection.destination.slow += 1
             self._judge(connection.destination)
+            self._overdue.comes(connection)
             changed.append(connection.destination.name)
+        for connection in self._overdue.placed(now):
+            self._count_apart(connection.destination, 1)
         return changed
 
     def rested(self, now: float) -> list[str]:
@@ -301,8 +321,14 @@ class Destinations:
         """Note that a connection begins its next job, or has none."""
         connection.destination.slow -= connection.is_slow
         connection.is_slow, connection.began_at = False, now
+        if self._overdue.goes(connection):
+            self._count_apart(connection.destination, -1)
+            self._nothing_before = now  # its place may be given away
         if connection.jobs:
             self._put(self._slow_moments, connection, now + self._rules.prompt, connection.number)
+            if not connection.is_established:
+                moment = self._overdue.opens(connection, now)
+                self._nothing_before = min(self._nothing_before, moment)
         else:
             self._slow_moments.discard(connection)
         self._judge(connection.destination)
@@ -312,10 +338,15 @@ class Destinations:
         destination.busy += number
         self._busy.count(destination.trust, number)
 
+    def _count_apart(self, destination: Destination, number: int) -> None:
+        destination.apart += number
+        self._busy.count(destination.trust, -number)
+
     def _judge(self, destination: Destination) -> None:
         if (trust := destination.judged()) is not destination.trust:
-            self._busy.count(destination.trust, -destination.busy)
-            self._busy.count(trust, destination.busy)
+            counted = destination.busy - destination.apart
+            self._busy.count(destination.trust, -counted)
+            self._busy.count(trust, counted)
             destination.trust = trust
 
     def _leave_idle(self, connection: ConnectionRecord) -> None:

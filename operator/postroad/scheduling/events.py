@@ -134,7 +134,8 @@ class LookUp:
 @dataclass(frozen=True, slots=True)
 class OpenConnection:
     """Open a connection; report `Established` or `NotOpened`. Jobs are assigned before that.
-    `within`: for how many seconds an address is tried; None: as long as usual."""
+    `within`: for how many seconds an address is tried, and half of those in which it has to greet;
+    None: as long as usual."""
 
     connection: int
     destination: str

@@ -50,7 +50,11 @@ class SchedulerRules:
 
     A destination is troubled while more than half of its connections take longer than `prompt`
     seconds to open or over a job, and after a job that did.
-    A new one has `first_connect` seconds for its first connection while half of all are in use.
+    A new one has `first_connect` seconds to accept its first connection, and twice as long to greet
+    on it, while half of all are in use.
+    A connection is overdue when it has been opening for `overdue_after` seconds, or takes longer
+    than `prompt` over a job. Overdue ones do not count among `connections`, as long as they are no
+    more than `overdue_share` of these: so many sockets there are beside them.
     While other mail wants all connections, `least_for_troubled` of them are kept for such ones, and
     `least_for_new` for these and for destinations that have not answered yet (AMB-27); with 1.0
     for both, they are as others.
@@ -72,6 +76,8 @@ class SchedulerRules:
     remember_broken: float = 3600.0
     prompt: float = 5.0
     first_connect: float = 5.0
+    overdue_after: float = 1.0
+    overdue_share: float = 0.5
     least_for_new: float = 0.08
     least_for_troubled: float = 0.04
 
@@ -86,3 +92,12 @@ class SchedulerRules:
             raise InvalidSettings("ages, rests and what is prompt are above zero seconds")
         if not 0 <= self.least_for_troubled <= self.least_for_new <= 1:
             raise InvalidSettings("what is kept is a share of the connections, the least last")
+        if self.overdue_after <= 0 or self.overdue_share < 0:
+            raise InvalidSettings(
+                "overdue is what takes some time, and their share is no less than 0"
+            )
+
+    @property
+    def overdue_places(self) -> int:
+        """How many overdue connections do not count among the others."""
+        return int(self.overdue_share * self.connections)

@@ -128,7 +128,7 @@ class Scheduler:
             case LeftAlone(name, until):
                 self._destinations.rest(name, until)
             case Forgiven(name):
-                self._destinations.forgive(name)
+                self._destinations.forgive(name, self._now)
         self._touch(event.destination)
 
     def _submit(self, job: DeliveryJob) -> None:
@@ -348,7 +348,7 @@ class Scheduler:
         self._decisions.append(Assign(job.number, connection.number))
 
     def _open(self, name: str) -> ConnectionRecord:
-        if self._destinations.is_full and (idle := self._destinations.least_used()) is not None:
+        while self._destinations.is_full and (idle := self._destinations.least_used()) is not None:
             self._close(idle)
         within = self._destinations.connect_within(name)
         connection = self._destinations.open(name, self._now)

@@ -20,6 +20,7 @@ from postroad.adapters.cassandra.access import Access
 from postroad.adapters.cassandra.connection import CassandraConnection
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.errors import ViewRefused, ViewUnavailable
+from postroad.threaded_calls import ThreadedCalls
 
 SECOND = timedelta(seconds=1)
 SELECT = Statement("SELECT a FROM {keyspace}.t WHERE a = ?", page_size=7, first_page=3)
@@ -373,6 +374,32 @@ async def test_a_connection_that_comes_after_its_close_was_broken_off_is_shut_do
         await connecting
     assert cluster.is_shut_down
     assert connection.driver is None
+
+
+async def test_clusters_that_do_not_answer_take_no_threads_of_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster, may_connect = Cluster(("dc1",), OperationTimedOut()), threading.Event()
+    monkeypatch.setattr("postroad.adapters.cassandra.connection._CONNECTING", ThreadedCalls(50))
+    connect = cluster.connect
+
+    def late(wait_for_all_pools: bool) -> Any:
+        may_connect.wait()
+        return connect(wait_for_all_pools)
+
+    monkeypatch.setattr(cluster, "connect", late)
+    connections = [connection_to(cluster, monkeypatch, known=True) for _ in range(51)]
+    connecting = [asyncio.create_task(each.connected()) for each in connections[:50]]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert await asyncio.to_thread(lambda: "read") == "read"
+    with pytest.raises(ViewUnavailable, match="connections to Cassandra are being made"):
+        await connections[50].connected()
+
+    may_connect.set()
+    found = await asyncio.gather(*connecting, return_exceptions=True)
+    assert {type(each) for each in found} == {ViewUnavailable}
 
 
 async def test_names_of_contact_points_are_resolved_beside_the_event_loop(

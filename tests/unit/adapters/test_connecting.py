@@ -11,6 +11,10 @@ import pytest
 from postroad.adapters.network import connecting
 from postroad.adapters.network.connecting import SHUN, Addresses
 from postroad.adapters.network.connector import SmtpConnector
+from postroad.adapters.network.exchange import SessionRefused
+from postroad.adapters.network.opening import SessionTerms
+from postroad.adapters.network.sessions import ClientSession
+from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import ConnectionLost, TooSlow
 from postroad.domain.next_hops import NextHop
 from postroad.routing.routes import ResolvedHop
@@ -36,7 +40,7 @@ class Resolver:
 async def test_connections_that_begin_together_share_one_lookup(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    resolver, addresses = Resolver(monkeypatch), Addresses("hop.example", 25)
+    resolver, addresses = Resolver(monkeypatch), Addresses("hop.example", 25, A_MINUTE)
     tasks = [asyncio.create_task(addresses.connect(A_MINUTE)) for _ in range(20)]
     await asyncio.sleep(0)
     tasks.pop().cancel()
@@ -55,17 +59,32 @@ async def test_connections_that_begin_together_share_one_lookup(
 async def test_a_lookup_that_takes_long_is_not_begun_again_by_those_that_wait_no_longer(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    resolver, addresses = Resolver(monkeypatch), Addresses("hop.example", 25)
+    resolver, addresses = Resolver(monkeypatch), Addresses("hop.example", 25, NO_TIME)
 
     for _ in range(3):
         with pytest.raises(ConnectionLost, match="not resolved in time"):
-            await addresses.connect(NO_TIME)
+            await addresses.connect(A_MINUTE)
 
     assert resolver.lookups == 1
     resolver.may_answer.set()
-    with pytest.raises(ConnectionLost, match="no name server"):
-        await addresses.connect(A_MINUTE)
+    await asyncio.sleep(0.01)
     assert not caplog.records
+
+
+async def test_a_name_is_looked_up_for_as_long_as_usual_where_connections_have_little_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    resolver = Resolver(monkeypatch)
+    hop = ResolvedHop(NextHop("hop.example"), (), connect_within=NO_TIME)
+    events = Events()
+    SmtpConnector(ehlo_name="w.example").open(hop, events)
+    while not resolver.lookups:
+        await asyncio.sleep(0)
+    await asyncio.sleep(5 * NO_TIME.total_seconds())
+    resolver.may_answer.set()
+
+    closed = await events.until_closed()
+    assert "no name server answers" in closed.text
 
 
 @pytest.mark.parametrize(("within", "tried_for"), [(None, 30), (5, 5), (40, 30)])
@@ -88,6 +107,29 @@ async def test_a_hop_may_have_less_time_for_its_connection_than_usual(
     assert tried == [timedelta(seconds=tried_for)] * 2
 
 
+@pytest.mark.parametrize(("within", "greets_within"), [(None, 300), (5, 10), (400, 300)])
+async def test_a_hop_with_little_time_for_its_connection_has_twice_that_to_greet(
+    monkeypatch: pytest.MonkeyPatch, within: int | None, greets_within: int
+) -> None:
+    """Some delay the greeting by six seconds, to find clients that do not wait for it."""
+    given: list[Timeouts] = []
+
+    async def opened(_: object, terms: SessionTerms) -> None:
+        given.append(terms.timeouts)
+        raise SessionRefused("421 4.3.2 no")
+
+    monkeypatch.setattr(ClientSession, "open", opened)
+    limit = None if within is None else timedelta(seconds=within)
+    events = Events()
+    SmtpConnector(ehlo_name="w.example").open(
+        ResolvedHop(NextHop("hop.example"), (), connect_within=limit), events
+    )
+    await events.until_closed()
+
+    assert [each.greeting for each in given] == [timedelta(seconds=greets_within)]
+    assert given[0].command == Timeouts().command
+
+
 async def test_an_address_that_did_not_answer_is_tried_last_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -105,7 +147,7 @@ async def test_an_address_that_did_not_answer_is_tried_last_for_a_while(
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", both)
     monkeypatch.setattr(connecting, "connect", connect)
     monkeypatch.setattr(connecting, "_now", lambda: now)
-    addresses = Addresses("hop.example", 25)
+    addresses = Addresses("hop.example", 25, A_MINUTE)
 
     await addresses.connect(A_MINUTE)
     await addresses.connect(A_MINUTE)

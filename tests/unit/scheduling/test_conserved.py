@@ -38,6 +38,7 @@ def drawn(seed: int, order: Order) -> Simulation:
         order=order, limits=dict.fromkeys(Precedence, limits), idle=3, age=20,
         backlog=1, longest_queue=chance.choice([1, 2, 5, None]),
         jobs_per_connection=chance.choice([3, 1000]), remember_closed=30, remember_broken=30,
+        prompt=2, overdue_after=0.4, overdue_share=chance.choice([0, 0.5, 1]),
     )  # fmt: skip
     broken = set(chance.sample(HOSTS, 2))
     simulation = Simulation(
@@ -65,7 +66,7 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
         if isinstance(event, Established):
             simulation.at(simulation.now + 1, InSeries(event.connection, IN_SERIES))
         lines = simulation.lines.values()
-        assert len(lines) <= rules.connections
+        assert len(lines) <= rules.connections + rules.overdue_places
         assert (
             max(Counter(each.destination for each in lines).values(), default=0)
             <= rules.per_destination
@@ -90,7 +91,10 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
     assert simulation.scheduler._waiting._at == {}
     assert simulation.scheduler._yielding_queues == {}
     assert simulation.scheduler._yielding_names == {}
-    assert simulation.scheduler._destinations._records == {}, "all is forgotten"
+    known = simulation.scheduler._destinations
+    assert known._records == {}, "all is forgotten"
+    assert len(known._overdue) == known._overdue._in_trouble == 0
+    assert known._busy._used == [0, 0, 0]
     assert simulation.scheduler.next_moment() is None
 
 

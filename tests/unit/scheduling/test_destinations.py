@@ -9,6 +9,7 @@ from postroad.scheduling.destination_records import ConnectionRecord, Standing
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.jobs import Precedence, Site
 from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.trust import Trust
 
 RULES = SchedulerRules(idle=60, age=300, remember_closed=1000, remember_broken=500)
 
@@ -70,10 +71,23 @@ def test_a_first_connection_has_little_time_while_half_of_all_are_in_use() -> No
     table.rested(999)
     assert table.connect_within("a") is None
 
-    table.forgive("a")
-    assert table.connect_within("a") == 5
     table.finish(opened(table, now=3000, job=4), 4, now=3001)
     assert table.connect_within("a") is None
+
+
+def test_what_is_forgiven_time_and_again_has_as_much_time_as_usual() -> None:
+    """Else an administrator who flushes a site that answers late keeps it from being reached."""
+    table = Destinations(SchedulerRules(connections=1, first_connect=5, remember_broken=500))
+    table.assign(table.open("x", 0), 1, Precedence.BULK, 0)
+    table.fail("a", now=0)
+    for now in (1, 2):
+        table.forgive("a", now)
+        assert table.connect_within("a") is None
+    assert table.trust("a") is Trust.NEW
+
+    table.rested(502)
+    assert table.find("a") is None
+    assert table.connect_within("a") == 5
 
 
 def test_rests_grow_with_the_square_of_the_failures_until_a_job_is_finished() -> None:
@@ -211,6 +225,8 @@ def test_a_destination_of_which_another_process_was_heard_is_forgotten_too() -> 
         {"backlog": 3, "longest_queue": 2},
         {"idle": 0},
         {"first_connect": 0},
+        {"overdue_after": 0},
+        {"overdue_share": -1},
     ],
 )
 def test_rules_that_cannot_be_followed_are_refused(wrong: dict[str, int]) -> None:
@@ -231,12 +247,12 @@ def test_a_destination_that_is_forgiven_is_tried_at_once_and_rests_for_a_short_t
         known.rested(until or 0.0)
     known.fail("h", 1000.0)
     assert not known.has_room("h")
-    known.forgive("h")
+    known.forgive("h", 1000.0)
 
     assert known.has_room("h")
-    assert known.find("h") is None
+    assert standing(known, "h") is Standing.UNUSED
     assert known.fail("h", 2000.0) == 2015.0
-    known.forgive("nothing is known of it")
+    known.forgive("nothing is known of it", 2000.0)
 
 
 def test_a_destination_with_connections_is_forgiven_and_kept() -> None:
@@ -244,7 +260,7 @@ def test_a_destination_with_connections_is_forgiven_and_kept() -> None:
     connection = known.open("h", 0.0)
     known.establish(connection, 0)
     known.fail("h", 1.0)
-    known.forgive("h")
+    known.forgive("h", 1.0)
 
     assert known.has_room("h")
     assert known.next_moment() is None, "its rest is over"

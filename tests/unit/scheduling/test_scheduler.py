@@ -169,7 +169,7 @@ def test_a_place_at_a_site_goes_to_who_has_fewest_jobs_there_whatever_it_has_els
 
 
 def test_a_list_uses_the_connection_that_became_idle_for_the_same_site() -> None:
-    it = scheduler(connections=2, per_destination=1, backlog=1, longest_queue=1)
+    it = scheduler(connections=2, per_destination=1, backlog=1, longest_queue=1, overdue_share=0)
     for number, site in ((1, A), (2, B), (3, Site((("c",),))), (4, A)):
         it.on(job(number, "list", site), 0)
 

@@ -39,16 +39,16 @@ def test_slow_destinations_give_their_connections_to_others_that_want_them() -> 
     submit(simulation, "well", sites=5, mails=2500, seconds=1)
     simulation.run(60 + 2 * SLOW)
 
-    assert busy(simulation) == {"slow": 3, "well": 47}
+    assert busy(simulation) == {"slow": 12, "well": 47}, "three begin a job every five seconds"
     simulation.run(160)
     assert busy(simulation)["slow"] > 30, "nothing else wants the connections any more"
 
 
-def test_destinations_that_do_not_answer_keep_little_of_what_others_want() -> None:
-    """Five connections are kept for them, and few are free for an instant. Each of the thirty would
-    have one."""
+def dead_beside_well(rules: SchedulerRules) -> list[Counter[str]]:
+    """Return the connections with jobs, second by second, while thirty sites that do not answer get
+    mail beside ten that do."""
     simulation = Simulation(
-        RULES, connect=lambda name: None if name.startswith("dead") else 0.1, refusal=30
+        rules, connect=lambda name: None if name.startswith("dead") else 0.1, refusal=30
     )
     submit(simulation, "well", sites=10, mails=300, seconds=1)
     simulation.run(3)
@@ -57,11 +57,25 @@ def test_destinations_that_do_not_answer_keep_little_of_what_others_want() -> No
     for moment in range(4, 100):
         submit(simulation, "well", sites=10, mails=55, seconds=1)
         simulation.run(moment)
-        found.append(busy(simulation)["dead"])
-
-    assert 5 <= max(found) <= 10
+        found.append(busy(simulation))
     tried = {each.destination for each in simulation.openings}
     assert len([each for each in tried if each.startswith("dead")]) >= 10
+    return found
+
+
+def test_destinations_that_do_not_answer_keep_little_of_what_others_want() -> None:
+    """Five connections are kept for them, and few are free for an instant. Each of the thirty would
+    have one."""
+    found = dead_beside_well(replace(RULES, overdue_share=0))
+    assert 5 <= max(each["dead"] for each in found) <= 10
+
+
+def test_connections_that_are_not_answered_leave_their_places_to_others() -> None:
+    """There are 25 places for them beside the fifty connections."""
+    found = dead_beside_well(RULES)
+    assert max(each["dead"] for each in found) == 25
+    assert max(each["dead"] + each["well"] for each in found) >= 70
+    assert min(each["well"] for each in found[5:]) >= 45
 
 
 def healthy_sent(rules: SchedulerRules) -> int:
@@ -79,7 +93,7 @@ def healthy_sent(rules: SchedulerRules) -> int:
 
 def test_sites_that_never_answered_keep_connections_for_seconds_where_others_want_them() -> None:
     """Each keeps one until it is given up: for thirty seconds as usual, for five at first."""
-    few = replace(RULES, connections=20)
+    few = replace(RULES, connections=20, overdue_share=0)
     short, usual = (healthy_sent(replace(few, first_connect=each)) for each in (5.0, 30.0))
     assert short > 1.5 * usual
 
@@ -169,6 +183,6 @@ def test_a_forgiven_destination_is_as_one_that_never_failed() -> None:
     simulation.submit("m", Site((("a",),)))
     simulation.run(1)
     assert simulation.scheduler.look_at("a").is_troubled
-    simulation.scheduler._destinations.forgive("a")
+    simulation.scheduler._destinations.forgive("a", 1)
     assert not simulation.scheduler.look_at("a").is_troubled
     assert simulation.scheduler._destinations._busy._used == [0, 0, 0]

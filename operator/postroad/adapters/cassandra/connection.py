@@ -20,6 +20,12 @@ from postroad.adapters.cassandra.translation import translated
 from postroad.batching import Shared
 from postroad.errors import ServerError, ViewRefused, ViewUnavailable
 from postroad.telemetry.logs import logger
+from postroad.threaded_calls import ThreadedCalls
+
+MOST_CONNECTING = 100
+"""Clusters of which one process makes connections at a time."""
+
+_CONNECTING = ThreadedCalls(MOST_CONNECTING)
 
 _LOG = logger("cassandra")
 
@@ -65,8 +71,13 @@ class CassandraConnection:
         """Connect in a thread: already to resolve the contact points' names may take a minute. The
         driver asks one contact point after the other: the wait is at most their number times the
         connect timeout."""
+        if _CONNECTING.is_full:
+            raise ViewUnavailable(
+                f"{MOST_CONNECTING} connections to Cassandra are being made, and none more",
+                hint="look for clusters whose names are not resolved, or that do not answer",
+            )
         try:
-            driver = await asyncio.to_thread(self._connect_in_thread)
+            driver = await _CONNECTING.run(self._connect_in_thread)
         except Exception as error:
             raise translated(error) from error
         if self._closed:  # `close` may have been broken off while it waited for this

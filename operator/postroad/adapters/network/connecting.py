@@ -110,25 +110,28 @@ class KnownAddresses:
 
 
 class Addresses:
-    """The addresses of one host, resolved anew for each connection; connections that begin while
-    the name is looked up share the lookup. Needs a running event loop."""
+    """The addresses of one host, resolved anew for each connection, within `look_up`; connections
+    that begin while the name is looked up share the lookup. Needs a running event loop."""
 
-    def __init__(self, host: str, port: int, source: SourceAddresses | None = None) -> None:
+    def __init__(
+        self, host: str, port: int, look_up: timedelta, source: SourceAddresses | None = None
+    ) -> None:
         self._host = host
         self._port = port
+        self._within = look_up
         self._source = source
         self._shunned = Shunned()
         self._lookup: asyncio.Task[_Found] | None = None
 
     async def connect(self, timeout: timedelta) -> ClientWire:
         """Look the name up, and connect to one of its addresses (`Shunned.connect`)."""
-        addresses = await self._resolve(timeout)
+        addresses = await self._resolve()
         return await self._shunned.connect(addresses, self._port, timeout, self._source)
 
-    async def _resolve(self, timeout: timedelta) -> list[str]:
+    async def _resolve(self) -> list[str]:
         """Return the addresses in the resolver's order. Raises: ConnectionLost."""
         try:
-            async with asyncio.timeout(timeout.total_seconds()):
+            async with asyncio.timeout(self._within.total_seconds()):
                 found = await self._look_up()
         except TimeoutError as error:
             raise ConnectionLost("no connection: the name was not resolved in time") from error
@@ -137,8 +140,8 @@ class Addresses:
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
     async def _look_up(self) -> _Found:
-        """Return what the resolver finds. One lookup at a time: each takes a thread of the few that
-        write large mails to files, for as long as a name server does not answer."""
+        """Return what the resolver finds. One lookup at a time: each takes a thread for as long as
+        a name server does not answer, and there are so many."""
         if self._lookup is None or self._lookup.done():
             loop = asyncio.get_running_loop()
             self._lookup = loop.create_task(

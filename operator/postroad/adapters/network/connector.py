@@ -75,9 +75,12 @@ class SmtpConnector:
         return SmtpConnection(open_session, self._preparation, on_event, before_end)
 
     def _timeouts_for(self, hop: ResolvedHop) -> Timeouts:
-        if hop.connect_within is None or hop.connect_within >= self._timeouts.connect:
-            return self._timeouts
-        return replace(self._timeouts, connect=hop.connect_within)
+        usual, within = self._timeouts, hop.connect_within
+        if within is None:
+            return usual
+        return replace(
+            usual, connect=min(usual.connect, within), greeting=min(usual.greeting, 2 * within)
+        )
 
     def _reach(self, hop: ResolvedHop) -> Reached:
         next_hop = hop.next_hop
@@ -85,4 +88,6 @@ class SmtpConnector:
             return UnixSocket(next_hop.socket)
         if hop.addresses:
             return KnownAddresses(hop.addresses, next_hop.port, self._shunned, next_hop.source)
-        return self._addresses_of(next_hop.host, next_hop.port, next_hop.source)
+        return self._addresses_of(
+            next_hop.host, next_hop.port, self._timeouts.look_up, next_hop.source
+        )

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long the next hop may take. Source: RFC 5321 4.5.3.2, but for `envelope` and
+    """How long the next hop may take. Source: RFC 5321 4.5.3.2, but for `look_up`, `envelope` and
     `all_ends`."""
 
     connect: timedelta = timedelta(seconds=30)
@@ -25,3 +25,7 @@ class Timeouts:
     all_ends: timedelta = timedelta(minutes=12)
     """For the replies of LMTP to the end of a mail, one for each recipient: a delivery that its
     lease cuts off would lose those that had come, and their recipients would get the mail again."""
+
+    look_up: timedelta = timedelta(seconds=30)
+    """For its name, where routing has not found its addresses. A next hop with little time to
+    accept a connection has as much of this: it is the name server that is slow."""

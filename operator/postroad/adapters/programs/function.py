@@ -6,10 +6,8 @@ import asyncio
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from threading import Thread
 from typing import Any
 
 from postroad.adapters.programs.serial import NotReached, ProgramAnswer, SerialConnection
@@ -19,6 +17,7 @@ from postroad.octet_room import OctetRoom
 from postroad.ports.connections import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop
 from postroad.telemetry.logs import logger
+from postroad.threaded_calls import ThreadedCalls
 
 _log = logger("worker")
 
@@ -37,9 +36,6 @@ _FIRST_DIGITS = {
     OutcomeKind.FAILED: "5",
     OutcomeKind.DEFERRED: "4",
 }
-
-
-_Returned = tuple[object, Exception | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +59,7 @@ class FunctionConnector:
 
     def __init__(self, function: HandlerFunction, room: OctetRoom, threads: int) -> None:
         self._function, self._room = function, room
-        self._threads = asyncio.Semaphore(threads)
+        self._threads = ThreadedCalls(threads)
 
     def open(
         self, hop: ResolvedHop, on_event: OnEvent, before_end: BeforeEnd = at_once
@@ -77,7 +73,7 @@ class FunctionConnector:
 class _Calling:
     """Calls the function, once at a time."""
 
-    def __init__(self, function: HandlerFunction, threads: asyncio.Semaphore) -> None:
+    def __init__(self, function: HandlerFunction, threads: ThreadedCalls) -> None:
         self._function, self._threads = function, threads
 
     async def hand_over(
@@ -113,42 +109,8 @@ class _Calling:
             called()
             found: object = await self._function.call(mail)
             return found
-        await self._threads.acquire()
-        loop = asyncio.get_running_loop()
-        returned: asyncio.Future[_Returned] = loop.create_future()
-        # A daemon: one that never returns must not hold up the end of the process.
-        thread = Thread(target=self._run, args=(loop, returned, mail), daemon=True)
-        try:
-            thread.start()
-        except RuntimeError:  # the machine has no thread left
-            self._threads.release()
-            raise
-        called()
-        found, error = await returned
-        if error is not None:
-            raise error
+        found = await self._threads.run(self._function.call, mail, started=called)
         return await found if inspect.isawaitable(found) else found
-
-    def _run(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        returned: asyncio.Future[_Returned],
-        mail: HandedMail,
-    ) -> None:
-        found: _Returned
-        try:
-            found = self._function.call(mail), None
-        except BaseException as error:
-            # Else a SystemExit of the function would end the worker.
-            ours = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
-            found = None, ours
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(self._back, returned, found)
-
-    def _back(self, returned: asyncio.Future[_Returned], found: _Returned) -> None:
-        self._threads.release()
-        if not returned.done():
-            returned.set_result(found)
 
     def _outcomes(self, mail: HandedMail, found: object) -> Mapping[str, Outcome]:
         """Return what a result means. Raises: TypeError, ValueError for one that means nothing."""

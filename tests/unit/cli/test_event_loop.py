@@ -1,0 +1,85 @@
+"""What hangs in the event loop of long commands holds up nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from threading import Event, current_thread
+
+import pytest
+
+from postroad.cli import event_loop
+from postroad.cli.event_loop import EventLoop
+from postroad.threaded_calls import ThreadedCalls
+
+
+def test_names_that_are_not_answered_leave_files_and_a_few_other_names_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers, looked_up = Event(), socket.getaddrinfo
+    threads: list[bool] = []
+
+    def look_up(host: str, *more: int) -> object:
+        threads.append(current_thread().daemon)
+        if host == "hangs.example":
+            answers.wait()
+        return looked_up("127.0.0.1", *more)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        hanging = [asyncio.create_task(loop.getaddrinfo("hangs.example", 25)) for _ in range(199)]
+        while len(threads) < 199:
+            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(lambda: "read") == "read"
+        found = await loop.getaddrinfo("answers.example", 25, type=socket.SOCK_STREAM)
+        assert [each[4] for each in found] == [("127.0.0.1", 25)]
+
+        hanging.append(asyncio.create_task(loop.getaddrinfo("hangs.example", 25)))
+        await asyncio.sleep(0)
+        with pytest.raises(socket.gaierror, match="200 names are being looked up"):
+            await loop.getaddrinfo("answers.example", 25)
+
+        hanging[0].cancel()
+        await asyncio.sleep(0)
+        with pytest.raises(socket.gaierror, match="200 names are being looked up"):
+            await loop.getaddrinfo("answers.example", 25)
+        answers.set()
+        await asyncio.wait(hanging)
+        assert await loop.getaddrinfo("answers.example", 25)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    assert event_loop.MOST_LOOK_UPS == 200
+    with asyncio.Runner(loop_factory=EventLoop) as runner:
+        runner.run(main())
+    assert all(threads), "a look-up that hangs would hold up the end of the process"
+
+
+async def test_a_threaded_call_raises_what_the_call_raises() -> None:
+    calls = ThreadedCalls(1)
+
+    def fail(error: BaseException) -> None:
+        raise error
+
+    with pytest.raises(OSError, match="no"):
+        await calls.run(fail, OSError("no"))
+    for each in (SystemExit(), StopIteration()):
+        with pytest.raises(RuntimeError):
+            await calls.run(fail, each)
+    assert await calls.run(len, "four") == 4
+
+
+async def test_a_threaded_call_waits_for_a_place_and_starts_when_it_has_one() -> None:
+    calls, may_return, order = ThreadedCalls(1), Event(), list[str]()
+    first = asyncio.create_task(calls.run(may_return.wait, started=lambda: order.append("first")))
+    second = asyncio.create_task(calls.run(len, "", started=lambda: order.append("second")))
+    await asyncio.sleep(0)
+    assert order == ["first"]
+    assert calls.is_full
+
+    first.cancel()
+    await asyncio.sleep(0)
+    assert order == ["first"], "it has its thread until it returns"
+    may_return.set()
+    assert await second == 0
+    assert order == ["first", "second"]
+    assert not calls.is_full
