@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from cassandra import ReadFailure
 
-from postroad.adapters.cassandra import statements
+from postroad.adapters.cassandra import letter_statements
 from postroad.adapters.cassandra.letters import LetterReader
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.translation import TooManyTombstones, translated
@@ -32,14 +32,14 @@ class RefusingSession(Session):
     async def pages(  # type: ignore[override]
         self, statement: Statement, values: Sequence[object] = ()
     ) -> AsyncIterator[list[dict[str, object]]]:
-        assert statement == statements.SELECT_LETTERS
+        assert statement == letter_statements.SELECT_LETTERS
         _, _, after, through = values
         while page := self._page_of(after, through):
             yield [{"enqueue_id": each} for each in page]
             after = page[-1]
 
     async def execute(self, statement: Statement, values: Sequence[object] = ()) -> list[object]:  # type: ignore[override]
-        assert statement == statements.COUNT_LETTERS
+        assert statement == letter_statements.COUNT_LETTERS
         _, _, after, through = values
         count = 0
         while page := self._page_of(after, through):

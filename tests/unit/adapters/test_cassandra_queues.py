@@ -10,7 +10,13 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra import history, home, mark_statements, statements
+from postroad.adapters.cassandra import (
+    history,
+    home,
+    letter_statements,
+    mark_statements,
+    statements,
+)
 from postroad.adapters.cassandra.erasure import (
     APART_US,
     AT_ONCE,
@@ -236,7 +242,7 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
         session.answer(each, [PLACE])
     session.answer(statements.SELECT_MAILS, [{"enqueue_id": IDS[0], "mail_id": IDS[1]}])
     session.answer(statements.SELECT_RECORDED, [{"mail_id": IDS[1]}])
-    session.answer(statements.SELECT_MONTHS, [{"month": "2026-01"}])
+    session.answer(letter_statements.SELECT_MONTHS, [{"month": "2026-01"}])
     session.answer(statements.SELECT_ROW_IDS, [{"enqueue_id": each} for each in IDS])
     session.answer(mark_statements.SELECT_MARK_IDS, [{"enqueue_id": IDS[2]}])
     for each in (statements.SELECT_LIMITS, statements.SELECT_OWNERSHIP):
@@ -255,10 +261,10 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
         (mark_statements.ERASE_MARKS, (US - APART_US, *key)),
         (mark_statements.DELETE_MARK, (US + APART_US, *key, IDS[2])),
         (mark_statements.DELETE_STAMP, key),
-        (statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01")),
-        (statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01 gone")),
+        (letter_statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01")),
+        (letter_statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01 gone")),
         (statements.DELETE_SLICES, (QUEUE,)),
-        (statements.DELETE_MONTHS, (US - APART_US, QUEUE)),
+        (letter_statements.DELETE_MONTHS, (US - APART_US, QUEUE)),
         (statements.FORGET_LIMITS, (QUEUE, INCARNATION)),
         (statements.FORGET_OWNERSHIP, (QUEUE, INCARNATION)),
     ]
@@ -282,8 +288,8 @@ async def test_many_letters_are_erased_in_steps_with_the_records_of_their_mails(
     letters = [
         {"enqueue_id": each, "mail_id": mail} for each, mail in zip(many, mails, strict=True)
     ]
-    session.answer(statements.SELECT_MONTHS, [{"month": "2026-01"}])
-    session.answer(statements.SELECT_LETTERS, letters)
+    session.answer(letter_statements.SELECT_MONTHS, [{"month": "2026-01"}])
+    session.answer(letter_statements.SELECT_LETTERS, letters)
     session.answer(statements.SELECT_RECORDED, [{"mail_id": mails[1]}], [])
 
     assert [each async for each in erase_letters(session, QUEUE)] == [LETTERS, 1]
@@ -294,7 +300,7 @@ async def test_many_letters_are_erased_in_steps_with_the_records_of_their_mails(
     assert deleted(session)[:2] == [
         (statements.DELETE_RECORDS, (QUEUE, mails[1])),
         (
-            statements.DELETE_LETTERS_THROUGH,
+            letter_statements.DELETE_LETTERS_THROUGH,
             (US - APART_US, QUEUE, "2026-01", many[LETTERS - 1]),
         ),
     ]

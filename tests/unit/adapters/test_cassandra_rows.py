@@ -8,7 +8,13 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
+from postroad.adapters.cassandra import (
+    letter_statements,
+    mark_rows,
+    mark_statements,
+    rows,
+    statements,
+)
 from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
@@ -123,7 +129,7 @@ def test_a_delivery_beside_an_ending_survives(ending: Ending, at: datetime, is_d
 def test_a_dead_letter_survives(entry: Entry, requeued_as: EntryKey | None) -> None:
     letter = DeadLetter(entry.enqueue_id, "2026-01", NOW, "no", entry, None, requeued_as)
 
-    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    row = stored(letter_statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
 
     assert rows.letter_of(row) == letter
 
@@ -132,7 +138,7 @@ def test_a_dead_letter_survives(entry: Entry, requeued_as: EntryKey | None) -> N
 def test_an_unreadable_dead_letter_survives(enqueue_id: UUID, body: bytes) -> None:
     letter = DeadLetter(enqueue_id, "2026-01", NOW, "unreadable", None, body)
 
-    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    row = stored(letter_statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
 
     assert rows.letter_of(row) == letter
 
@@ -147,7 +153,7 @@ def test_later_limits_have_later_timestamps(limit: datetime) -> None:
 def test_a_dead_letter_without_a_reason_is_set_aside() -> None:
     """It does not say when it was written, so it cannot be written anew or deleted."""
     letter = DeadLetter(UUID(int=1), "2026-01", NOW, "no", None, b"body")
-    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    row = stored(letter_statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
 
     found = rows.letter_of(row | {"reason": None})
 

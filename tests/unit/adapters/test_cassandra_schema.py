@@ -11,6 +11,7 @@ import pytest
 from postroad.adapters.cassandra import (
     board,
     enqueue_keys,
+    letter_statements,
     mark_statements,
     schema,
     statements,
@@ -103,6 +104,13 @@ def test_a_compaction_window_is_written_in_cassandras_units(
 
 
 def _statements() -> list[Statement]:
-    modules = (statements, mark_statements, enqueue_keys, board, suppression_list)
+    modules = (
+        statements,
+        mark_statements,
+        letter_statements,
+        enqueue_keys,
+        board,
+        suppression_list,
+    )
     named = [each for module in modules for each in vars(module).values()]
     return [each for each in named if isinstance(each, Statement)]

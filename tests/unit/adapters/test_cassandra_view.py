@@ -10,8 +10,9 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra import rows, statements
-from postroad.adapters.cassandra.statements import LETTER_COLUMNS, ROW_COLUMNS
+from postroad.adapters.cassandra import letter_statements, rows, statements
+from postroad.adapters.cassandra.letter_statements import LETTER_COLUMNS
+from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.adapters.cassandra.view import CassandraView
 from postroad.domain.clocks import Readings
 from postroad.domain.entries import Entry, UndecodableRow
@@ -309,8 +310,8 @@ async def test_the_month_of_a_letter_is_noted_before_the_letter(
     await view.write_letter(LETTER)
 
     assert session.sent == [
-        (statements.NOTE_MONTH, ("mail.out", "2026-01")),
-        (statements.WRITE_LETTER, rows.letter_values("mail.out", LETTER)),
+        (letter_statements.NOTE_MONTH, ("mail.out", "2026-01")),
+        (letter_statements.WRITE_LETTER, rows.letter_values("mail.out", LETTER)),
     ]
 
 
@@ -330,7 +331,7 @@ async def test_a_letter_whose_deletion_was_noted_is_gone(
     session: ScriptedSession, view: CassandraView
 ) -> None:
     there, gone = letter_row(LETTER, written=41), {"month": "2026-01 gone"}
-    session.answer(statements.SELECT_LETTER, [there], [there, gone], [gone], [])
+    session.answer(letter_statements.SELECT_LETTER, [there], [there, gone], [gone], [])
 
     assert await view.letter("2026-01", LETTER.enqueue_id) == replace(LETTER, written=41)
     assert [await view.letter("2026-01", LETTER.enqueue_id) for _ in range(3)] == [None] * 3
@@ -341,9 +342,9 @@ async def test_a_letter_whose_deletion_was_noted_is_gone(
 async def test_letters_of_all_months_are_read_and_counted(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    session.answer(statements.SELECT_MONTHS, [{"month": f"2026-0{n}"} for n in (1, 2, 3)])
-    session.answer(statements.SELECT_LETTERS, [letter_row(LETTER)], [], [letter_row(LETTER)])
-    session.answer(statements.COUNT_LETTERS, [{"count": 2}], [{"count": 0}], [{"count": 5}])
+    session.answer(letter_statements.SELECT_MONTHS, [{"month": f"2026-0{n}"} for n in (1, 2, 3)])
+    session.answer(letter_statements.SELECT_LETTERS, [letter_row(LETTER)], [], [letter_row(LETTER)])
+    session.answer(letter_statements.COUNT_LETTERS, [{"count": 2}], [{"count": 0}], [{"count": 5}])
 
     assert [each async for each in view.letters()] == [LETTER, LETTER]
     assert await view.count_letters() == 7
@@ -352,21 +353,21 @@ async def test_letters_of_all_months_are_read_and_counted(
 async def test_a_letter_of_an_entry_is_noted_as_gone_and_deleted_after_its_write(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    session.answer(statements.SELECT_WRITTEN_AT, [{"written": 41}])
+    session.answer(letter_statements.SELECT_WRITTEN_AT, [{"written": 41}])
     place = ("mail.out", "2026-01", LETTER.enqueue_id)
 
     await view.delete_letter(LETTER)
 
     assert session.sent == [
-        (statements.NOTE_GONE, ("mail.out", "2026-01 gone", LETTER.enqueue_id)),
-        (statements.SELECT_WRITTEN_AT, place),
-        (statements.DELETE_LETTER, (42, *place)),
+        (letter_statements.NOTE_GONE, ("mail.out", "2026-01 gone", LETTER.enqueue_id)),
+        (letter_statements.SELECT_WRITTEN_AT, place),
+        (letter_statements.DELETE_LETTER, (42, *place)),
     ]
     session.sent.clear()
     await view.delete_letter(replace(LETTER, entry=None))
     assert [statement for statement, _ in session.sent] == [
-        statements.SELECT_WRITTEN_AT,
-        statements.DELETE_LETTER,
+        letter_statements.SELECT_WRITTEN_AT,
+        letter_statements.DELETE_LETTER,
     ]
 
 

@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from contract.queue_harness import letter
-from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
+from postroad.adapters.cassandra import (
+    letter_statements,
+    mark_rows,
+    mark_statements,
+    rows,
+    statements,
+)
 from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.entries import Change, Entry
 from postroad.domain.selection import Selector
@@ -97,7 +103,7 @@ async def test_expired_mail_is_a_dead_letter_of_the_release_before(
         mark_statements.MARK_COLUMNS,
         (mark.delivered_at or UNSET, *mark_rows.ending_values(mark.ending)),
     )
-    stored_letter = stored(statements.LETTER_COLUMNS, rows.letter_values(str(NAME), dead))
+    stored_letter = stored(letter_statements.LETTER_COLUMNS, rows.letter_values(str(NAME), dead))
 
     [(ending, deletes_bytes), again] = older.read(("mark", row), ("letter", stored_letter))
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.adapters.cassandra import mark_statements, statements
+from postroad.adapters.cassandra import letter_statements, mark_statements, statements
 from postroad.adapters.cassandra.board import ERASE_BOARD
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.schema import has_table
@@ -55,7 +55,11 @@ _ROWS = _Table(statements.DELETE_ROWS, statements.SELECT_ROW_IDS, statements.DEL
 _MARKS = _Table(
     mark_statements.ERASE_MARKS, mark_statements.SELECT_MARK_IDS, mark_statements.DELETE_MARK
 )
-_LETTERS = _Table(statements.DELETE_LETTERS, statements.SELECT_LETTER_IDS, statements.DELETE_LETTER)
+_LETTERS = _Table(
+    letter_statements.DELETE_LETTERS,
+    letter_statements.SELECT_LETTER_IDS,
+    letter_statements.DELETE_LETTER,
+)
 
 
 async def erase_slices(
@@ -85,7 +89,7 @@ async def erase_letters(session: Session, queue: str) -> AsyncIterator[int]:
                 continue
             await _erase_records(session, queue, mails)
             through = (session.now_us() - APART_US, queue, month, row["enqueue_id"])
-            await session.execute(statements.DELETE_LETTERS_THROUGH, through)
+            await session.execute(letter_statements.DELETE_LETTERS_THROUGH, through)
             yield len(mails)
             mails = []
         await _erase_records(session, queue, mails)
@@ -97,7 +101,7 @@ async def erase_letters(session: Session, queue: str) -> AsyncIterator[int]:
 async def erase_rest(session: Session, queue: str) -> None:
     """Delete the records of closed slices, the months of letters, limits and identity."""
     await session.execute(statements.DELETE_SLICES, (queue,))
-    await session.execute(statements.DELETE_MONTHS, (session.now_us() - APART_US, queue))
+    await session.execute(letter_statements.DELETE_MONTHS, (session.now_us() - APART_US, queue))
     for row in await session.execute(statements.SELECT_LIMITS, (queue,)):
         await session.execute(statements.FORGET_LIMITS, (queue, row["incarnation"]))
     if await has_table(session, "board"):

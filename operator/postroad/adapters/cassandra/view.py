@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
-from postroad.adapters.cassandra import enqueue_keys, erasure, rows, statements
+from postroad.adapters.cassandra import enqueue_keys, erasure, letter_statements, rows, statements
 from postroad.adapters.cassandra.added_columns import ViewColumns
 from postroad.adapters.cassandra.board import CassandraBoard
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
@@ -201,21 +201,21 @@ class CassandraView(CassandraMarks):
         await self._session.execute(statements.DELETE_ROWS, (timestamp, *self._place(partition)))
 
     async def write_letter(self, letter: DeadLetter) -> None:
-        await self._session.execute(statements.NOTE_MONTH, (self._queue, letter.month))
+        await self._session.execute(letter_statements.NOTE_MONTH, (self._queue, letter.month))
         await self._session.execute(
-            statements.WRITE_LETTER, rows.letter_values(self._queue, letter)
+            letter_statements.WRITE_LETTER, rows.letter_values(self._queue, letter)
         )
 
     async def rewrite_letter(self, letter: DeadLetter) -> None:
         if letter.written is None:
             raise ValueError(NOT_READ)
         values = rows.letter_values(self._queue, letter)
-        await self._session.execute(statements.REWRITE_LETTER, (*values, letter.written + 1))
+        await self._session.execute(letter_statements.REWRITE_LETTER, (*values, letter.written + 1))
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         gone = month_of_gone(month)
         found = await self._session.execute(
-            statements.SELECT_LETTER, (self._queue, [month, gone], enqueue_id)
+            letter_statements.SELECT_LETTER, (self._queue, [month, gone], enqueue_id)
         )
         if any(row["month"] == gone for row in found):
             return None
@@ -233,10 +233,12 @@ class CassandraView(CassandraMarks):
     async def delete_letter(self, letter: DeadLetter) -> None:
         if letter.entry is not None:
             note = (self._queue, month_of_gone(letter.month), letter.enqueue_id)
-            await self._session.execute(statements.NOTE_GONE, note)
+            await self._session.execute(letter_statements.NOTE_GONE, note)
         place = (self._queue, letter.month, letter.enqueue_id)
-        for found in await self._session.execute(statements.SELECT_WRITTEN_AT, place):
-            await self._session.execute(statements.DELETE_LETTER, (found["written"] + 1, *place))
+        for found in await self._session.execute(letter_statements.SELECT_WRITTEN_AT, place):
+            await self._session.execute(
+                letter_statements.DELETE_LETTER, (found["written"] + 1, *place)
+            )
 
     async def server_times(self) -> Readings:
         return await self._session.server_times()
