@@ -312,6 +312,13 @@ class MailQueueContract(_Fixtures):
         assert (await consumer.next()).mail.name == "name2"
         await consumer.close()
 
+    @pytest.mark.parametrize("prefetch", [-1, 0, 65536])
+    async def test_prefetch_that_no_consumer_can_have_is_refused(
+        self, queue: MailQueue, prefetch: int
+    ) -> None:
+        with pytest.raises(InvalidInput, match="1 to 65535"):
+            await anext(queue.dequeue(prefetch))
+
     async def test_two_consumers_share_the_mails(self, harness: Harness, queue: MailQueue) -> None:
         theirs = await harness.open()
         consumers = [Consumer(harness, queue, 10), Consumer(harness, theirs, 10)]

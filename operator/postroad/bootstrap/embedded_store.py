@@ -36,6 +36,8 @@ from postroad.errors import (
 )
 from postroad.ports.mail_queue import MailQueue
 
+NOT_CREATED = "`postroad mta` creates it, and so does `postroad worker --create`"
+
 LOG_THREADS = 4
 """Lanes that can be written at the same time; nearly always one is."""
 
@@ -72,7 +74,7 @@ def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, StoreOptions]]:
     """Lock a store that no process owns. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
     files = DiskFiles()
     if not root.is_dir():
-        raise QueueNotFound(f"there is no directory {root}")
+        raise QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
     lock = files.lock(Layout(root, root).lock)
     if lock is None:
         raise StoreInUse(f"a process owns {root}")
@@ -132,7 +134,7 @@ async def open_directory(
     if create:
         await asyncio.to_thread(files.make_directory, root)
     elif not await asyncio.to_thread(root.is_dir):
-        raise QueueNotFound(f"there is no directory {root}")
+        raise QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
 
     async def engine() -> tuple[Engine, Maintenance]:
         layout, stored = await asyncio.to_thread(

@@ -24,10 +24,12 @@ from postroad.domain.dispatch import Redeliver
 from postroad.domain.wire import decode
 from postroad.errors import BrokerUnavailable, PostroadError, ServerError, Undecodable
 from postroad.ports.broker import Delivery
+from postroad.ports.mail_queue import check_prefetch
 
 
 async def dequeue(engine: Engine, leases: Leases, prefetch: int) -> AsyncIterator[DistributedItem]:
     """Yield items as they become due. See `MailQueue.dequeue`."""
+    check_prefetch(prefetch)
     engine.check_open()
     wait_limits = WaitLimits(engine)
 

@@ -158,6 +158,10 @@ class Mail:
     def __post_init__(self) -> None:
         if isinstance(self.recipients, str):  # type: ignore[unreachable]  # callers without mypy
             raise InvalidMail("recipients is a tuple of addresses, not one string")
+        if isinstance(self.content, str):
+            raise InvalidMail(
+                "content is bytes, a Path or a stream of bytes, not a string: encode it"
+            )
         object.__setattr__(self, "recipients", tuple(self.recipients))
         for address in (self.sender, *self.recipients):
             if address is not None:

@@ -19,7 +19,7 @@ from postroad.embedded.limits import reason_of
 from postroad.embedded.maintenance import Maintenance
 from postroad.errors import PostroadError
 from postroad.ports.administration import Administration, Operation
-from postroad.ports.mail_queue import NO_DELAY
+from postroad.ports.mail_queue import NO_DELAY, check_prefetch
 from postroad.telemetry import metrics
 
 
@@ -116,7 +116,8 @@ class OwnedQueue(Administration):
             yield await consumer.next()
 
     def consumer(self, prefetch: int) -> Consumer:
-        """Return a consumer of this store."""
+        """Return a consumer of this store. Raises: InvalidInput."""
+        check_prefetch(prefetch)
         return Consumer(self._name, self.engine, prefetch)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:

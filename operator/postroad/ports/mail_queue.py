@@ -17,11 +17,22 @@ from postroad.domain.mail import Envelope, Mail, Outcome
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
+from postroad.errors import InvalidInput
 from postroad.ports.administration import Administration
 from postroad.ports.board import Board
 from postroad.ports.suppression_list import SuppressionList
 
 NO_DELAY = timedelta(0)
+
+LARGEST_PREFETCH = 65535
+"""What RabbitMQ can count; 0 means there that a consumer gets all messages (AMQP 0-9-1,
+basic.qos)."""
+
+
+def check_prefetch(prefetch: int) -> None:
+    """Raise InvalidInput for what no consumer can have."""
+    if not 1 <= prefetch <= LARGEST_PREFETCH:
+        raise InvalidInput(f"a prefetch is 1 to {LARGEST_PREFETCH} items, not {prefetch}")
 
 
 class Item(Protocol):
@@ -214,10 +225,11 @@ class MailQueue(Administration, Protocol):
     def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         """Yield items as they become due, for ever; roughly in order of their entries.
 
-        At most `prefetch` items are leased and not ended at a time. Leaving the loop (or `aclose`)
-        stops new leases; items handed out stay leased until they end or the queue is closed.
+        At most `prefetch` items, 1 to 65535, are leased and not ended at a time. Leaving the loop
+        (or `aclose`) stops new leases; items handed out stay leased until they end or the queue is
+        closed.
         Waits out an unavailable server with backoff and goes on by itself.
-        Raises: QueueClosed, ConfigurationError (permanent ones only).
+        Raises: InvalidInput, QueueClosed, ConfigurationError (permanent ones only).
         """
         ...
 

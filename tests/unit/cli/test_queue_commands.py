@@ -257,8 +257,11 @@ def test_loss_is_accepted_for_a_slice_by_its_start(url: str, slice_start: str, c
 
 def test_the_error_about_a_missing_queue_names_commands_for_a_shell() -> None:
     said = run("memory://missing", "size").output
+    of_a_directory = run("embedded:///missing/directory", "size").output
 
     assert "postroad worker --create" in said
+    assert "postroad mta" in of_a_directory
+    assert "MailQueue" not in of_a_directory
     hints = [each.hint for each in vars(errors).values() if hasattr(each, "hint")]
     assert not [hint for hint in hints if "open_queue" in hint or "=True" in hint]
 

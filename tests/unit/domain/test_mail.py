@@ -63,6 +63,11 @@ def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
         mail(recipients="b@example.net")
 
 
+def test_a_content_of_characters_is_refused_before_it_is_stored() -> None:
+    with pytest.raises(InvalidMail, match="encode it"):
+        mail(content="Subject: hi\r\n\r\nhello\r\n")
+
+
 def test_reprs_show_no_address_and_no_content() -> None:
     shown = repr(mail()) + repr(mail().envelope)
 
