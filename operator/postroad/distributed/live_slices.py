@@ -62,9 +62,10 @@ def slices_under(
 ) -> Iterator[tuple[datetime, int]]:
     """Yield the slices from `first` to `last` with their numbers of buckets, in order, under some
     configurations."""
-    return _merged(
-        [_sliced(first, last, each.slice_window, each.bucket_count) for each in configurations]
-    )
+    streams = [
+        _sliced(first, last, each.slice_window, each.bucket_count) for each in configurations
+    ]
+    return streams[0] if len(streams) == 1 else _merged(streams)
 
 
 def _sliced(
