@@ -24,10 +24,10 @@ settings.register_profile("calm", deadline=None)
 settings.load_profile("calm")
 """The duration of an example depends on the machine, not on the code."""
 
-gc.set_threshold(10_000, 10, 1_000)
-"""New objects before a search for cyclic garbage, and searches among the young before one among all
-objects: by the default of 700 and 10, searches were a fifteenth of all CPU, because a process holds
-every collected test, and what each has imported."""
+gc.set_threshold(10_000, 50, 1_000)
+"""New objects before a search for cyclic garbage, such searches before a wider one, and wider ones
+before one among all objects. By the default, 700 and twice 10, searches were a fifteenth of all
+CPU, because a process holds every collected test, and all that these import."""
 
 PACKAGES = {"java": "openjdk-17-jre-headless", "mvn": "maven"}
 """Programs that have another name than their package."""

@@ -38,9 +38,9 @@ async def one_queue(request: web.Request) -> web.Response:
     return web.json_response(named[0] if named else {}, status=200 if named else 404)
 
 
-@pytest.fixture
-def certificates(tmp_path: Path) -> Certificates:
-    return Certificates.make(tmp_path)
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture
