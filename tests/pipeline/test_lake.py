@@ -20,6 +20,7 @@ from postroad.domain.slices import Partition, place
 from postroad.errors import JobFailed, LakeNotFound, LakeTooNew
 from postroad.pipeline.planning import ArchivedPartition, Gap
 from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.extent import Extent, extent_of
 from postroad.pipeline.spark.failures import translated
 from postroad.pipeline.spark.lake import LakeTables, open_lake
 from postroad.pipeline.spark.lake_schema import ENTRIES
@@ -152,6 +153,22 @@ def test_gaps_are_replaced_and_runs_added(lake: LakeTables) -> None:
     assert {(row[0], row[1], row[2]["rows"]) for row in found} == {
         (str(run.run_id), "archive", run.counts["rows"]) for run in runs
     }
+
+
+def test_the_extent_names_what_a_reading_discarded(lake: LakeTables) -> None:
+    assert extent_of(lake) == Extent(None, None, (), None)
+    starts = [START + number * HOUR for number in range(3)]
+    kept = [ArchivedPartition(Partition(each, 0), STAMP, WINDOW, rows=1) for each in starts]
+    discarded = [ArchivedPartition(Partition(starts[1], each), STAMP, WINDOW) for each in (1, 2)]
+    lake.put_slices([*kept, *discarded])
+    for job, began in (("archive", START), ("archive", START + HOUR), ("forget", starts[2])):
+        lake.put_run(Run(uuid4(), job, began, began + HOUR, {}))
+    gaps = (Gap(starts[1], starts[1] + WINDOW),)
+
+    assert extent_of(lake) == Extent(START, starts[2] + WINDOW, gaps, START + HOUR)
+
+    lake.put_gaps((Gap(START - HOUR, START),))
+    assert extent_of(lake).gaps == (Gap(START - HOUR, START), *gaps)
 
 
 def test_a_commit_that_would_replace_what_another_writer_wrote_since_fails(

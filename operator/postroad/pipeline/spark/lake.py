@@ -91,6 +91,8 @@ class LakeTables:
 
     def gaps(self) -> tuple[Gap, ...]:
         """Return what the lake lacks, in order."""
+        if self._state("gaps") is None:  # the usual case costs no query
+            return ()
         lines = self.gap_lines()
         rows = lines.select(*_with_micros(lines)).collect()
         return tuple(sorted(Gap(instant(row["first"]), instant(row["before"])) for row in rows))

@@ -14,6 +14,7 @@ from postroad.pipeline.lines import TRAFFIC_PARTS, TrafficLine
 from postroad.pipeline.spark.movements import ACCEPTED, REJECTED, REMOVED, movements
 
 _SHARES = (0.5, 0.95, 0.99)
+_COUNTS = ("accepted", "delivered", "deferred", "rejected", "removed", "attempts", "bytes")
 
 
 def traffic(
@@ -22,30 +23,33 @@ def traffic(
     """Return what happened in a stretch of time, by these parts, in their order; without parts, one
     line."""
     hour = F.unix_micros(F.date_trunc("hour", "at"))  # no local time of Python's
-    found = movements(entries, stretch).withColumn("hour", hour)
+    waited = F.when(_is_delivery(), F.unix_millis("at") - F.unix_millis("accepted_at"))
+    found = movements(entries, stretch).withColumns({"hour": hour, "milliseconds": waited})
     parts = [each for each in TRAFFIC_PARTS if each in by]
-    lines = found.groupBy(*parts).agg(*_measures())
+    # First by the time to delivery too: Spark compiles sums, and shares not.
+    counted = found.groupBy(*parts, "milliseconds").agg(*_counts())
+    shares = F.percentile("milliseconds", F.array(*map(F.lit, _SHARES)), F.col("delivered"))
+    sums = (F.coalesce(F.sum(each), F.lit(0)).alias(each) for each in _COUNTS)
+    lines = counted.groupBy(*parts).agg(*sums, shares.alias("waited"))
     ordered = lines.orderBy(*parts) if parts else lines
     return tuple(map(_line, ordered.collect()))
 
 
-def _measures() -> list[Column]:
+def _is_delivery() -> Column:
+    return F.col("kind") == OutcomeKind.DELIVERED.value
+
+
+def _counts() -> list[Column]:
     kind = F.col("kind")
     is_rejection = kind.isin(OutcomeKind.FAILED.value, REJECTED) | F.col("gives_up")
-    is_delivery = kind == OutcomeKind.DELIVERED.value
-    milliseconds = F.unix_millis("at") - F.unix_millis("accepted_at")
-    shares = F.array(*map(F.lit, _SHARES))
     return [
         _recipients(kind == ACCEPTED, "accepted"),
-        _recipients(is_delivery, "delivered"),
+        _recipients(_is_delivery(), "delivered"),
         _recipients(kind == OutcomeKind.DEFERRED.value, "deferred"),
         _recipients(is_rejection, "rejected"),
         _recipients(kind == REMOVED, "removed"),
         F.count_if("begins_attempt").alias("attempts"),
         _sum(F.col("begins_delivery"), F.col("size_bytes"), "bytes"),
-        F.percentile(F.when(is_delivery, milliseconds), shares, F.col("recipients")).alias(
-            "waited"
-        ),
     ]
 
 
