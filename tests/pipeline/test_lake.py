@@ -20,6 +20,7 @@ from postroad.domain.slices import Partition, place
 from postroad.errors import JobFailed, LakeNotFound, LakeTooNew
 from postroad.pipeline.planning import ArchivedPartition, Gap
 from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.claimed_lake import in_thread
 from postroad.pipeline.spark.extent import Extent, extent_of
 from postroad.pipeline.spark.failures import translated
 from postroad.pipeline.spark.lake import LakeTables, open_lake
@@ -235,6 +236,15 @@ def test_a_lake_of_a_newer_schema_is_refused(
     for create in (False, True):
         with pytest.raises(LakeTooNew, match="gaps is of schema version 2"):
             open_lake(spark, folder, create=create, catalog=name)
+
+
+async def test_a_lake_opens_in_any_thread(
+    spark: SparkSession, lake: LakeTables, folder: str
+) -> None:
+    """As commands open it, before their session has used a catalog."""
+    opened = await in_thread(open_lake, spark.newSession(), folder)
+
+    assert await in_thread(opened.gaps) == ()
 
 
 def test_a_folder_without_a_lake_is_named(spark: SparkSession, folder: str) -> None:

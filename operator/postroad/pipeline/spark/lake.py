@@ -11,7 +11,6 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from typing import Any
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
@@ -194,21 +193,14 @@ class LakeTables:
     def check(self) -> None:
         """Raises: LakeNotFound where nothing was ever archived; LakeTooNew."""
         for name in self._tables:
-            found = self._version(name)
-            if found is None:
+            if not self._session.catalog.tableExists(self._name(name)):
                 raise LakeNotFound(f"the lake has no table {name}: nothing was archived yet")
+            found = int(self._iceberg(name).properties()[VERSION_PROPERTY])
             if found > SCHEMA_VERSION:
                 raise LakeTooNew(
                     f"the lake's table {name} is of schema version {found}; this release knows"
                     f" {SCHEMA_VERSION}"
                 )
-
-    def _version(self, name: str) -> int | None:
-        """Return a table's schema version; None: there is no such table."""
-        try:
-            return int(self._iceberg(name).properties()[VERSION_PROPERTY])
-        except AnalysisException:
-            return None
 
     def _state(self, name: str) -> int | None:
         """Return the id of the table's present state; None: nothing was written yet."""
@@ -216,7 +208,9 @@ class LakeTables:
         return None if found is None else int(found.snapshotId())
 
     def _iceberg(self, name: str) -> Any:
-        """Return a table as Iceberg's own object, which answers without a query of Spark's."""
+        """Return a table as Iceberg's own object, which answers without a query of Spark's. Only
+        after one that named the table: in another thread than the session's, Spark does not find a
+        catalog here that it has not used yet."""
         load = self._session._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable
         return load(self._session._jsparkSession, self._name(name))
 
