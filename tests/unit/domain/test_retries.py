@@ -15,6 +15,21 @@ PLAN = RetryPlan((MINUTE, 5 * MINUTE, 15 * MINUTE), timedelta(hours=1), spread=0
 YES, NO, LATER = Outcome.delivered("250"), Outcome.failed("550 no"), Outcome.deferred("450 later")
 
 
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [
+        ("450 4.2.0 greylisted", 1),
+        ("450 4.7.28 rate limit exceeded", 15),
+        ("554 5.7.1 Service unavailable; host [192.0.2.1] blocked using zen.example.org", 30),
+        ("550 5.7.26 DMARC check failed", 15),
+        ("452 4.2.2 over quota", 60),
+        ("554 5.4.6 too many hops", 60),
+    ],
+)
+def test_a_mail_comes_again_when_the_reason_may_have_passed(text: str, minutes: int) -> None:
+    assert RetryPlan(spread=0).delay_for(0, [text], 0.0) == minutes * MINUTE
+
+
 TOO_OLD = Reject("not delivered within 1h: x")
 
 
