@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
 from threading import Thread
 from typing import TypeVar, cast
 
@@ -31,12 +33,14 @@ class ThreadedCalls:
     async def run(
         self, call: Callable[..., R], *arguments: object, started: Callable[[], None] | None = None
     ) -> R:
-        """Return what a call returns. `started` is called when it has a thread. Raises: what the
-        call raises, RuntimeError where that is no Exception or the machine has no thread left."""
+        """Return what a call returns, which has the caller's context. `started` is called when it
+        has a thread. Raises: what the call raises, RuntimeError where that is no Exception or the
+        machine has no thread left."""
         await self._places.acquire()
         loop = asyncio.get_running_loop()
         returned: asyncio.Future[_Returned] = loop.create_future()
-        thread = Thread(target=self._run, args=(loop, returned, call, arguments), daemon=True)
+        begin = partial(copy_context().run, call, *arguments)
+        thread = Thread(target=self._run, args=(loop, returned, begin), daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -53,12 +57,11 @@ class ThreadedCalls:
         self,
         loop: asyncio.AbstractEventLoop,
         returned: asyncio.Future[_Returned],
-        call: Callable[..., object],
-        arguments: tuple[object, ...],
+        begin: Callable[[], object],
     ) -> None:
         found: _Returned
         try:
-            found = call(*arguments), None
+            found = begin(), None
         except BaseException as error:
             # Else a SystemExit of the call would end the process.
             ours = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from contextvars import ContextVar
 from threading import Event, current_thread
 
 import pytest
@@ -55,7 +56,7 @@ def test_names_that_are_not_answered_leave_files_and_a_few_other_names_alone(
 
 
 async def test_a_threaded_call_raises_what_the_call_raises() -> None:
-    calls = ThreadedCalls(1)
+    calls, about = ThreadedCalls(1), ContextVar[str]("about")
 
     def fail(error: BaseException) -> None:
         raise error
@@ -66,6 +67,8 @@ async def test_a_threaded_call_raises_what_the_call_raises() -> None:
         with pytest.raises(RuntimeError):
             await calls.run(fail, each)
     assert await calls.run(len, "four") == 4
+    about.set("this")
+    assert await calls.run(about.get) == "this"
 
 
 async def test_a_threaded_call_waits_for_a_place_and_starts_when_it_has_one() -> None:
