@@ -67,11 +67,10 @@ class ThreadPool:
     def _is_free(self, box: Box) -> None:
         """Give a thread the next call that waits, or note that it is idle."""
         with self._handing_out:
-            if not self._waiting:
+            if self._waiting:
+                box.put(self._waiting.popleft())  # here: else `close` could end the thread before
+            else:
                 self._idle.append(box)
-                return
-            call = self._waiting.popleft()
-        box.put(call)
 
     async def close(self) -> None:
         self._is_closed = True
