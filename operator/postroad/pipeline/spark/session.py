@@ -1,4 +1,4 @@
-"""Starts Spark on Java 17: in this process, or with executors elsewhere. Source: ADR 0047."""
+"""Starts Spark on Java 17: in this process, or with executors elsewhere. Source: ADR 0047, 0075."""
 
 from __future__ import annotations
 
