@@ -53,7 +53,7 @@ def near(stamps: Stamps, stretch: Stretch, window: timedelta) -> Stamps:
     return {
         partition: stamp
         for partition, stamp in stamps.items()
-        if first < partition.slice_start < stretch.before + LEEWAY
+        if first < partition.slice_start and partition.slice_start - LEEWAY < stretch.before
     }
 
 
