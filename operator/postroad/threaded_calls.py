@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from threading import Thread
@@ -66,8 +65,10 @@ class ThreadedCalls:
             # Else a SystemExit of the call would end the process.
             ours = error if isinstance(error, Exception) else RuntimeError(type(error).__name__)
             found = None, ours
-        with suppress(RuntimeError):  # the loop is closed
+        try:
             loop.call_soon_threadsafe(self._end, returned, found)
+        except RuntimeError:  # the loop is closed: no caller waits, and those of the next one may
+            self._places.release()
 
     def _end(self, returned: asyncio.Future[_Returned], found: _Returned) -> None:
         self._places.release()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from contextvars import ContextVar
-from threading import Event, current_thread
+from threading import Event, Thread, current_thread
+from threading import enumerate as enumerate_threads
 
 import pytest
 
@@ -85,4 +86,22 @@ async def test_a_threaded_call_waits_for_a_place_and_starts_when_it_has_one() ->
     may_return.set()
     assert await second == 0
     assert order == ["first", "second"]
+    assert not calls.is_full
+
+
+def test_a_call_that_outlasts_its_event_loop_leaves_its_place_to_the_next_one() -> None:
+    calls, may_return = ThreadedCalls(1), Event()
+
+    async def give_up() -> Thread:
+        before = set(enumerate_threads())
+        hanging = asyncio.create_task(calls.run(may_return.wait))
+        await asyncio.sleep(0)
+        hanging.cancel()
+        (thread,) = set(enumerate_threads()) - before
+        return thread
+
+    thread = asyncio.run(give_up())
+    assert calls.is_full
+    may_return.set()
+    thread.join()
     assert not calls.is_full
