@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import servers
 from bench.pipeline_commands import MEMORY, Cost, postroad, run
@@ -79,11 +80,22 @@ def _beside_plain(url: str, name: str, target: BenchServers, pages: int) -> list
             plain = [sys.executable, "-m", "bench.pipeline_plain", target.keyspace, name, file, job]
             (counted,), theirs = run(target, [*plain, *(more if job == "trace" else ())])
             results += _costs(job, ours, theirs)
+            _check(job, documents, counted)
             if job == "archive":
-                assert documents[0]["rows"] == counted == TURNS, (documents, counted)
                 results += _pages(reads, pages)
             progress(results)
     return results
+
+
+def _check(job: str, documents: list[dict[str, Any]], counted: int) -> None:
+    """Compare the answers of both sides: each mail went to one recipient, and was delivered."""
+    lines = documents[1:]  # the first one says how far the answer goes
+    if job == "archive":
+        assert documents[0]["rows"] == counted == TURNS, (documents, counted)
+    elif job == "traffic":
+        assert sum(each["delivered"] for each in lines) == TURNS, lines
+    else:
+        assert len(lines) == counted == 1, (lines, counted)
 
 
 def _costs(job: str, ours: Cost, theirs: Cost) -> list[Result]:
