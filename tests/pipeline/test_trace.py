@@ -178,6 +178,20 @@ def test_an_id_is_looked_for_from_its_moment_on(spark: SparkSession, history: Hi
     assert [each.enqueue_id for each in found] == [first["enqueue_id"], second["enqueue_id"]]
 
 
+@pytest.mark.parametrize("what", ["mail_id", "enqueue_id", "sender"])
+def test_mail_of_a_store_whose_clock_was_set_back_is_found(spark: SparkSession, what: str) -> None:
+    """Its ids grow on from where the clock was."""
+    history = History()
+    history.now += DAY
+    entry = history.accept("x@one.example", "a@b.example")
+    entry |= {"accepted_at": NOON, "enqueued_at": NOON}
+    asked = selector_of(entry[what], AddressKind.PLAIN, b"", have_ids_moments=False)
+
+    (found,) = trace(lambda: frame(spark, [entry]), None, ALL, asked)
+
+    assert found.enqueue_id == entry["enqueue_id"]
+
+
 @pytest.mark.parametrize("kind", list(AddressKind))
 def test_what_can_be_asked_for_depends_on_what_is_kept(kind: AddressKind) -> None:
     with pytest.raises(InvalidInput, match="id"):

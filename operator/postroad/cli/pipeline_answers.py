@@ -67,11 +67,13 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
     from postroad.pipeline.spark.tracing import trace as find
     from postroad.pipeline.spark.view_entries import unarchived_entries
 
-    settings, others = asked.settings, None
+    settings, opened, others = asked.settings, asked.opened, None
     key = address_key(settings)
-    wanted = selector_of(what, settings.pipeline.addresses, key)
+    wanted = selector_of(
+        what, settings.pipeline.addresses, key, have_ids_moments=opened is not None
+    )
     coverage = await asked.coverage(length=None)
-    if (opened := asked.opened) is not None:
+    if opened is not None:
         tables, last = opened.view_tables(), asked.now + Timing().skew
         kept = column_of(settings.pipeline.addresses, key)
         others, coverage = await unarchived_entries(

@@ -53,28 +53,32 @@ def of_address(kept: str) -> Column:
 @dataclass(frozen=True, slots=True)
 class TraceSelector:
     """Which entries are asked for. `since`: none of them was queued before; None: it may have
-    been."""
+    been. `have_ids_moments`: whether ids tell when entries were queued at the earliest."""
 
     condition: Column
     since: datetime | None = None
+    have_ids_moments: bool = True
 
 
-def selector_of(what: str, kind: AddressKind, key: bytes) -> TraceSelector:
+def selector_of(
+    what: str, kind: AddressKind, key: bytes, *, have_ids_moments: bool = True
+) -> TraceSelector:
     """Return what an id or an address asks for. `kind`, `key`: how the lake keeps addresses.
-    Raises: InvalidInput for what is neither, or not kept."""
+    `have_ids_moments`: not those of an embedded store, whose clock nothing is held against: set
+    back, ids go on from where they were. Raises: InvalidInput for what is neither, or not kept."""
     try:
         identifier = UUID(what)
     except ValueError:
         pass
     else:
-        return TraceSelector(of_mail(str(identifier)), _since(identifier))
+        since = _since(identifier) if have_ids_moments else None
+        return TraceSelector(of_mail(str(identifier)), since, have_ids_moments)
     if kind is AddressKind.NONE:
         raise InvalidInput("the lake keeps no addresses (POSTROAD_PIPELINE_ADDRESSES): give an id")
     if "@" not in what:
         raise InvalidInput(f"{what!r} is neither an id nor an address")
-    return TraceSelector(
-        of_address(what if kind is AddressKind.PLAIN else hashed_address(what, key))
-    )
+    kept = what if kind is AddressKind.PLAIN else hashed_address(what, key)
+    return TraceSelector(of_address(kept), None, have_ids_moments)
 
 
 class MailEntries(Protocol):
@@ -103,7 +107,9 @@ def trace(
     if not mails:
         return ()
     newer = [] if others is None else others.lines(mails)
-    found = {each.enqueue_id: each for each in (*lines_of(entries(), stretch, mails), *newer)}
+    since = since_of(mails) if wanted.have_ids_moments else None
+    archived = lines_of(entries(), stretch, mails, since)
+    found = {each.enqueue_id: each for each in (*archived, *newer)}
     return tuple(sorted(found.values(), key=attrgetter("mail_id", "enqueue_id")))
 
 
@@ -113,9 +119,12 @@ def mails_of(entries: DataFrame, stretch: Stretch, wanted: TraceSelector) -> set
     return {row[0] for row in near.where(wanted.condition).select("mail_id").collect()}
 
 
-def lines_of(entries: DataFrame, stretch: Stretch, mails: Collection[str]) -> list[TraceLine]:
-    """Return the entries of these mails that were queued in a stretch of time."""
-    near = _queued(entries, stretch, since_of(mails))
+def lines_of(
+    entries: DataFrame, stretch: Stretch, mails: Collection[str], since: datetime | None = None
+) -> list[TraceLine]:
+    """Return the entries of these mails that were queued in a stretch of time. `since`: none was
+    queued before."""
+    near = _queued(entries, stretch, since)
     columns = (
         *_PLAIN,
         *("recipients", "domains", "outcomes"),
