@@ -94,7 +94,7 @@ class Destination:
         """How many connections take long."""
         self.has_answered = False
         self.needs_time = False
-        """Whether it failed since it answered last: the time of a first try may be too little."""
+        """Whether it failed: until it has answered, the time of a first try may be too little."""
         self.was_slow = False
         """Whether the last job took long."""
         self.trust = Trust.NEW

@@ -153,7 +153,6 @@ class Destinations:
             connection.is_established = True
             connection.destination.established += 1
             connection.destination.has_answered = True
-            connection.destination.needs_time = False
             self._begin(connection, now)
 
     def finish(self, connection: ConnectionRecord, job: int, now: float) -> None:
