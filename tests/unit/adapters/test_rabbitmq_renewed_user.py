@@ -4,7 +4,7 @@ that is in hand or unconfirmed is lost or sent again."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -50,10 +50,14 @@ class Renewals:
 
     async def of(self, *users: str) -> list[AmqpServer]:
         """Wait until connections of these users have been opened; return their servers."""
-        async with asyncio.timeout(SECONDS):
-            while [user_of(each) for each in self.servers] != list(users):
-                await asyncio.sleep(0.01)
+        await until(lambda: [user_of(each) for each in self.servers] == list(users))
         return self.servers
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not holds():
+            await asyncio.sleep(0.01)
 
 
 def user_of(server: AmqpServer) -> str:
@@ -115,7 +119,10 @@ async def test_a_consumer_moves_and_ends_what_it_has_in_hand_where_it_got_it(
     await deliveries.aclose()  # type: ignore[attr-defined]
 
 
-async def test_a_publisher_moves_and_sends_nothing_twice(world: Renewals) -> None:
+async def test_a_publisher_moves_and_sends_nothing_twice(
+    world: Renewals, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     await world.broker.publish(UUID(int=1), b"one")
     (first,) = await world.of("u1")
     first.silent.add(spec.Basic.Publish)
@@ -124,6 +131,7 @@ async def test_a_publisher_moves_and_sends_nothing_twice(world: Renewals) -> Non
 
     world.mounted.renew(TWO)
     _, second = await world.of("u1", "u2")
+    await until(lambda: "connected as a renewed user" in caplog.text)  # the server opens it first
     repeated = asyncio.ensure_future(world.broker.publish(UUID(int=2), b"two"))
     await world.broker.publish(UUID(int=3), b"three")
     assert (second.saw(spec.Basic.Publish), first.left, waiting.done()) == (1, 0, False)
