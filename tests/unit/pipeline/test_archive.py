@@ -4,7 +4,6 @@ is named."""
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from uuid import uuid4
 
@@ -13,19 +12,7 @@ import pytest
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey
 from support.archive_story import NO_STOP, Story, happen
-from support.in_memory_cluster import WINDOW, InMemoryCluster
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[InMemoryCluster]:
-    cluster = InMemoryCluster()
-    yield cluster
-    await cluster.close()
-
-
-@pytest.fixture
-async def story(cluster: InMemoryCluster) -> Story:
-    return Story(cluster, await cluster.start())
+from support.in_memory_cluster import WINDOW
 
 
 @pytest.mark.parametrize("seed", range(20))

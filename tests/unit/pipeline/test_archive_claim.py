@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from uuid import UUID
 
 import pytest
@@ -14,13 +13,6 @@ from postroad.pipeline.archive_claim import CLAIM, CLAIM_ID, ArchiveClaim
 from support.in_memory_cluster import InMemoryCluster
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[InMemoryCluster]:
-    cluster = InMemoryCluster()
-    yield cluster
-    await cluster.close()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -19,23 +18,11 @@ from postroad.pipeline.planning import Gap
 from postroad.pipeline.unarchived import LEEWAY, near, unarchived, with_view
 from postroad.ports.view import Limits
 from support.archive_story import NO_STOP, Entries, Story, happen
-from support.in_memory_cluster import WINDOW, InMemoryCluster
+from support.in_memory_cluster import WINDOW
 
 HOUR = timedelta(hours=1)
 READING = (ViewConfiguration(WINDOW, 3), ViewConfiguration(2 * WINDOW, 1))
 """The second is one that the queue had before."""
-
-
-@pytest.fixture
-async def cluster() -> AsyncIterator[InMemoryCluster]:
-    cluster = InMemoryCluster()
-    yield cluster
-    await cluster.close()
-
-
-@pytest.fixture
-async def story(cluster: InMemoryCluster) -> Story:
-    return Story(cluster, await cluster.start())
 
 
 async def beside(story: Story) -> Stamps:
