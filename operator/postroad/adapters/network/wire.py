@@ -278,8 +278,7 @@ class Wire(asyncio.BaseProtocol):
         """Wake the reader and the writer: octets have arrived, or the connection has ended."""
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
-        if self._writer is not None:
-            self._wake_writer()
+        self._wake_writer()
 
     def _wake_writer(self) -> None:
         if self._writer is not None and not self._writer.done():
