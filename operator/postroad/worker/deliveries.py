@@ -9,6 +9,7 @@ and never loses the report (ADR 0052).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -302,11 +303,7 @@ def _carrying_out(
 
 
 def counts_of(outcomes: Mapping[str, Outcome]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for outcome in outcomes.values():
-        kind = str(outcome.kind)
-        counts[kind] = counts.get(kind, 0) + 1
-    return counts
+    return Counter(outcome.kind.value for outcome in outcomes.values())
 
 
 def _codes_of(text: str) -> str:
