@@ -6,8 +6,8 @@ import re
 
 from postroad.errors import InvalidInput
 
-_FORM = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-F]{2})*")
-_ESCAPE = re.compile(r"\+([0-9A-F]{2})")
+_FORM = re.compile(r"(?:[!-*,-<>-~]|\+[0-9A-Fa-f]{2})*")
+_ESCAPE = re.compile(r"\+([0-9A-Fa-f]{2})")
 
 
 def encode_xtext(text: str) -> str:
@@ -24,10 +24,11 @@ def encode_xtext(text: str) -> str:
 
 
 def decode_xtext(xtext: str) -> str:
-    """Decode. Raises: InvalidInput for what is not xtext, or hides a control character in it.
+    """Decode; also lower-case digits, which some clients write against RFC 3461. Raises:
+    InvalidInput for what is not xtext, or hides a control character in it.
 
-    >>> decode_xtext("a+2Bb")
-    'a+b'
+    >>> decode_xtext("a+2Bb+2bc")
+    'a+b+c'
     """
     if not _FORM.fullmatch(xtext):
         raise InvalidInput("a DSN parameter is not xtext")

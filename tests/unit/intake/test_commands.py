@@ -34,8 +34,8 @@ from postroad.intake.commands import (
         ("FROM:<a@b.example> BODY=8BITMIME size=5", MailFrom("a@b.example", 5)),
         ("FROM:<ä@b.example> SMTPUTF8", MailFrom("ä@b.example", utf8=True)),
         (
-            "FROM:<a@b.example> RET=hdrs ENVID=a+2Bb",
-            MailFrom("a@b.example", ret="HDRS", envid="a+b"),
+            "FROM:<a@b.example> RET=hdrs ENVID=a+2Bb+2bc",
+            MailFrom("a@b.example", ret="HDRS", envid="a+b+c"),
         ),
     ],
 )
