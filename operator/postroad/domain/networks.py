@@ -1,7 +1,9 @@
-"""Networks of clients, and whether an address lies in one of them.
+"""Networks, whether a client's address lies in one of them, and whether a connection may end there.
 
 A socket for both families shows an IPv4 client as an IPv4-mapped IPv6 address: it is compared as
-the IPv4 address that it is, and networks are only written in their own family.
+the IPv4 address that it is, and networks are only written in their own family. Other forms of IPv6
+that hold an IPv4 address lead there by a translator or a tunnel, so a connection to one is compared
+by both. Rights are not: a client with a network of its own can choose an address of that form.
 Source: RFC 4632 3.1 and RFC 4291 2.3 (prefixes); RFC 4291 2.5.5.2 (mapped addresses).
 """
 
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,6 +51,11 @@ class Networks:
         client = _client(address) if self.each else None
         return client is not None and any(client in network for network in self.each)
 
+    def may_be_reached_by(self, address: str) -> bool:
+        """Whether a connection to an address may end in one of them: it lies there, or an IPv4
+        address that it holds does."""
+        return bool(self.each) and any(each in self for each in _forms(address))
+
     def __str__(self) -> str:
         return ", ".join(map(str, self.each)) or "none"
 
@@ -71,6 +78,55 @@ def _client(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
     except ValueError:
         return None
     return getattr(found, "ipv4_mapped", None) or found
+
+
+def client_of(address: str) -> str:
+    """Return the client that an address belongs to: an IPv4 address, or the /64 of an IPv6 address,
+    because one host gets a /64 (RFC 6177). A 6to4 host has 65,536 of these, and all that a NAT64
+    translates share one: both count by their IPv4 address."""
+    if ":" not in address:
+        return address
+    number = int(ipaddress.IPv6Address(address.partition("%")[0]))
+    if number >> 112 == _6TO4 or number >> 32 == _NAT64:
+        return str(ipaddress.IPv4Address(next(_embedded(number))))
+    return str(ipaddress.IPv6Address(number >> 64 << 64))
+
+
+_6TO4, _TEREDO, _NAT64, _LOCAL_NAT64 = 0x2002, 0x2001_0000, 0x64_FF9B << 64, 0x64_FF9B_0001
+_COMPATIBLE, _MAPPED, _TRANSLATED, _ISATAP = 0, 0xFFFF, 0xFFFF_0000, 0x5EFE
+_IPV4 = 0xFFFF_FFFF
+
+
+@lru_cache(maxsize=4096)
+def _forms(address: str) -> tuple[str, ...]:
+    """Return an address, and the IPv4 addresses that it holds. None of 0.0.0.0/8 is one: `::1` is
+    no 0.0.0.1."""
+    found = _client(address)
+    if not isinstance(found, ipaddress.IPv6Address):
+        return (address,)
+    held = (ipaddress.IPv4Address(each) for each in _embedded(int(found)) if each >> 24)
+    return (address, *map(str, held))
+
+
+def _embedded(number: int) -> Iterator[int]:
+    """Yield the IPv4 addresses in an IPv6 address. Source: RFC 3056 2 (6to4); RFC 4380 4 (Teredo);
+    RFC 6052 2.2 and RFC 8215 (NAT64); RFC 4291 2.5.5 and RFC 2765 2.1; RFC 5214 6.1 (ISATAP)."""
+    if number >> 112 == _6TO4:
+        yield number >> 80 & _IPV4
+    if number >> 96 == _TEREDO:
+        yield number >> 64 & _IPV4  # the server
+        yield number & _IPV4 ^ _IPV4
+    if number >> 80 == _LOCAL_NAT64:  # of any length of prefix: what follows the address is zero
+        yield number & _IPV4
+        if not number & (1 << 40) - 1:
+            yield (number >> 64 & 0xFFFF) << 16 | number >> 40 & 0xFFFF
+        if not number & (1 << 32) - 1:
+            yield (number >> 64 & 0xFF) << 24 | number >> 32 & 0xFF_FFFF
+        if not number & (1 << 24) - 1:
+            yield number >> 24 & _IPV4
+    has_isatap = number >> 32 & 0xFDFF_FFFF == _ISATAP  # with and without the bit for global ones
+    if has_isatap or number >> 32 in (_COMPATIBLE, _MAPPED, _TRANSLATED, _NAT64):
+        yield number & _IPV4
 
 
 def _network(text: str) -> Network:

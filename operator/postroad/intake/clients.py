@@ -1,14 +1,14 @@
 """Limits per client: sessions, connections a minute, mails a minute.
 
-Pure bookkeeping: `now` is passed in, in seconds of a monotonic clock. A client is an IPv4 address,
-or the /64 of an IPv6 address, because one host gets a /64 (RFC 6177).
+Pure bookkeeping: `now` is passed in, in seconds of a monotonic clock. `client_of` says what one
+client is.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 
+from postroad.domain.networks import client_of
 from postroad.domain.replies import Reply
 
 TOO_MANY_SESSIONS = Reply(421, ("4.7.0 too many sessions from your address, come again",))
@@ -95,14 +95,6 @@ class Clients:
             self._clients, self._search_at = kept, max(FEWEST_KEPT, 2 * len(kept))
         client = self._clients[key] = _Client()
         return client
-
-
-def client_of(address: str) -> str:
-    """Return the client that an address belongs to."""
-    if ":" not in address:
-        return address
-    number = int(ipaddress.IPv6Address(address.partition("%")[0]))
-    return str(ipaddress.IPv6Address(number >> 64 << 64))
 
 
 def _used(full_at: float, per_minute: int | None, now: float) -> float | None:

@@ -100,9 +100,9 @@ def _checked(addresses: Sequence[str], plan: RoutingPlan) -> HostAddresses:
         return HostAddresses((), f"is this server ({own[0]})", is_own=True)
     kept, words = [], []
     for each in addresses:
-        if each in NOT_UNICAST:
+        if NOT_UNICAST.may_be_reached_by(each):
             words.append(f"not {each}: no server can have it")
-        elif each in plan.skipped:
+        elif plan.skipped.may_be_reached_by(each):
             words.append(f"not {each}: its network is skipped")
         else:
             kept.append(each)

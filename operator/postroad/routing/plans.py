@@ -30,10 +30,12 @@ class AddressFamily(StrEnum):
 UNSPECIFIED = Networks.of(("0.0.0.0/8", "::"))
 """A connection to these reaches this machine. Source: RFC 1122 3.2.1.3; RFC 4291 2.5.2."""
 
-NOT_UNICAST = Networks.of(("224.0.0.0/4", "240.0.0.0/4", "169.254.0.0/16", "ff00::/8", "fe80::/10"))
-"""No server of mail has these: multicast, reserved, broadcast; and link-local addresses, which mean
-nothing beyond one link, and have the metadata of cloud machines behind them. Source: RFC 5771;
-RFC 1112 4; RFC 3927 2.7; RFC 4291 2.5.6, 2.7."""
+NOT_UNICAST = Networks.of(
+    ("224.0.0.0/4", "240.0.0.0/4", "169.254.0.0/16", "ff00::/8", "fe80::/10", "fec0::/10")
+)
+"""No server of mail has these: multicast, reserved, broadcast; link-local addresses, which mean
+nothing beyond one link, and have the metadata of cloud machines behind them; and site-local ones.
+Source: RFC 5771; RFC 1112 4; RFC 3927 2.7; RFC 4291 2.5.6, 2.7; RFC 3879."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class OwnNames:
 
     def has_address(self, address: str) -> bool:
         """Whether a connection to the address reaches this server, as far as it can know."""
-        return any(address in each for each in (self.networks, LOOPBACK, UNSPECIFIED))
+        own = (self.networks, LOOPBACK, UNSPECIFIED)
+        return any(each.may_be_reached_by(address) for each in own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +70,7 @@ class RoutingPlan:
     def may_reach(self, address: str) -> bool:
         """Whether a connection that a stranger's records lead to may go to an address."""
         return not (
-            self.own.has_address(address) or address in NOT_UNICAST or address in self.skipped
+            self.own.has_address(address)
+            or NOT_UNICAST.may_be_reached_by(address)
+            or self.skipped.may_be_reached_by(address)
         )

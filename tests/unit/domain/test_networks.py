@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, Networks
+from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, Networks, client_of
 from postroad.errors import InvalidInput
 
 
@@ -31,6 +31,69 @@ from postroad.errors import InvalidInput
 )
 def test_an_address_lies_in_a_network(networks: str, address: str, lies_in: bool) -> None:
     assert (address in Networks.parse(networks)) is lies_in
+
+
+@pytest.mark.parametrize(
+    ("network", "address"),
+    [
+        ("10.0.0.0/8", "10.96.0.1"),
+        ("10.0.0.0/8", "::ffff:10.96.0.1"),
+        ("10.0.0.0/8", "::ffff:0:10.96.0.1"),
+        ("10.0.0.0/8", "::10.96.0.1"),
+        ("10.0.0.0/8", "64:ff9b::a60:1"),
+        ("10.0.0.0/8", "64:ff9b:1::a60:1"),
+        ("10.0.0.0/8", "64:ff9b:1:fffe::a60:1"),
+        ("10.0.0.0/8", "64:ff9b:1:a60:0:100::"),
+        ("10.0.0.0/8", "64:ff9b:1:ff0a:60:1::"),
+        ("10.0.0.0/8", "64:ff9b:1:ffff:a:6000:100:0"),
+        ("10.0.0.0/8", "2002:a60:1::"),
+        ("10.0.0.0/8", "2002:a60:1:ffff::25"),
+        ("10.0.0.0/8", "2001:0:c000:201::f59f:fffe"),
+        ("10.0.0.0/8", "2001:0:a60:1::3fff:fdfe"),
+        ("10.0.0.0/8", "2001:db8::5efe:a60:1"),
+        ("10.0.0.0/8", "2001:db8::200:5efe:a60:1"),
+        ("10.0.0.0/8", "fe80::5efe:a60:1%eth0"),
+        ("127.0.0.0/8", "64:ff9b::7f00:1"),
+        ("169.254.0.0/16", "64:ff9b::a9fe:a9fe"),
+        ("2002::/16", "2002:c000:201::"),
+    ],
+)
+def test_a_connection_to_an_ipv4_address_within_an_ipv6_address_may_end_in_its_network(
+    network: str, address: str
+) -> None:
+    assert Networks.parse(network).may_be_reached_by(address)
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["64:ff9b::c000:201", "64:ff9b:1:fffe::808:808", "2002:c000:201::a60:1", "2001:db8::a60:1",
+     "::1", "::", "192.0.2.1", "mx.example", ""],
+)  # fmt: skip
+def test_a_connection_to_another_address_does_not_end_there(address: str) -> None:
+    assert not Networks.parse("10.0.0.0/8, 0.0.0.0/8, 240.0.0.0/4").may_be_reached_by(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["2001:db8::5efe:a00:1", "2002:a00:1::1", "64:ff9b::a00:1", "::10.0.0.1"]
+)
+def test_a_client_that_chooses_its_ipv6_address_lies_in_no_network_of_ipv4(address: str) -> None:
+    assert address not in Networks.parse("10.0.0.0/8")
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8:1:2:3::4", "2001:db8:1:2::"),
+        ("fe80::1%eth0", "fe80::"),
+        ("2002:c000:201:1::1", "192.0.2.1"),
+        ("2002:c000:201:ffff::1", "192.0.2.1"),
+        ("64:ff9b::c000:201", "192.0.2.1"),
+        ("2001:db8::5efe:c000:201", "2001:db8::"),
+    ],
+)
+def test_a_client_counts_by_what_one_host_has(address: str, client: str) -> None:
+    assert client_of(address) == client
 
 
 def test_ipv4_written_as_ipv6_is_refused_with_how_to_write_it() -> None:
