@@ -339,6 +339,29 @@ async def test_line_ends_that_are_made_crlf_smuggle_no_mail(end: str) -> None:
     assert b"\n" not in left
 
 
+@pytest.mark.parametrize("end", ["\r\n\0.\r\n", "\r\n.\0\r\n", "\0\r\n.\0\r\n", "\r\n\0.\0\r\n"])
+async def test_a_mail_with_nul_is_refused_to_its_end(end: str) -> None:
+    async with an_intake() as intake, intake.client() as client:
+        await client.envelope()
+        replies = await client.say(f"Subject: x\r\n\r\nbody{end}MAIL FROM:<x@evil.example>\r\n.")
+        after = await client.say("NOOP")
+
+    assert replies == ["554 5.6.0 the mail holds a NUL octet"]
+    assert after == ["250 2.0.0 ok"]
+    assert intake.queue.mails == []
+
+
+async def test_nul_is_left_out_of_mail_that_is_normalised() -> None:
+    async with an_intake(normalises_line_ends=True) as intake, intake.client() as client:
+        await client.envelope()
+        reply = await client.say("a\0b\r\n\0.\r\nMAIL FROM:<x@evil.example>\r\n.")
+        assert reply[0].startswith("250 ")
+        assert await client.say("NOOP") == ["250 2.0.0 ok"]
+
+    [(_, content)] = intake.queue.mails
+    assert without_trace(content) == b"ab\r\n.\r\nMAIL FROM:<x@evil.example>\r\n"
+
+
 async def test_a_command_with_a_bare_line_end_is_not_two_commands() -> None:
     async with an_intake() as intake, intake.client() as client:
         replies = await client.say("NOOP\nMAIL FROM:<a@b.example>", "RCPT TO:<a@b.example>")

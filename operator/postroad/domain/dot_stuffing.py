@@ -3,7 +3,9 @@
 Both directions work on chunks of any size and hold back at most four octets between them. Reading
 is strict: only CRLF "." CRLF ends the mail. A bare CR or LF is reported, because a next hop that
 ends lines there would find commands inside the mail (SMTP smuggling), or is made CRLF after the end
-and the doubled dots were looked for.
+and the doubled dots were looked for. NUL is reported or left out in the same way: a next hop that
+drops NUL before it looks for the end would find CRLF "." CRLF in CRLF NUL "." CRLF. Other control
+characters pass: no server is known to drop them there, and a text may hold them (RFC 5322 4.1).
 Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
 """
 
@@ -45,6 +47,8 @@ class Unstuffer:
         self._skip = len(_CRLF)
         self.has_bare_line_ends = False
         """Whether a CR without LF or an LF without CR was left in the mail."""
+        self.has_nul = False
+        """Whether a NUL was left in the mail."""
 
     def feed(self, chunk: bytes) -> tuple[bytes, bytes | None]:
         """Take what arrived. Return content, and once the mail has ended what follows its end
@@ -72,8 +76,13 @@ class Unstuffer:
         # A held CRLF always comes back with what follows it, so this needs no look-behind.
         if has_bare_line_ends(content):
             if self._normalises:
-                return with_crlf(content)
-            self.has_bare_line_ends = True
+                content = with_crlf(content)
+            else:
+                self.has_bare_line_ends = True
+        if b"\0" in content:
+            if self._normalises:  # behind the line ends: a CR and an LF around it are no CRLF
+                return content.replace(b"\0", b"")
+            self.has_nul = True
         return content
 
 

@@ -35,7 +35,7 @@ _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _LEADING_DOT = re.compile(rb"\n\.")  # a third of the time of `find`, which has no memchr for pairs
 _BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
 _STORED = re.compile("([0-9a-f]{32}) ([0-9]+(?: [0-9]+)*)")
-_VERSION = "1"
+_VERSION = "2"
 
 
 def has_bare_line_ends(data: bytes) -> bool:
@@ -68,6 +68,7 @@ class Shape:
     longest_line: int = 0
     folds: int = 0
     is_terminated: bool = True
+    has_nul: bool = False
 
     @property
     def has_8bit(self) -> bool:
@@ -99,9 +100,9 @@ class Shape:
             return None
         if not all(word.isascii() and word.isdecimal() and len(word) < 20 for word in words):
             return None
-        size, header, body, dots, bare, longest, folds, terminated = map(int, words)
+        size, header, body, dots, bare, longest, folds, terminated, nul = map(int, words)
         flags = bool(header), bool(body), bool(dots)
-        return cls(size, *flags, bare, longest, folds, bool(terminated))
+        return cls(size, *flags, bare, longest, folds, bool(terminated), bool(nul))
 
 
 _FIELDS = len(Shape.__slots__)
@@ -187,6 +188,7 @@ class Scanner:
         """The last octets before, in which a blank line may begin: as the first line may be."""
         self._is_at_line_start = True
         self._has_8bit_header = self._has_8bit_body = self._has_dots = False
+        self._has_nul = False
         self._bare = 0
         self._lines = LineMeter()
 
@@ -215,6 +217,7 @@ class Scanner:
             longest_line=self._lines.longest,
             folds=self._lines.folds,
             is_terminated=self._is_at_line_start,
+            has_nul=self._has_nul,
         )
 
     def _look(self, data: bytes) -> None:
@@ -223,6 +226,7 @@ class Scanner:
             self._has_8bit_header |= not data[:header].isascii()
             self._has_8bit_body |= not data[header:].isascii()
         self._size += len(data)
+        self._has_nul = self._has_nul or b"\0" in data
         if has_bare_line_ends(data):
             returns, pairs = data.count(b"\r"), data.count(_CRLF)
             self._bare += data.count(b"\n") + returns - 2 * pairs

@@ -45,6 +45,7 @@ class ContentFlags(IntFlag):
     EIGHT_BIT_BODY = 4
     LEADING_DOTS = 8
     TERMINATED = 16
+    NUL = 32
 
 
 class SpoolHeader(NamedTuple):
@@ -79,6 +80,7 @@ class SpoolHeader(NamedTuple):
             longest_line=self.longest_line,
             folds=self.folds,
             is_terminated=ContentFlags.TERMINATED in found,
+            has_nul=ContentFlags.NUL in found,
         )
 
     def encode(self) -> bytes:
@@ -304,6 +306,8 @@ def _found(shape: Shape) -> int:
         found |= ContentFlags.LEADING_DOTS
     if shape.is_terminated:
         found |= ContentFlags.TERMINATED
+    if shape.has_nul:
+        found |= ContentFlags.NUL
     return found
 
 

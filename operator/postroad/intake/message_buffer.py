@@ -96,6 +96,8 @@ class MessageBuffer:
             return reply_texts.TOO_LARGE
         if self._unstuffer.has_bare_line_ends:
             return reply_texts.BARE_LINE_ENDS
+        if self._unstuffer.has_nul:
+            return reply_texts.NUL_OCTETS
         if self._lines is not None and self._lines.longest:
             return reply_texts.LONG_LINE
         if self._hops.hops >= MOST_RECEIVED_FIELDS:

@@ -15,6 +15,7 @@ from postroad.domain.error_codes import codes_of
 from postroad.domain.replies import Reply
 
 BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
+NUL_OCTETS = Reply(554, ("5.6.0 the mail holds a NUL octet",))
 LONG_LINE = Reply(550, ("5.6.0 the mail holds a line of more than 998 octets",))
 LOOP = Reply(554, ("5.4.6 too many hops: the mail goes round in circles",))
 CLOSING = Reply(421, ("4.3.2 closing, come again",))

@@ -18,7 +18,8 @@ class Rights:
     """Whether it may send more after EHLO, HELO and DATA before their replies."""
 
     normalises_line_ends: bool = False
-    """Whether a bare CR or LF in its mail becomes CRLF; else the intake refuses the mail."""
+    """Whether a bare CR or LF in its mail becomes CRLF, and a NUL is left out; else the intake
+    refuses the mail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class Intake(Section):
     """No mail begins in an older session."""
 
     bare_line_ends: BareLineEnds = BareLineEnds.REFUSE
-    """What the intake does with a mail that has a CR without LF, or an LF without CR."""
+    """What the intake does with a mail that has a CR without LF, an LF without CR, or a NUL."""
 
     normalise_from: NetworkList | None = None
     """Networks whose mail is normalised although `bare_line_ends` is `refuse`."""

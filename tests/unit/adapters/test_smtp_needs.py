@@ -37,6 +37,16 @@ async def test_only_octets_that_were_found_fail_a_mail_where_8bitmime_is_missing
     assert (refusal(needs, {}) is not None) == is_refused
 
 
+async def test_a_mail_with_nul_is_refused_whatever_the_next_hop_offers() -> None:
+    octets = b"a: b\r\n\r\nc\r\n\0.\r\nMAIL FROM:<x@evil.example>\r\n"
+    needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), OpenContent.at_hand(octets, None))
+
+    refused = refusal(needs, {"CHUNKING": "", "8BITMIME": ""})
+
+    assert refused is not None
+    assert refused.text == "554 5.6.0 the mail holds a NUL octet, which mail must not hold"
+
+
 @pytest.mark.parametrize(
     ("limit", "is_refused"),
     [("1000", False), ("999", True), (" 999 ", True), ("0", False), ("", False)]

@@ -43,7 +43,7 @@ ENVELOPES = {
         b'{"sender":null,"to":["b@example.net"]}',
         (
             b'{"sender":null,"recipients":["b@example.net"],"name":null,"attributes":{'
-            b'"postroad.shape":"00000000000000000000000000000008 1 5 0 1 0 0 0 0 1"},'
+            b'"postroad.shape":"00000000000000000000000000000008 2 5 0 1 0 0 0 0 1 0"},'
             b'"origin":null,"dsn":null}'
         ),
     ),
@@ -57,7 +57,7 @@ ENVELOPES = {
         (
             b'{"sender":"a@example.org","recipients":["b@example.net","\\u00fc@example.net"],'
             b'"name":"n","attributes":{"k":"v",'
-            b'"postroad.shape":"00000000000000000000000000000008 1 5 0 1 0 0 0 0 1"},'
+            b'"postroad.shape":"00000000000000000000000000000008 2 5 0 1 0 0 0 0 1 0"},'
             b'"origin":["h","192.0.2.1","ESMTP"],"dsn":{"ret":"HDRS","envid":"id",'
             b'"recipients":{"b@example.net":[["SUCCESS","DELAY"],"rfc822;b@example.net"]}}}'
         ),

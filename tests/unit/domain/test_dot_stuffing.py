@@ -19,6 +19,9 @@ hostile = st.lists(st.sampled_from([b".", b"\r\n", b"\r", b"\n", b"a", b"\n.\n",
 )
 
 
+with_nul = st.lists(st.sampled_from([b".", b"\r\n", b"\r", b"\n", b"\0", b"a"])).map(b"".join)
+
+
 @st.composite
 def chunked(draw: st.DrawFn, contents: st.SearchStrategy[bytes]) -> list[bytes]:
     content = draw(contents)
@@ -101,6 +104,31 @@ def test_only_the_true_end_ends_a_mail(end: bytes) -> None:
     _, rest, _ = received([b"a" + end + b"MAIL FROM:<x@y>\r\n"])
 
     assert rest is None
+
+
+@given(chunked(with_nul))
+def test_nul_is_noticed_wherever_chunks_are_cut(chunks: list[bytes]) -> None:
+    mail, _, _ = (b"\r\n" + b"".join(chunks) + b"\r\n.\r\n").partition(b"\r\n.\r\n")
+
+    _, _, unstuffer = received([*chunks, b"\r\n.\r\n"])
+
+    assert unstuffer.has_nul == (b"\0" in mail)
+
+
+@given(chunked(with_nul), chunked(with_nul))
+def test_nul_that_is_left_out_moves_no_end_of_a_mail_and_makes_no_line_end(
+    chunks: list[bytes], more: list[bytes]
+) -> None:
+    arriving = [*chunks, b"\r\n.\r\n", *more]
+    as_it_came, expected, _ = received(arriving)
+
+    content, rest, unstuffer = received(arriving, normalises=True)
+
+    assert rest == expected is not None
+    ended = b"\r\n".join(re.split(b"\r\n|\r|\n", as_it_came))
+    assert content == ended.replace(b"\0", b"")
+    assert not unstuffer.has_nul
+    assert received([sent([content])])[0] == content, "a lone dot in it goes out doubled"
 
 
 def test_an_empty_mail_is_a_lone_dot() -> None:

@@ -24,7 +24,7 @@ from postroad.domain.shapes import (
 )
 
 pieces = st.sampled_from(
-    [b".", b"..", b"\r\n", b"\r\n", b"\r", b"\n", b"a", b"\xff", b"\r\n\r\n", b"Subject: x"]
+    [b".", b"..", b"\r\n", b"\r\n", b"\r", b"\n", b"a", b"\xff", b"\0", b"\r\n\r\n", b"Subject: x"]
     + [b"y" * length for length in (900, 996, 997, 998, 999, 1000, 1994, 1995, 1996, 3000)]
 )
 contents = st.lists(pieces, max_size=30).map(b"".join)
@@ -52,6 +52,7 @@ def read_plainly(content: bytes) -> Shape:
         longest_line=max(long, default=0),
         folds=sum(len(range(LONGEST_LINE, length, LONGEST_CONTINUATION)) for length in long),
         is_terminated=not content or content.endswith((b"\r", b"\n")),
+        has_nul=b"\0" in content,
     )
 
 
@@ -183,7 +184,7 @@ def test_what_a_user_calls_a_shape_stays_an_attribute() -> None:
     assert without_shape(stored, UUID(int=1)) == ({"postroad.shape": "round"}, None)
 
 
-@pytest.mark.parametrize("text", ["2 0 0 0 0 0 0 0 1", "1 0 0 0", "1 0 0 0 0 0 0 0 1 9"])
+@pytest.mark.parametrize("text", ["1 0 0 0 0 0 0 0 1", "2 0 0 0", "2 0 0 0 0 0 0 0 1 0 9"])
 def test_the_shape_of_another_release_is_not_known(text: str) -> None:
     mail_id = UUID(int=1)
     stored = {"postroad.shape": f"{mail_id.hex} {text}"}

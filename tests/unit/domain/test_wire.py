@@ -62,6 +62,7 @@ SHAPE = st.builds(
     longest_line=NATURAL,
     folds=NATURAL,
     is_terminated=st.booleans(),
+    has_nul=st.booleans(),
 )
 REFERENCE = st.builds(
     Reference,

@@ -163,7 +163,7 @@ def test_a_whole_file_with_an_envelope_that_is_none_is_damaged() -> None:
 
 def test_what_the_content_looks_like_is_in_the_header_of_its_file() -> None:
     store = SpoolFiles(CountedFiles(1), LAYOUT)
-    content = b"Subject: \xff\r\n\r\n.\r\n" + b"x" * 3000 + b"\n\xff"
+    content = b"Subject: \xff\r\n\r\n.\r\n\0" + b"x" * 3000 + b"\n\xff"
 
     fill(store, 0, content)
 
@@ -177,6 +177,7 @@ def test_each_property_of_a_content_has_the_bit_that_files_have() -> None:
         "EIGHT_BIT_BODY": 4,
         "LEADING_DOTS": 8,
         "TERMINATED": 16,
+        "NUL": 32,
     }
 
 

@@ -39,6 +39,9 @@ class Needs(NamedTuple):
     came_by_utf8: bool
     """Whether the client that sent the mail declared SMTPUTF8, needed or not."""
 
+    has_nul: bool = False
+    """Whether the content holds a NUL, which no text of mail may. Source: RFC 5322 3.5."""
+
     @classmethod
     def of(cls, envelope: Envelope, content: OpenContent) -> Needs:
         """Return the needs. A client declares SMTPUTF8 also for mail that is all ASCII; only an
@@ -54,6 +57,7 @@ class Needs(NamedTuple):
             content.may_have_8bit,
             utf8 or (by_utf8 and content.has_8bit_header),
             by_utf8,
+            content.shape is not None and content.shape.has_nul,
         )
 
 
@@ -106,6 +110,8 @@ def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
         return Outcome.failed(
             "554 5.6.3 the next hop does not offer 8BITMIME, and the mail cannot be converted"
         )
+    if needs.has_nul:  # a server that drops it behind CRLF may find the end of the mail, too early
+        return Outcome.failed("554 5.6.0 the mail holds a NUL octet, which mail must not hold")
     limit = _number(extensions.get("SIZE", "").strip())
     if limit is not None and limit < needs.size_bytes:
         return Outcome.failed(f"552 5.3.4 the next hop takes at most {limit} octets")

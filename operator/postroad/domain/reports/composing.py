@@ -159,7 +159,7 @@ def _status(
 def _original(returned: Returned) -> _Part:
     """A header in UTF-8 needs the types of RFC 6533; one in another charset has none, and goes as
     the types of before."""
-    octets = with_crlf(returned.octets)
+    octets = with_crlf(returned.octets).replace(b"\0", b"")  # no next hop gets a mail with NUL
     header = octets.partition(b"\r\n\r\n")[0]
     is_global = not header.isascii() and _is_utf8(header)
     if returned.is_whole:
