@@ -11,6 +11,7 @@ from typing import Any
 
 from postroad.controller.api import (
     API_VERSION,
+    APPLIED_HASH,
     COMPONENT,
     CONFIG_MAP,
     DECLARED_HASH,
@@ -22,6 +23,7 @@ from postroad.controller.api import (
     SERVICE,
     SERVICE_ACCOUNT,
     TEMPLATE_HASH,
+    USER_SINCE,
 )
 from postroad.controller.delivery_files import DeliveryFiles
 from postroad.controller.drift import hash_of, with_hash
@@ -194,6 +196,18 @@ def is_owned(child: Mapping[str, Any], uid: str) -> bool:
     """Whether an object is controlled by the owner with this uid."""
     owners = child["metadata"].get("ownerReferences") or []
     return any(each.get("controller") and each["uid"] == uid for each in owners)
+
+
+def belongs_to(child: Mapping[str, Any], queue: Queue) -> bool:
+    """Whether an object is a MailQueue's: it owns it, or the operator applied it for a MailQueue of
+    this name and it has no controller any more, as after a restore from a backup, or a deletion
+    with `--cascade=orphan`. Applying it makes the MailQueue its owner."""
+    metadata = child["metadata"]
+    owners, tags = metadata.get("ownerReferences") or [], metadata.get("labels") or {}
+    if any(each.get("controller") for each in owners):
+        return is_owned(child, queue.uid)
+    is_ours = tags.get(MANAGED_BY) == "postroad" and tags.get(INSTANCE) == queue.name.name
+    return is_ours and not {APPLIED_HASH, USER_SINCE}.isdisjoint(metadata.get("annotations") or {})
 
 
 def _deployment(

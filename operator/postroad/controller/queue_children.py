@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +30,7 @@ from postroad.controller.children import (
     QUEUE,
     WORKER,
     Child,
-    is_owned,
+    belongs_to,
     wanted_children,
 )
 from postroad.controller.clusters import Cluster
@@ -59,9 +60,9 @@ from postroad.controller.remembered_reads import Reads
 from postroad.controller.spec import Workers
 from postroad.controller.status import deployment_facts
 from postroad.controller.upgrades import Upgrades, paced
-from postroad.controller.watched import as_child, is_rolling
+from postroad.controller.watched import as_child, is_rolling, owner_of
 from postroad.controller.workloads import report_workload, within_quota
-from postroad.errors import NameTaken
+from postroad.errors import InvalidInput, NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 COMPONENTS = {WORKER: condition.WORKERS_READY, INTAKE: condition.INTAKE_READY}
@@ -138,9 +139,29 @@ class QueueChildren:
         """Apply the children, and put them into `now` as they are then. Return findings about the
         components that could not be applied; about all (`QUEUE`) when nothing could."""
         found: Found = {}
-        async with attempt(QUEUE) as shared:
+        async with attempt(QUEUE) as read:
             context = await self._context(cluster, state.queue)
             found = await find_children(self._api, state.queue)
+        if not read.finding.is_good:
+            return {QUEUE: read.finding}
+        failed = await self._apply_all(state, context, found, now)
+        if all(each.reason != NameTaken.__name__ for each in failed.values()):
+            return failed
+        wanted = wanted_children(state.queue, context)
+        with suppress(InvalidInput):
+            wanted += pipeline_children(state.queue, context)
+        message, passes = await all_taken(self._api, state.queue, wanted, found)
+        return {
+            part: replace(each, message=message, retryable=passes)
+            if each.reason == NameTaken.__name__
+            else each
+            for part, each in failed.items()
+        }
+
+    async def _apply_all(
+        self, state: ReconcileState, context: PodContext, found: Found, now: Found
+    ) -> dict[str, Finding]:
+        async with attempt(QUEUE) as shared:
             now.update(await self._apply_component(state, context, found, QUEUE))
         if not shared.finding.is_good:
             return {QUEUE: shared.finding}
@@ -246,7 +267,8 @@ Found = dict[tuple[str, str], Object]
 
 
 async def find_children(api: Kubernetes, queue: Queue) -> Found:
-    """Return the children that this MailQueue owns, not those of an earlier one of its name."""
+    """Return the children that this MailQueue owns or takes over. The API server removes those of
+    an earlier one."""
     labels = f"{MANAGED_BY}=postroad,{INSTANCE}={queue.name.name}"
     lists = await asyncio.gather(
         *(api.list(kind, queue.name.namespace, labels) for kind in CHILDREN)
@@ -255,7 +277,7 @@ async def find_children(api: Kubernetes, queue: Queue) -> Found:
         (kind.name, each["metadata"]["name"]): each
         for kind, found in zip(CHILDREN, lists, strict=True)
         for each in found
-        if is_owned(each, queue.uid)
+        if belongs_to(each, queue)
     }
 
 
@@ -268,8 +290,8 @@ async def apply_children(
     for kind, child in wanted:
         place = (kind.name, child["metadata"]["name"])
         present = found.get(place)
-        if present is None:
-            await _require_free(api, state.queue, kind, child)
+        if present is None and (other := await _other(api, state.queue, kind, child)) is not None:
+            raise NameTaken(f"{kind.name} {other['metadata']['name']} exists already")
         if is_current(child, present) and present is not None:
             now[place] = present
             continue
@@ -296,13 +318,25 @@ async def delete_unwanted(
             log_action("deleted a child", child=" ".join(place))
 
 
-async def _require_free(
+async def _other(
     api: Kubernetes, queue: Queue, kind: Kind, child: Mapping[str, Any]
-) -> None:
+) -> Object | None:
+    """Return the object that has the name of a child and is not the MailQueue's."""
     metadata = child["metadata"]
-    other = await api.get(kind, metadata["namespace"], metadata["name"])
-    if other is not None and not is_owned(other, queue.uid):
-        raise NameTaken(
-            f"{kind.name} {metadata['name']} exists already, and this MailQueue does not own it",
-            hint="delete or rename it; the API server removes that of an earlier MailQueue",
-        )
+    there = await api.get(kind, metadata["namespace"], metadata["name"])
+    return None if there is None or belongs_to(there, queue) else there
+
+
+async def all_taken(
+    api: Kubernetes, queue: Queue, wanted: Sequence[Child], found: Found
+) -> tuple[str, bool]:
+    """Return a message with all names of children that are taken, so that they are cleared away at
+    once; and whether they become free by themselves, as those of an earlier MailQueue do."""
+    missing = [each for each in wanted if (each[0].name, each[1]["metadata"]["name"]) not in found]
+    taken = [other for each in missing if (other := await _other(api, queue, *each)) is not None]
+    names = ", ".join(f"{each['kind']} {each['metadata']['name']}" for each in taken)
+    message = (
+        f"of the names of its children, objects that are not this MailQueue's have: {names}; "
+        "delete or rename them (the API server removes those of an earlier MailQueue)"
+    )
+    return message, all(owner_of(each) == queue.key for each in taken)

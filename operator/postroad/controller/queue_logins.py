@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from postroad.controller.actions import log_action, log_repair
 from postroad.controller.api import SECRET
-from postroad.controller.children import is_owned
+from postroad.controller.children import belongs_to, is_owned
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.queue_resource import Queue
 from postroad.controller.user_rotation import (
@@ -117,14 +117,18 @@ class QueueLogins:
         return (await self._clusters.claims.claimant(cluster.namespace, cluster.name)).token
 
     async def _kept(self, queue: Queue, first: QueueUser) -> UserSecret | None:
-        """Read the Secret."""
+        """Read the Secret, which the MailQueue owns then."""
         found = await self._api.get(SECRET, queue.name.namespace, queue.login_secret)
-        if found is not None and not is_owned(found, queue.uid):
+        if found is not None and not belongs_to(found, queue):
             raise NameTaken(
                 f"Secret {queue.login_secret} exists already, and this MailQueue does not own it",
                 hint="delete or rename it; the API server removes that of an earlier MailQueue",
             )
-        return UserSecret.of(found, first)
+        kept = UserSecret.of(found, first)
+        if kept is not None and found is not None and not is_owned(found, queue.uid):
+            await self._api.apply(SECRET, kept.manifest(queue))
+            log_action("took over a Secret without an owner", secret=queue.login_secret)
+        return kept
 
     async def _carry_out(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.controller.api import CONFIG_MAP, DEPLOYMENT
+from postroad.controller.api import APPLIED_HASH, CONFIG_MAP, DEPLOYMENT
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import intake, workers
@@ -55,7 +55,9 @@ def test_what_stops_both_is_named_at_both() -> None:
     async def scene() -> None:
         async with running_controller() as operator:
             await operator.declare(workers=workers(), intake=intake())
-            theirs: Object = {"metadata": {"ownerReferences": []}}
+            theirs: Object = {
+                "metadata": {"ownerReferences": [], "annotations": {APPLIED_HASH: None}}
+            }
             await operator.user.patch(CONFIG_MAP, NAMESPACE, "outgoing-queue", theirs)
             await operator.change({"retry": {"maxAge": "48h"}})
             await move(5)
