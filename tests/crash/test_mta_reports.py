@@ -117,3 +117,32 @@ async def test_switched_off_it_makes_no_report_and_offers_no_dsn(tmp_path: Path)
         await program.stop()
 
     assert sink.mails == []
+
+
+async def test_of_a_mail_only_the_recipient_that_needs_smtputf8_fails_without_it(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+
+    def hand_in(port: int) -> None:
+        with smtplib.SMTP("127.0.0.1", port) as client:
+            client.ehlo()
+            client.sendmail(
+                SENDER,
+                ["yes@dest.example", "jörg@dest.example", "yes@bücher.example"],
+                b"Subject: x\r\n\r\ny\r\n",
+                mail_options=["SMTPUTF8"],
+            )
+
+    async with Sink(extensions=("PIPELINING",)) as sink:
+        program, port = await an_mta(tmp_path, root, sink.port)
+        await asyncio.to_thread(hand_in, port)
+        await until_empty(root)
+        await program.stop()
+
+    assert {tuple(each.recipients) for each in sink.mails} == {
+        ("yes@dest.example", "yes@xn--bcher-kva.example"),
+        (SENDER,),
+    }
+    assert all(each.content.isascii() for each in sink.mails)
+    assert b"5.6.7" in next(each.content for each in sink.mails if each.recipients == [SENDER])

@@ -400,6 +400,19 @@ async def test_lmtp_answers_for_each_recipient_after_the_mail() -> None:
     }
 
 
+@pytest.mark.parametrize("protocol", [Protocol.SMTP, Protocol.LMTP])
+async def test_a_recipient_that_needs_smtputf8_fails_alone(protocol: Protocol) -> None:
+    async with Sink(lmtp=protocol is Protocol.LMTP, extensions=("PIPELINING",)) as sink:
+        relay = relay_to(sink, protocol=protocol)
+        refused = await hand_over(relay, a_mail("bü@x.example", "b@x.example", "c@x.example"))
+        taken = await hand_over(relay, a_mail("b@x.example", "c@x.example"))
+        await relay.close()
+
+    assert kinds(refused) == {"bü@x.example": OutcomeKind.FAILED}
+    assert kinds(taken) == dict.fromkeys(("b@x.example", "c@x.example"), OutcomeKind.DELIVERED)
+    assert [each.recipients for each in sink.mails] == [["b@x.example", "c@x.example"]]
+
+
 async def test_lmtp_over_a_unix_socket_answers_for_each_recipient(tmp_path: Path) -> None:
     socket = tmp_path / "lmtp"
     relay = OneHop(NextHop.at_socket(socket), ehlo_name=None)

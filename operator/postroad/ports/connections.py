@@ -68,9 +68,10 @@ class TakesSeries:
 class JobFinished:
     """What an attempt came to: an outcome for every recipient that was tried, at least for one.
 
-    The others are beyond what the next hop takes at a time, and are to be submitted again at once,
-    as no attempt. `delivered` stands only on the next hop's own positive reply after the last
-    octet; a job whose end was sent and not answered is deferred, in doubt.
+    The others are beyond what the next hop takes at a time, or can have the mail, which those with
+    an outcome cannot. They are to be submitted again at once, as no attempt. `delivered` stands
+    only on the next hop's own positive reply after the last octet; a job whose end was sent and not
+    answered is deferred, in doubt.
     """
 
     job: int

@@ -381,3 +381,26 @@ async def test_lmtp_replies_for_each_recipient_belong_to_their_mail() -> None:
 def lmtp_rule(verb: str, mail: int) -> bytes | None:
     second = b"250 kept\r\n" if mail == 2 else b"550 5.2.2 full\r\n"
     return b"250 kept\r\n" + second if verb == "DOT" else None
+
+
+@MODES
+async def test_a_recipient_that_needs_smtputf8_fails_alone_and_the_others_go_again(
+    extensions: tuple[str, ...],
+) -> None:
+    hop, events = FakeHop(extensions=extensions), Events()
+    connection = connect(hop, events)
+    connection.submit(a_job(1, "b@dest.example", "jörg@dest.example", "c@bücher.example"))
+    await events.until_finished(1)
+    left = ("b@dest.example", "c@bücher.example")
+    connection.submit(a_job(2, *left))
+    await events.until_finished(2)
+    connection.close()
+    await events.until_closed()
+
+    assert events.finished == {
+        1: {"jörg@dest.example": FAILED},
+        2: dict.fromkeys(left, DELIVERED),
+    }
+    assert hop.received.isascii()
+    assert hop.received.count(b"MAIL FROM") == 1
+    assert b"RCPT TO:<c@xn--bcher-kva.example>" in hop.received

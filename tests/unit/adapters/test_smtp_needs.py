@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.adapters.network.commands import Needs, recipient_command, refusal
+from postroad.adapters.network.commands import Needs, recipient_command, refusals
 from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
-from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
+from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.shapes import Shape
 
 SIZE = LARGEST_CHANGED + 1
@@ -32,19 +32,16 @@ async def test_only_octets_that_were_found_fail_a_mail_where_8bitmime_is_missing
     """A mail from a release that looked at none can be too large to be looked at now."""
     content = await OpenContent(b"a:b\n", no_more(), SIZE, shape).in_seven_bits()
 
-    needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), content)
-
-    assert (refusal(needs, {}) is not None) == is_refused
+    assert bool(refused_by({}, content)) == is_refused
 
 
 async def test_a_mail_with_nul_is_refused_whatever_the_next_hop_offers() -> None:
     octets = b"a: b\r\n\r\nc\r\n\0.\r\nMAIL FROM:<x@evil.example>\r\n"
-    needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), OpenContent.at_hand(octets, None))
+    content = OpenContent.at_hand(octets, None)
 
-    refused = refusal(needs, {"CHUNKING": "", "8BITMIME": ""})
+    refused = refused_by({"CHUNKING": "", "8BITMIME": ""}, content)
 
-    assert refused is not None
-    assert refused.text == "554 5.6.0 the mail holds a NUL octet, which mail must not hold"
+    assert refused == {PLAIN: "554 5.6.0"}
 
 
 @pytest.mark.parametrize(
@@ -54,9 +51,63 @@ async def test_a_mail_with_nul_is_refused_whatever_the_next_hop_offers() -> None
 )
 async def test_only_a_number_in_ascii_limits_the_size(limit: str, is_refused: bool) -> None:
     content = OpenContent(b"a:b\n", no_more(), 1000, Shape(4))
-    needs = Needs.of(Envelope("a@b.example", ("c@d.example",)), content)
 
-    assert (refusal(needs, {"SIZE": limit}) is not None) == is_refused
+    assert bool(refused_by({"SIZE": limit}, content)) == is_refused
+
+
+PLAIN, IDN, LOCAL, NO_DOMAIN = (
+    *("c@d.example", "c@bücher.example", "jörg@d.example"),
+    "c@" + "ü" * 64 + ".example",
+)
+SIZE_OFFERED, UTF8_OFFERED = {"SIZE": ""}, {"SMTPUTF8": "", "8BITMIME": ""}
+ASCII_HEADER, UTF8_HEADER = b"Subject: x\r\n\r\n", "Subject: ü\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("recipients", "refused"),
+    [
+        ((PLAIN, LOCAL), (LOCAL,)),
+        ((LOCAL, PLAIN, IDN, NO_DOMAIN), (LOCAL, NO_DOMAIN)),
+        ((PLAIN, IDN, "postmaster"), ()),
+        ((LOCAL,), (LOCAL,)),
+    ],
+)
+@pytest.mark.parametrize("sender", [None, "a@b.example", "a@bücher.example"])
+def test_only_recipients_whose_addresses_need_smtputf8_fail_without_it(
+    sender: str | None, recipients: tuple[str, ...], refused: tuple[str, ...]
+) -> None:
+    """Source: RFC 6531 3.2. A domain goes in A-labels."""
+    envelope = Envelope(sender, recipients, origin=Origin(protocol="UTF8SMTP"))
+    content = OpenContent.at_hand(ASCII_HEADER, None)
+
+    assert refused_by(SIZE_OFFERED, content, envelope) == dict.fromkeys(refused, "550 5.6.7")
+    assert refused_by(UTF8_OFFERED, content, envelope) == {}
+
+
+@pytest.mark.parametrize(
+    ("sender", "header", "protocol"),
+    [("jörg@b.example", ASCII_HEADER, "UTF8SMTP"), ("a@b.example", UTF8_HEADER, "UTF8SMTP")],
+    ids=["sender", "header"],
+)
+def test_a_sender_or_header_that_needs_smtputf8_fails_all_recipients_without_it(
+    sender: str, header: bytes, protocol: str
+) -> None:
+    envelope = Envelope(sender, (PLAIN, LOCAL), origin=Origin(protocol=protocol))
+    content = OpenContent.at_hand(header, None)
+
+    refused = refused_by({"8BITMIME": ""}, content, envelope)
+
+    assert refused == dict.fromkeys((PLAIN, LOCAL), "550 5.6.7")
+
+
+def refused_by(
+    extensions: dict[str, str],
+    content: OpenContent,
+    envelope: Envelope = Envelope("a@b.example", (PLAIN,)),  # noqa: B008
+) -> dict[str, str]:
+    """Return the recipients that are refused, with their codes."""
+    found = refusals(envelope, Needs.of(envelope, content), extensions) or {}
+    return {each: outcome.text[:9] for each, outcome in found.items()}
 
 
 @pytest.mark.parametrize(

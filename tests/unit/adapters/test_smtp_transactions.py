@@ -15,6 +15,7 @@ from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import Exchange, SessionRefused
+from postroad.adapters.network.mail_replies import Outgoing
 from postroad.adapters.network.opening import SessionTerms
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
@@ -128,8 +129,8 @@ async def transmit(
 ) -> dict[str, Outcome]:
     """Take the steps of a connection with one mail."""
     mail = session.begin(envelope, content)
-    if isinstance(mail, Outcome):
-        return dict.fromkeys(envelope.recipients, mail)
+    if not isinstance(mail, Outgoing):
+        return dict(mail)
     transaction = session.by_data(mail)
     try:
         await session.send(transaction.first_group)

@@ -7,7 +7,7 @@ Source: RFC 5321 4.1.1; RFC 1870 (SIZE); RFC 6152 (8BITMIME); RFC 6531 (SMTPUTF8
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from postroad.adapters.network.content import OpenContent
@@ -16,6 +16,7 @@ from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.xtext import encode_xtext
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
+_NO_SMTPUTF8 = Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")
 
 Extensions = Mapping[str, str]
 """EHLO keyword in upper case → its parameters."""
@@ -34,7 +35,7 @@ class Needs(NamedTuple):
     """Whether it may need 8BITMIME, its shape being unknown."""
 
     has_utf8: bool
-    """Whether envelope or header needs SMTPUTF8."""
+    """Whether sender or header needs SMTPUTF8; a recipient's need is its own."""
 
     came_by_utf8: bool
     """Whether the client that sent the mail declared SMTPUTF8, needed or not."""
@@ -45,17 +46,15 @@ class Needs(NamedTuple):
     @classmethod
     def of(cls, envelope: Envelope, content: OpenContent) -> Needs:
         """Return the needs. A client declares SMTPUTF8 also for mail that is all ASCII; only an
-        internationalised envelope or header needs it. Source: RFC 6531 3.4, 3.6."""
+        internationalised address or header needs it. Source: RFC 6531 3.4, 3.6."""
         by_utf8 = envelope.origin is not None and (envelope.origin.protocol or "").startswith(
             "UTF8"
         )
-        addresses = (envelope.sender or "", *envelope.recipients)
-        utf8 = not "".join(addresses).isascii() and any(_is_utf8_only(each) for each in addresses)
         return cls(
             content.sent_size,
             content.shape is not None and content.shape.has_8bit,
             content.may_have_8bit,
-            utf8 or (by_utf8 and content.has_8bit_header),
+            _is_utf8_only(envelope.sender or "") or (by_utf8 and content.has_8bit_header),
             by_utf8,
             content.shape is not None and content.shape.has_nul,
         )
@@ -102,10 +101,24 @@ def _as_sent(address: str, extensions: Extensions) -> str:
     return address if "SMTPUTF8" in extensions else ascii_address(address)
 
 
-def refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
+def refusals(
+    envelope: Envelope, needs: Needs, extensions: Extensions
+) -> Mapping[str, Outcome] | None:
+    """Return which recipients cannot have the mail by this next hop, and why; None: all can.
+
+    Those whose addresses need SMTPUTF8 fail alone. Source: RFC 6531 3.2.
+    """
+    recipients: Sequence[str] = envelope.recipients
+    refused = _refusal(needs, extensions)
+    if refused is None and "SMTPUTF8" not in extensions:
+        refused, recipients = _NO_SMTPUTF8, [each for each in recipients if _is_utf8_only(each)]
+    return dict.fromkeys(recipients, refused) if refused and recipients else None
+
+
+def _refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
     """Return why this next hop cannot accept the mail at all, or None."""
     if needs.has_utf8 and "SMTPUTF8" not in extensions:
-        return Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")
+        return _NO_SMTPUTF8
     if needs.has_8bit and "8BITMIME" not in extensions:
         return Outcome.failed(
             "554 5.6.3 the next hop does not offer 8BITMIME, and the mail cannot be converted"

@@ -56,7 +56,7 @@ class ConnectionJob:
         begun = session.begin(self.transmission.envelope, content)
         if isinstance(begun, Outgoing):
             return begun
-        self.untransmitted = JobFinished(self.number, self.all_recipients(begun))
+        self.untransmitted = JobFinished(self.number, begun)
         return None
 
     def _content(self) -> OpenContent | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from postroad.adapters.network import chunks
 from postroad.adapters.network.chunks import ChunkTransaction
-from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusal
+from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusals
 from postroad.adapters.network.connecting import Reached
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import (
@@ -111,12 +111,12 @@ class ClientSession:
         """Whether the next hop offers 8BITMIME."""
         return "8BITMIME" in self._extensions
 
-    def begin(self, envelope: Envelope, content: OpenContent) -> Outgoing | Outcome:
-        """Begin the next transaction: `by_data` or `by_chunk` carries it out; or return the outcome
-        of a mail that this next hop cannot take at all. Until the transaction is settled, the
-        session is broken."""
+    def begin(self, envelope: Envelope, content: OpenContent) -> Outgoing | Mapping[str, Outcome]:
+        """Begin the next transaction: `by_data` or `by_chunk` carries it out; or return outcomes
+        for recipients that cannot have the mail by this next hop. Until the transaction is settled,
+        the session is broken."""
         needs = Needs.of(envelope, content)
-        if refused := refusal(needs, self._extensions):
+        if refused := refusals(envelope, needs, self._extensions):
             return refused
         self.transactions += 1
         self._is_broken = True  # an exception leaves it so
