@@ -75,6 +75,17 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     return True
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Format a failure without a search for garbage. CPython 3.11 counts the depth of all parses in
+    one number, so a finalizer that parses amid a parse of pytest's ends the run (SystemError)."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     required = set(os.environ.get("POSTROAD_REQUIRE", "").split(","))
     for marker in item.iter_markers("needs"):

@@ -53,7 +53,7 @@ async def test_killed_again_and_again_it_loses_nothing_that_it_accepted(
 
     arrived = Counter(to.partition("@")[0] for mail in sink.mails for to in mail.recipients)
     assert set(accepted) <= set(arrived)
-    assert len(accepted) > 4 * (20 - 4)  # the last mail of each client may lack its answer
+    assert len(accepted) >= 4 * (20 - 4)  # the last mail of each client may lack its answer
 
 
 async def receivers_of(program: Program) -> list[int]:

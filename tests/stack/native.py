@@ -96,19 +96,19 @@ class NativeServer(ManagedServer):
         self.end()
 
     def pause(self) -> None:
-        """Freeze all its processes."""
-        self._signal_all(signal.SIGSTOP)
+        """Freeze all its processes; none of them answers when this returns."""
+        processes.freeze(self._alive())
 
     def resume(self) -> None:
         """Let all its processes go on."""
-        self._signal_all(signal.SIGCONT)
+        for process in processes.descendants(self._alive()):
+            processes.send(process, signal.SIGCONT)
 
-    def _signal_all(self, number: signal.Signals) -> None:
+    def _alive(self) -> list[int]:
         alive = processes.members(self.directory)
         if not alive:
             raise StackError(f"{self.name} does not run")
-        for process in processes.descendants(process.pid for process in alive):
-            processes.send(process, number)
+        return [process.pid for process in alive]
 
     @property
     def pid(self) -> int | None:

@@ -178,6 +178,29 @@ def send(process: Process, number: signal.Signals) -> bool:
     return True
 
 
+def freeze(roots: Iterable[int], timeout_seconds: float = 20) -> None:
+    """Stop the given processes with all below them, and wait until each of their threads stands.
+
+    SIGSTOP takes effect when a thread next runs: on a busy machine others of the process answer
+    requests until then, and may fork. Raises: TimeoutError.
+    """
+    deadline, roots = time.monotonic() + timeout_seconds, list(roots)
+    while moving := [each for each in descendants(roots) if not _stands(each.pid)]:
+        for process in moving:
+            send(process, signal.SIGSTOP)
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes do not stop: {moving}")
+        time.sleep(0.002)
+
+
+def _stands(pid: int) -> bool:
+    try:
+        threads = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    except OSError:  # a thread ended meanwhile
+        return False
+    return all(each.rpartition(")")[2].split()[0] in "TtZX" for each in threads)
+
+
 def kill_members(member: Path, timeout_seconds: float = 20, *, below: bool = False) -> None:
     """Kill every process of a server (or of all in a folder) and wait until they are gone, however
     often they fork."""

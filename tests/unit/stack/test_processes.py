@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,11 +68,26 @@ def test_all_members_end_even_when_they_are_frozen(member: Path) -> None:
 def test_a_frozen_process_is_seen_as_stopped(member: Path) -> None:
     (process,) = start(member, "touch ready; exec sleep 60")
 
-    processes.send(process, signal.SIGSTOP)
-    deadline = time.monotonic() + 5
-    while not processes.members(member)[0].stopped:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    processes.freeze([process.pid])
+
+    assert processes.members(member)[0].stopped
+
+
+def test_freeze_a_process_of_busy_threads_returns_when_each_stands(member: Path) -> None:
+    writing = "with open('written', 'ab', 0) as file:\n while True: file.write(b'x')"
+    (member / "busy.py").write_text(
+        "import pathlib, threading\n"
+        f"def write(): exec({writing!r})\n"
+        "for _ in range(8): threading.Thread(target=write).start()\n"
+        "pathlib.Path('ready').touch()\n"
+    )
+    (process,) = start(member, f"exec {sys.executable} busy.py")
+
+    processes.freeze([process.pid])
+
+    written = (member / "written").stat().st_size
+    time.sleep(0.1)
+    assert (member / "written").stat().st_size == written
 
 
 def test_a_later_process_of_the_same_pid_is_not_signalled(member: Path) -> None:
