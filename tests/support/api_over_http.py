@@ -96,6 +96,8 @@ class HttpKubernetes:
             async for each in events:
                 line = json.dumps({"type": each.type, "object": each.object})
                 await response.write(line.encode() + b"\n")
+        except ConnectionResetError:
+            pass  # the client ended its watch while an event was under way
         finally:
             self._watches.remove(request)
         return response
