@@ -146,10 +146,11 @@ class FakeHop(FakeTransport):
             reply = self._hello() if verb in ("EHLO", "LHLO") else USUAL.get(verb, b"250 ok\r\n")
         if verb in ("EHLO", "RSET", "MAIL"):
             self._recipients = 0
-        self._recipients += verb == "RCPT" and reply.startswith(b"2")
-        if verb == "DOT" and reply.startswith(b"2"):
+        digits = reply.lstrip(b" \t\r\0")
+        self._recipients += verb == "RCPT" and digits.startswith(b"2")
+        if verb == "DOT" and digits.startswith(b"2"):
             self.taken.add(self._mail)
-        if verb == "DATA" and reply.startswith(b"354"):
+        if verb == "DATA" and digits.startswith(b"3"):
             self._is_in_content = True
         self.say(reply)
 

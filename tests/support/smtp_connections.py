@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
+from postroad.adapters.network.authentication import authentication_at
 from postroad.adapters.network.connecting import Addresses
 from postroad.adapters.network.connections import SmtpConnection
 from postroad.adapters.network.opening import SessionTerms
@@ -12,7 +13,7 @@ from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.next_hops import HopLogin, NextHop, Protocol, TlsMode
 from postroad.ports.connections import (
     BeforeEnd,
     ConnectionClosed,
@@ -36,10 +37,14 @@ def connect(
     *,
     chunking: bool = True,
     verp: bool = False,
+    login: HopLogin | None = None,
 ) -> SmtpConnection:
-    next_hop = NextHop("hop.example", 25, TlsMode.NONE, protocol, chunking=chunking, verp=verp)
+    next_hop = NextHop(
+        "hop.example", 25, TlsMode.NONE, protocol, login=login, chunking=chunking, verp=verp
+    )
     unfit = unfit or RememberedHops()
-    terms = SessionTerms(next_hop, "relay.example", None, timeouts, unfit=unfit)
+    authentication = authentication_at(next_hop)
+    terms = SessionTerms(next_hop, "relay.example", None, timeouts, authentication, unfit=unfit)
 
     async def open_session() -> ClientSession:
         return await ClientSession.open(cast("Addresses", hop), terms)

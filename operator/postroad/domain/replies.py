@@ -8,13 +8,14 @@ Source: RFC 5321 4.2; RFC 2034 4; RFC 3463 2.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from postroad.domain.mail import Outcome
 from postroad.errors import InvalidInput
 
-_LINE = re.compile(rb"([2-5][0-9]{2})(?:([ -])([^\r\n]*))?")
+_LINE = re.compile(rb"[\s\0]*([0-9]{3})(?![0-9])(-|[ \t]?)(.*)", re.DOTALL)
 _ENHANCED = re.compile(r"([245])\.([0-9]{1,3})\.([0-9]{1,3})(?=\s|$)")
 
 LONGEST_TEXT = 500
@@ -25,9 +26,9 @@ _ABOUT_SENDER = frozenset((502, 503, 530, 534, 535, 538))
 KEPT_LINES = 200
 """Lines of one reply whose text is kept. EHLO of the largest servers has 30."""
 
-MOST_LINES = 100_000
-"""Lines of one reply before the peer is taken for broken: a reply to the end of a mail that is not
-understood leads to a second copy, so its length alone does not make it wrong."""
+MAX_REPLY = 1024 * 1024
+"""Octets of one reply before the peer is taken for broken: a reply to the end of a mail that is not
+understood leads to a second copy, so a length that servers have does not make it wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,9 @@ class Reply:
 
     code: int
     lines: tuple[str, ...] = ("",)
+    is_unclear: bool = False
+    """Whether it is a peer's reply whose digits mean nothing, or not one thing, as 451 here."""
+
     _encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -138,37 +142,46 @@ class Reply:
 
 
 class ReplyReader:
-    """Joins the lines of replies. Feed it lines without their line end."""
+    """Joins the lines of replies. Feed it lines without their line end.
+
+    The digits of a line decide, and nothing else: whatever the form of the text, a reply too many
+    or too few is the only error, as it would shift all later ones. Source: RFC 5321 4.2.
+    """
 
     def __init__(self) -> None:
-        self._code: int | None = None
+        self._codes: dict[int, None] = {}
+        """Those of the lines, each once."""
         self._lines: list[str] = []
-        self._count = 0
+        self._octets = 0
 
     def feed(self, line: bytes) -> Reply | None:
         """Take one line; return the reply that it completes.
 
-        Raises: InvalidInput for a line that is no reply, a code that changes within a reply, or a
-        reply without end.
+        Raises: InvalidInput for a reply that begins without a code, or does not end.
         """
-        if not self._lines and (reply := _whole(line)) is not None:
+        if not self._octets and (reply := _whole(line)) is not None:
             return reply
-        found = _LINE.fullmatch(line)
-        if found is None:
+        found = _LINE.match(line)
+        if (
+            self._octets
+            and found
+            and not (_is_meant(int(found[1])) or int(found[1]) in self._codes)
+        ):
+            found = None  # text that begins with a number
+        if not (self._octets or found):
             raise InvalidInput("the server's line is not an SMTP reply")
-        code = int(found[1])
-        if self._code not in (None, code):
-            raise InvalidInput("the server's reply changed its code from one line to the next")
-        self._count += 1
-        if self._count > MOST_LINES:
+        self._octets += len(line) + len(b"\r\n")
+        if self._octets > MAX_REPLY:
             raise InvalidInput("the server's reply does not end")
-        self._code = code
-        if self._count <= KEPT_LINES:
-            self._lines.append(_text_of(found[3]))
+        if len(self._lines) < KEPT_LINES:
+            self._lines.append(_text_of(line if found is None else found[3]))
+        if found is None:
+            return None
+        self._codes[int(found[1])] = None
         if found[2] == b"-":
             return None
-        reply = Reply(code, tuple(self._lines))
-        self._code, self._lines, self._count = None, [], 0
+        reply = _reply_of(self._codes, int(found[1]), self._lines)
+        self._codes, self._lines, self._octets = {}, [], 0
         return reply
 
 
@@ -176,11 +189,25 @@ class ReplyReader:
 def _whole(line: bytes) -> Reply | None:
     """Return the reply that consists of this line; None when it is no reply, or one of several
     lines."""
-    found = _LINE.fullmatch(line)
+    found = _LINE.match(line)
     if found is None or found[2] == b"-":
         return None
-    return Reply(int(found[1]), (_text_of(found[3]),))
+    return _reply_of((int(found[1]),), int(found[1]), (_text_of(found[3]),))
 
 
-def _text_of(text: bytes | None) -> str:
-    return (text or b"").decode("utf-8", "replace")
+def _reply_of(codes: Collection[int], last: int, lines: Iterable[str]) -> Reply:
+    """Return a reply whose lines have these codes: the last one is its code, where all are of one
+    class. Otherwise it is neither a success nor a refusal for good."""
+    if len({each // 100 for each in codes}) == 1 and _is_meant(last):
+        return Reply(last, tuple(lines))
+    given = " and ".join(map(str, codes))
+    return Reply(451, (f"4.5.0 the next hop replied {given}:", *lines), is_unclear=True)
+
+
+def _is_meant(code: int) -> bool:
+    """Whether a code is of one of the classes that replies have. Source: RFC 5321 4.2.1."""
+    return 200 <= code < 600
+
+
+def _text_of(text: bytes) -> str:
+    return text.decode("utf-8", "replace")

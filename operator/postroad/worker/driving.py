@@ -44,7 +44,7 @@ from postroad.worker.look_ups import LookUps
 from postroad.worker.open_jobs import OpenJob, chunks_of
 from postroad.worker.routing import DeliveryRoute, Routes
 from postroad.worker.screening import Screening
-from postroad.worker.site_book import SiteBook
+from postroad.worker.site_book import SiteBook, shown_reply
 from postroad.worker.suppressing import Suppressing
 from postroad.worker.transmissions import ENDING, NO_TIME_LEFT, Transmissions
 from postroad.worker.withdrawals import Withdrawals
@@ -245,7 +245,9 @@ class Driving:
             case LookUp(number):
                 self._look_ups.begin(number)
             case Rest(destination, _):
-                _log.info("a next hop rests", queue=self._deliverer.queue, next_hop=destination)
+                reason = shown_reply(self._links.reason((destination,)) or RESTS)
+                queue = self._deliverer.queue
+                _log.info("a next hop rests", queue=queue, next_hop=destination, reason=reason)
 
     def _put_off(self, job: OpenJob, until: timedelta, now: timedelta) -> None:
         """The site of a job rests."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from postroad.adapters.network.client import ClientWire
-from postroad.adapters.network.wire import ConnectionLost, TooSlow
+from postroad.adapters.network.wire import ConnectionLost, LineTooLong, TooSlow
 from support.transports import FakeTransport
 
 SOON, LATER = timedelta(milliseconds=20), timedelta(seconds=5)
@@ -45,15 +45,14 @@ async def wire() -> ClientWire:
     ("data", "lines"),
     [
         (b"\r\n250 x\r\n", [b"", b"250 x"]),
-        (b"12345\r\n", [b"12345"]),
-        (b"123456\r\nnext\r\n", [b"12345", b"next"]),
-        (b"1234567890\r\nnext\r\n", [b"12345", b"next"]),
-        (b"1\r2\n3\r\nnext\r\n", [b"1\r2\n3", b"next"]),
-        (b"1234\r\r\nnext\r\n", [b"1234\r", b"next"]),
+        (b"1234567890\r\nnext\r\n", [b"1234567890", b"next"]),
+        (b"1\r2\r\nnext\r\n", [b"1\r2", b"next"]),
+        (b"1234\r\r\nnext\r\n", [b"1234", b"next"]),
+        (b"1234\n250 next\n", [b"1234", b"250 next"]),
     ],
 )
 @pytest.mark.parametrize("size", [1, 2, 100])
-async def test_lines_are_cut_at_their_limit_and_end_by_crlf_alone(
+async def test_lines_end_by_crlf_or_lf_however_they_arrive(
     wire: ClientWire, data: bytes, lines: list[bytes], size: int
 ) -> None:
     async def arrive() -> None:
@@ -63,23 +62,29 @@ async def test_lines_are_cut_at_their_limit_and_end_by_crlf_alone(
 
     arriving = asyncio.ensure_future(arrive())
 
-    assert [await wire.read_line(5, due(LATER)) for _ in lines] == lines
+    assert [await wire.read_line(12, due(LATER)) for _ in lines] == lines
     await arriving
     assert wire.is_open
 
 
-async def test_of_a_line_without_end_no_more_than_its_limit_is_in_memory(
-    wire: ClientWire,
+async def test_an_lf_with_more_text_behind_it_is_part_of_a_line(wire: ClientWire) -> None:
+    wire.data_received(b"550 a\nb\n\nc\n\r\n250 x\r\n")
+
+    assert await wire.read_line(20, due(LATER)) == b"550 a\nb\n\nc\n"
+    assert await wire.read_line(20, due(LATER)) == b"250 x"
+
+
+@pytest.mark.parametrize("data", [b"123456\r\n", b"123456\n", b"1234567", b"\n" * 7 + b"x"])
+async def test_a_line_beyond_the_limit_is_refused_before_its_end(
+    wire: ClientWire, data: bytes
 ) -> None:
     reading = asyncio.ensure_future(wire.read_line(5, due(LATER)))
-    for _ in range(100):
-        wire.data_received(b"x" * 10)
+    for octet in data:
+        wire.data_received(bytes([octet]) if b"\n" * 2 not in data else data)
         await asyncio.sleep(0)
 
-    assert len(wire._buffer) <= 16
-    wire.data_received(b"\r\n250 x\r\n")
-    assert await reading == b"xxxxx"
-    assert await wire.read_line(5, due(LATER)) == b"250 x"
+    with pytest.raises(LineTooLong):
+        await reading
 
 
 async def test_a_line_that_does_not_come_is_too_slow_or_lost(wire: ClientWire) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from postroad.adapters.network.connecting import MOST_ADDRESSES, SHUN
 from postroad.adapters.network.content import LARGEST_CHANGED
-from postroad.adapters.network.exchange import LONGEST_REPLY_LINE, MOMENT
+from postroad.adapters.network.exchange import MAX_REPLY_LINE, MOMENT
 from postroad.adapters.network.serving import (
     COMMANDS,
     MOST_DROPPED,
@@ -17,6 +17,7 @@ from postroad.adapters.network.serving import (
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import GROUP
 from postroad.distributed.timing import Timing
+from postroad.domain.replies import MAX_REPLY
 
 USUAL = Timeouts()
 
@@ -47,7 +48,7 @@ def test_a_next_hop_has_the_time_of_rfc_5321(timeout: timedelta, minutes: int) -
         (SHUN, timedelta(minutes=5)),
         (MOST_ADDRESSES, 8),
         (GROUP, 100),
-        (LONGEST_REPLY_LINE, 4096),
+        ((MAX_REPLY_LINE, MAX_REPLY), (64 << 10, 1 << 20)),
         (LARGEST_CHANGED, 64 << 20),
         ((COMMANDS, REPLIES), (8 << 10, 4 << 10)),
         ((MOST_LINGERING, MOST_DROPPED), (64 << 10, 1 << 20)),

@@ -83,7 +83,7 @@ class ChunkTransaction(MailReplies):
         end = answer(await self._exchange.reply(self._timeouts.data_end))
         if end.code in _NOT_UNDERSTOOD and self._accepted:
             raise OutOfStep(f"451 4.5.0 the next hop offers CHUNKING, and answered: {end}")
-        if end.is_positive and not self._accepted:
+        if end.is_positive and not (self._accepted or self._is_unclear):
             raise OutOfStep("451 4.5.0 the next hop took a mail without recipients")
         self._answer_accepted(self._heard(end.final_outcome))
         self.is_clean = True

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from postroad.adapters.network.wire import (
     ConnectionLost,
+    LineTooLong,
     Wire,
     address_of,
     deadline,
@@ -44,24 +45,33 @@ class ClientWire(Wire):
         return not self._at_end and not self._buffer and self._transport is not None
 
     async def read_line(self, limit: int, due: float) -> bytes:
-        """Return the next line without its CRLF, and of a longer one the first `limit` octets. A
-        bare CR or LF is part of the line. `due`: until when to wait, on the loop's clock.
+        """Return the next line without its end, which is CRLF, or LF alone where a digit or nothing
+        follows: an LF in a text is followed by more of that text. `due`: until when to wait, on the
+        loop's clock.
 
-        Raises: ConnectionLost, TooSlow.
+        Raises: ConnectionLost, TooSlow; LineTooLong beyond `limit` octets.
         """
-        begun = b""
         searched = 0
         while True:
-            end = self._buffer.find(b"\r\n", searched)
+            end = self._end_of_line(searched)
+            if (end if end >= 0 else len(self._buffer)) > limit:
+                raise LineTooLong
             if end >= 0:
-                line = begun or bytes(self._buffer[: min(end, limit)])
-                self._consume(end + 2)
+                line = bytes(self._buffer[:end]).rstrip(b"\r")
+                self._consume(end + 1)
                 return line
-            if len(self._buffer) > limit + 1:
-                begun = begun or bytes(self._buffer[:limit])
-                self._consume(len(self._buffer) - 1)  # the last octet may be a CR
-            searched = max(0, len(self._buffer) - 1)
+            searched = len(self._buffer)
             await self._arrival(due)
+
+    def _end_of_line(self, start: int) -> int:
+        """Return where the LF that ends the next line is; -1: it has not arrived."""
+        buffer = self._buffer
+        while (end := buffer.find(b"\n", start)) >= 0:
+            follows = buffer[end + 1 : end + 2]
+            if not follows or follows.isdigit() or buffer[end - 1 : end] == b"\r":
+                break
+            start = end + 1
+        return end
 
     async def arrival(self, timeout: timedelta) -> None:
         """Wait until octets are unread, or `wake` is called. Raises: ConnectionLost, TooSlow."""

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from postroad.adapters.network.exchange import text_of
+from postroad.adapters.network.exchange import SessionRefused, text_of
 from postroad.adapters.network.job_line import JobLine
 from postroad.adapters.network.jobs import ConnectionJob
 from postroad.adapters.network.mail_replies import MailReplies
@@ -183,9 +183,9 @@ class SmtpConnection:
             await transaction.conclude()
         ended_session = transaction.ended_by is not None
         await self._settle(session, job, transaction, ended_session=ended_session)
-        if transaction.ended_by is not None and self._line.chunks():
-            raise transaction.ended_by
-        return transaction.is_clean
+        if (ended_by := transaction.ended_by) is None:
+            return transaction.is_clean
+        raise ended_by if self._line.chunks() else SessionRefused(text_of(ended_by))
 
     async def _settle(
         self,

@@ -10,13 +10,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.adapters.network.client import ClientWire
-from postroad.adapters.network.wire import ConnectionLost, TooSlow, WireError
+from postroad.adapters.network.wire import ConnectionLost, LineTooLong, TooSlow, WireError
 from postroad.domain.replies import Reply, ReplyReader
 from postroad.errors import InvalidInput
 
-LONGEST_REPLY_LINE = 4096
-"""Octets that are read of a line; the rest is dropped, because the code alone decides. RFC 5321
-4.5.3.1.5 allows 512, and some servers send more."""
+MAX_REPLY_LINE = 64 * 1024
+"""Octets of a line before the next hop is taken for broken. RFC 5321 4.5.3.1.5 allows 512, RFC 4954
+4 a challenge of 12,288, and some servers send texts of more."""
 
 MOMENT = timedelta(seconds=2)
 """For a reply that has begun to arrive, or that arrived before the connection was lost."""
@@ -58,16 +58,17 @@ class Exchange:
     async def reply(self, timeout: timedelta, *, may_be_last: bool = False) -> Reply:
         """Read one reply.
 
-        Raises: ServiceUnavailable for 421, unless that `may_be_last`; OutOfStep for a malformed
-        reply; WireError.
+        Raises: ServiceUnavailable for 421, unless that `may_be_last`; OutOfStep for what is no
+        reply, or does not end; WireError.
         """
         due = self.wire.now() + timeout.total_seconds()  # of the whole reply, not of each line
         while True:
-            line = await self.wire.read_line(LONGEST_REPLY_LINE, due)
             try:
-                reply = self._replies.feed(line)
+                reply = self._replies.feed(await self.wire.read_line(MAX_REPLY_LINE, due))
             except InvalidInput as error:
                 raise OutOfStep(f"451 4.5.0 {error}") from error
+            except LineTooLong as error:
+                raise OutOfStep("451 4.5.0 a line of the next hop does not end") from error
             if reply is not None:
                 break
         if reply.code == 421 and not may_be_last:

@@ -54,6 +54,8 @@ class MailReplies:
         self.outcomes: dict[str, Outcome] = {}
         self.is_clean = False
         """Whether another transaction may follow on the same connection."""
+        self._is_unclear = False
+        """Whether the next hop may have accepted recipients that are not `accepted`."""
 
     @property
     def accepted(self) -> int:
@@ -62,6 +64,7 @@ class MailReplies:
 
     def _note_command(self, number: int, reply: Reply) -> None:
         """Note the reply to MAIL, which is the first command, or to RCPT."""
+        self._is_unclear |= reply.is_unclear
         if number > 0:
             self._note(self._recipients[number - 1], reply)
         elif not reply.is_positive:

@@ -114,7 +114,7 @@ class Opening:
         if reply.is_positive:
             await self._start_tls()
             await self._hello(name)
-        elif self._next_hop.tls.never_in_clear:
+        elif self._next_hop.tls.never_in_clear or reply.is_unclear:
             raise SecuringFailed(f"451 4.7.5 the next hop refused STARTTLS: {reply}")
 
     async def _start_tls(self) -> None:

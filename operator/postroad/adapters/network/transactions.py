@@ -109,11 +109,16 @@ class ClientTransaction(MailReplies):
             await self._reset()
         elif not reply.is_intermediate:
             self._answer_accepted(self._heard(reply.refusal))
-            await self._reset()
+            if reply.is_unclear:
+                self._exchange.wire.abort()  # it may wait for the content
+            else:
+                await self._reset()
         elif self._accepted:
             return True
-        elif self._protocol is Protocol.LMTP:
-            self._exchange.wire.abort()  # LMTP has no reply to a mail for no recipient (RFC 2033)
+        elif self._protocol is Protocol.LMTP or self._is_unclear:
+            # LMTP has no reply to a mail for no recipient (RFC 2033), and a next hop that did
+            # accept one would deliver an empty mail.
+            self._exchange.wire.abort()
         else:
             # DATA was pipelined after RCPTs that all failed: a lone dot ends it (RFC 2920 3.1).
             await self._exchange.ask(b".\r\n", self._timeouts.data_end)

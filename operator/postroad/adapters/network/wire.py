@@ -37,7 +37,8 @@ class ConnectionLost(WireError):
 
 
 class LineTooLong(WireError):
-    """The client sent a line beyond the limit; the wire drops it. The session goes on."""
+    """The peer sent a line beyond the limit. A server's wire drops it, and the session goes on; a
+    client's ends with it."""
 
 
 class TooSlow(WireError):
