@@ -7,7 +7,7 @@ Source: RFC 5321 4.1.1; RFC 1870 (SIZE); RFC 6152 (8BITMIME); RFC 6531 (SMTPUTF8
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from postroad.adapters.network.content import OpenContent
@@ -19,7 +19,7 @@ _DIGITS = re.compile(r"[0-9]{1,20}")
 _NO_SMTPUTF8 = Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")
 
 Extensions = Mapping[str, str]
-"""EHLO keyword in upper case → its parameters."""
+"""EHLO keyword in upper case → its parameters, by the lines on which it stood."""
 
 
 class Needs(NamedTuple):
@@ -78,17 +78,21 @@ def most_mails(extensions: Extensions) -> int | None:
     return _limit(extensions, "MAILMAX")
 
 
+def most_octets(extensions: Extensions) -> int | None:
+    """Return how large a mail the next hop takes; None: it states no limit. Source: RFC 1870 4."""
+    return _least(extensions.get("SIZE", "").splitlines())
+
+
 def _limit(extensions: Extensions, name: str) -> int | None:
-    for word in extensions.get("LIMITS", "").split():
-        key, _, number = word.partition("=")
-        if key.upper() == name and (limit := _number(number)) is not None:
-            return limit
-    return None
+    words = (word.partition("=") for word in extensions.get("LIMITS", "").split())
+    return _least(number for key, _, number in words if key.upper() == name)
 
 
-def _number(text: str) -> int | None:
-    """Return a number that is a limit. 0 and what is no number of RFC 1870 limit nothing."""
-    return (int(text) or None) if _DIGITS.fullmatch(text) else None
+def _least(numbers: Iterable[str]) -> int | None:
+    """Return the least of those that are limits. 0 and what is no number of RFC 1870 limit
+    nothing."""
+    found = [int(each) for each in map(str.strip, numbers) if _DIGITS.fullmatch(each)]
+    return min(filter(None, found), default=None)
 
 
 def _is_ascii(envelope: Envelope) -> bool:
@@ -125,7 +129,7 @@ def _refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
         )
     if needs.has_nul:  # a server that drops it behind CRLF may find the end of the mail, too early
         return Outcome.failed("554 5.6.0 the mail holds a NUL octet, which mail must not hold")
-    limit = _number(extensions.get("SIZE", "").strip())
+    limit = most_octets(extensions)
     if limit is not None and limit < needs.size_bytes:
         return Outcome.failed(f"552 5.3.4 the next hop takes at most {limit} octets")
     return None

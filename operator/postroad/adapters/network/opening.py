@@ -5,6 +5,7 @@ Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3; RFC 4954.
 
 from __future__ import annotations
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -139,11 +140,13 @@ class Opening:
 
 
 def extensions_of(reply: Reply) -> dict[str, str]:
-    """Return what a reply to EHLO offers; nothing, where it refuses."""
-    extensions = {}
+    """Return what a reply to EHLO offers; nothing, where it refuses. A keyword that stands on
+    several lines has the parameters of each, on lines of their own. Old servers write `AUTH=`."""
+    extensions: dict[str, str] = {}
     for line in reply.lines[1:] if reply.is_positive else ():
-        keyword, _, parameters = line.strip().partition(" ")
-        extensions[keyword.upper()] = parameters
+        keyword, *parameters = re.split(r"[\s=]", line.strip(), maxsplit=1)
+        before = extensions.get(keyword.upper(), "")
+        extensions[keyword.upper()] = "\n".join((before, *parameters)).strip()
     return extensions
 
 
