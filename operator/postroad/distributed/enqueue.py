@@ -31,6 +31,7 @@ from postroad.errors import (
     ViewError,
 )
 from postroad.ports.blobs import Stored
+from postroad.ports.mail_queue import check_delay
 from postroad.telemetry import metrics
 
 
@@ -54,6 +55,7 @@ async def _enqueue(
     engine: Engine, mail: Mail, delay: timedelta, key: str | None
 ) -> tuple[UUID, bool]:
     """Return the enqueue id, and whether the mail was queued by this call."""
+    check_delay(delay)
     engine.check_open()
     await engine.limits_cache.check_clock()
     engine.configuration.effective()

@@ -14,12 +14,13 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.leases import Lease
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Change, Entry, Mark
-from postroad.domain.mail import Outcome, OutcomeKind, check_named
+from postroad.domain.mail import Outcome, OutcomeKind, check_named, explanation
 from postroad.domain.mail_views import LeasedMail
 from postroad.domain.references import Reference
 from postroad.domain.shapes import Shape
 from postroad.errors import BlobMissing, BrokerUnavailable, EntryEnded
 from postroad.ports.broker import Delivery
+from postroad.ports.mail_queue import checked_reason
 from postroad.ports.view import Record
 from postroad.telemetry import metrics
 
@@ -193,7 +194,7 @@ class DistributedItem(LeasedMail):
         error: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        wanted = self._wanted(remaining)
+        error, wanted = checked_reason(delay, error), self._wanted(remaining)
         change = Change(wanted, None, held=False, attempt=self.attempt + 1, last_error=error)
         await self._come_again("retry", delay, change, outcomes)
 
@@ -204,7 +205,7 @@ class DistributedItem(LeasedMail):
         reason: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        wanted = self._wanted(remaining)
+        reason, wanted = checked_reason(delay, reason), self._wanted(remaining)
         change = Change(wanted, None, held=False, attempt=self.attempt, last_error=reason)
         await self._come_again("put_off", delay, change, outcomes)
 
@@ -250,6 +251,7 @@ class DistributedItem(LeasedMail):
         await replacement.finish(engine, self._entry, standing)
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
+        reason = explanation(reason)
         async with _OnlyEnding(self):
             undelivered = tuple(
                 each

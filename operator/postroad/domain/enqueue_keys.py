@@ -19,7 +19,7 @@ LONGEST_KEY = 512
 def token_of(key: str, *scope: bytes) -> bytes:
     """Return what is stored for a key, within a scope: 32 octets, from which the key cannot be
     read. Raises: InvalidInput, for a key that is empty or longer than `LONGEST_KEY`."""
-    if not 0 < len(key) <= LONGEST_KEY:
+    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
         raise InvalidInput(f"an enqueue key has 1 to {LONGEST_KEY} characters")
     return hashlib.sha256(b"".join([*scope, key.encode(errors="surrogatepass")])).digest()
 

@@ -22,6 +22,7 @@ from postroad.domain.json_values import optional_text, texts, typed
 from postroad.domain.mail import (
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
+    PRIORITY,
     DsnOptions,
     Envelope,
     Origin,
@@ -29,9 +30,6 @@ from postroad.domain.mail import (
 )
 from postroad.domain.shapes import Shape, with_shape, without_shape
 from postroad.errors import InvalidInput
-
-PRIORITY = "postroad.priority"
-"""The attribute that holds a priority other than 0 where attributes hold what has no place."""
 
 _PRIORITY = re.compile("([0-9a-f]{32}) (-?[0-9]{1,9})")
 _ENVELOPE_FIELDS = {"sender", "recipients", "name", "attributes", "origin", "dsn"}
@@ -55,11 +53,11 @@ def brief_envelope(envelope: Envelope) -> dict[str, Any]:
 
 def envelope_of_brief(found: Mapping[str, Any]) -> Envelope:
     """Return the envelope of its brief form. Raises: ValueError, LookupError, TypeError,
-    AttributeError, InvalidMail for what `brief_envelope` cannot have written."""
+    AttributeError, InvalidInput for what `brief_envelope` cannot have written."""
     origin, dsn = found.get("origin"), found.get("dsn")
     return Envelope(
         found["sender"],
-        tuple(found["to"]),
+        tuple(typed(found["to"], list)),
         found.get("name"),
         found.get("attributes", {}),
         None if origin is None else Origin(*origin),

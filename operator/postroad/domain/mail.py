@@ -7,16 +7,22 @@ forward-paths (`recipients`). The content is opaque bytes; the queue never chang
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+from postroad.domain.shapes import ATTRIBUTE as SHAPE
 from postroad.errors import InvalidInput, InvalidMail
 
 Content = bytes | Path | AsyncIterator[bytes]
 """The message as it will be sent: bytes, a file, or a stream that is read once."""
+
+MAX_ENVELOPE = 4 * 1024 * 1024
+"""Characters of all that a mail has beside its content: a record of the log and a row of the view
+hold it whole."""
 
 _EMPTY: Mapping[str, str] = MappingProxyType({})
 NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
@@ -49,6 +55,14 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 TENANT = "postroad.tenant"
 """The attribute of an envelope that names its tenant."""
 
+PRIORITY = "postroad.priority"
+"""The attribute that holds a priority other than 0 where attributes hold what has no place."""
+
+_RESERVED = frozenset((SHAPE, PRIORITY))
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_PLAIN = frozenset((str, type(None)))
+_NULL_SENDER = "the null reverse-path `<>` is sender=None"
+
 
 def _no_attributes() -> Mapping[str, str]:
     return _EMPTY
@@ -61,6 +75,16 @@ class Origin:
     host: str | None = None
     address: str | None = None
     protocol: str | None = None
+
+    def __post_init__(self) -> None:
+        if _are_plain((self.host, self.address, self.protocol)):
+            return
+        _keep(
+            self,
+            host=_optional(self.host, "origin.host"),
+            address=_optional(self.address, "origin.address"),
+            protocol=_optional(self.protocol, "origin.protocol"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +99,8 @@ class RecipientDsn:
     orcpt: str | None = None
 
     def __post_init__(self) -> None:
+        notify, orcpt = _texts(self.notify, "notify"), _optional(self.orcpt, "orcpt")
+        _keep(self, notify=notify, orcpt=orcpt)
         if not NOTIFY.issuperset(self.notify):
             raise InvalidMail(f"NOTIFY is some of {', '.join(sorted(NOTIFY))}")
         if self.orcpt is not None and not _ORCPT.fullmatch(self.orcpt):
@@ -93,6 +119,12 @@ class DsnOptions:
     recipients: Mapping[str, RecipientDsn] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        _keep(
+            self,
+            ret=_optional(self.ret, "ret"),
+            envid=_optional(self.envid, "envid"),
+            recipients=_mapping(self.recipients, "dsn.recipients", _recipient_dsn),
+        )
         if self.ret not in (None, "FULL", "HDRS"):
             raise InvalidMail("RET is FULL or HDRS")
         if self.envid is not None and not _PRINTABLE.fullmatch(self.envid):
@@ -116,13 +148,7 @@ class Envelope:
     priority: int = 0
 
     def __post_init__(self) -> None:
-        if not self.recipients:
-            raise InvalidMail("a mail needs at least one recipient")
-        if self.priority != 0:
-            check_priority(self.priority)
-        for address in (self.sender, *self.recipients):
-            if address is not None:
-                check_address(address)
+        _settle(self, check_address)
 
     def __repr__(self) -> str:
         return f"<Envelope name={self.name!r} recipients={len(self.recipients)}>"
@@ -142,7 +168,8 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A mail to enqueue. Raises InvalidMail for a malformed envelope. Its repr shows no address."""
+    """A mail to enqueue: what it accepts comes back equal from every engine, bytes of any kind as
+    bytes. Raises: InvalidMail, which names the field. Its repr shows no address."""
 
     sender: str | None
     recipients: tuple[str, ...]
@@ -156,26 +183,32 @@ class Mail:
     """All of it but the content."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.recipients, str):  # type: ignore[unreachable]  # callers without mypy
-            raise InvalidMail("recipients is a tuple of addresses, not one string")
-        if isinstance(self.content, str):
-            raise InvalidMail(
-                "content is bytes, a Path or a stream of bytes, not a string: encode it"
-            )
-        object.__setattr__(self, "recipients", tuple(self.recipients))
-        for address in (self.sender, *self.recipients):
-            if address is not None:
-                check_mailbox(address)
-        envelope = Envelope(
-            sender=self.sender,
-            recipients=self.recipients,
-            name=self.name,
-            attributes=self.attributes,
-            origin=self.origin,
-            dsn=self.dsn,
-            priority=self.priority,
+        if not _settle(self, check_mailbox):
+            self._check_closely()
+        if type(self.content) is not bytes:
+            _keep(self, content=_content(self.content))
+        envelope = object.__new__(Envelope)  # without its checks, which were made
+        keep = object.__setattr__
+        for each in Envelope.__slots__:
+            keep(envelope, each, getattr(self, each))
+        keep(self, "envelope", envelope)
+
+    def _check_closely(self) -> None:
+        if not _RESERVED.isdisjoint(self.attributes):
+            names = " and ".join(sorted(_RESERVED))
+            raise InvalidMail(f"attributes named {names} are the queue's own")
+        origin = self.origin or _NO_ORIGIN
+        dsn = () if self.dsn is None else self.dsn.recipients.items()
+        texts = self.name, origin.host, origin.address, origin.protocol, *self.recipients
+        length = (
+            sum(len(each or "") for each in texts)
+            + sum(len(name) + len(value) for name, value in self.attributes.items())
+            + sum(len(address) + len(each.orcpt or "") for address, each in dsn)
         )
-        object.__setattr__(self, "envelope", envelope)
+        if length > MAX_ENVELOPE:
+            raise InvalidMail(
+                f"recipients, name, attributes, origin, dsn: more than {MAX_ENVELOPE} characters"
+            )
 
     @classmethod
     def of(cls, envelope: Envelope, content: Content) -> Mail:
@@ -220,6 +253,11 @@ class Outcome:
     """None: the text is this side's, as no reply decided; or the outcome was stored, which keeps
     kind and text."""
 
+    def __post_init__(self) -> None:
+        if type(self.kind) is not OutcomeKind:
+            _keep(self, kind=_kind(self.kind))
+        _keep(self, text=explanation(self.text))
+
     def at(self, site: str) -> Outcome:
         """Return it with the site that gave it."""
         return Outcome(self.kind, self.text, site, self.responder)
@@ -243,6 +281,145 @@ class Outcome:
         """A later attempt may succeed. Recorded for administrators only: the recipient is attempted
         again."""
         return cls(OutcomeKind.DEFERRED, text)
+
+
+def _settle(mail: Envelope | Mail, check: Callable[[str], None]) -> bool:
+    """Check all fields but the content, and keep them as every engine gives them back. `check`:
+    of each address. Returns whether they are plain: short, and none of the rare ones. Raises:
+    InvalidMail."""
+    recipients, origin = mail.recipients, mail.origin
+    is_plain = (
+        mail.attributes is _EMPTY
+        and mail.dsn is None
+        and type(recipients) is tuple
+        and None not in recipients
+        and _are_plain((mail.sender, mail.name, *recipients))
+        and (origin is None or (type(origin) is Origin and origin.host is not None))
+    )
+    if not is_plain:
+        _settle_closely(mail)
+    if not mail.recipients:
+        raise InvalidMail("recipients: a mail needs at least one recipient")
+    if mail.priority or type(mail.priority) is not int:
+        check_priority(mail.priority)
+    where = "sender"
+    try:
+        if mail.sender is not None:
+            check(mail.sender)
+        where = "recipients"
+        for address in mail.recipients:
+            check(address)
+    except InvalidMail as error:
+        is_null = where == "sender" and mail.sender in {"", "<>"}
+        raise InvalidMail(f"{where}: {error}", hint=_NULL_SENDER if is_null else None) from None
+    return is_plain
+
+
+def _settle_closely(mail: Envelope | Mail) -> None:
+    origin = _typed(mail.origin, Origin, "origin")
+    _keep(
+        mail,
+        sender=_optional(mail.sender, "sender"),
+        recipients=_texts(mail.recipients, "recipients"),
+        name=_optional(mail.name, "name"),
+        attributes=_mapping(mail.attributes, "attributes", _text),
+        origin=None if origin == _NO_ORIGIN else origin,  # a row has no other form for it
+        dsn=_typed(mail.dsn, DsnOptions, "dsn"),
+    )
+
+
+def _are_plain(texts: tuple[Any, ...]) -> bool:
+    """Whether all are None or short strings of ASCII, which need no closer look. Quick, as each
+    mail asks it."""
+    if not _PLAIN.issuperset(map(type, texts)):
+        return False
+    joined = "".join(filter(None, texts))
+    return joined.isascii() and len(joined) < MAX_ENVELOPE // 2
+
+
+def _keep(value: object, **fields: object) -> None:
+    """Set fields of a frozen dataclass as they were checked."""
+    for name, each in fields.items():
+        object.__setattr__(value, name, each)
+
+
+def _typed(value: Any, kind: type, what: str) -> Any:
+    if value is not None and not isinstance(value, kind):
+        raise InvalidMail(f"{what} is {kind.__name__} or None, not {type(value).__name__}")
+    return value
+
+
+def _text(value: Any, what: str) -> str:
+    """Return a string as every store gives it back: of no subclass, since one may print as another
+    string, and without surrogates, since a pair of them comes back as one character. Raises:
+    InvalidMail."""
+    if not isinstance(value, str):
+        raise InvalidMail(f"{what} is a string, not {type(value).__name__}")
+    if not value.isascii() and _SURROGATE.search(value):
+        raise InvalidMail(f"{what} holds a surrogate, which is no character")
+    return value if type(value) is str else str.__str__(value)
+
+
+def _optional(value: Any, what: str) -> str | None:
+    return None if value is None else _text(value, what)
+
+
+def _texts(value: Any, what: str) -> tuple[str, ...]:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        found = "one string" if isinstance(value, str) else type(value).__name__
+        raise InvalidMail(f"{what} is a tuple of strings, not {found}")
+    if type(value) is tuple and None not in value and _are_plain(value):
+        return value
+    return tuple([_text(each, f"one of {what}") for each in value])
+
+
+def _mapping(value: Any, what: str, checked: Callable[[Any, str], Any]) -> Mapping[str, Any]:
+    """Return a copy that its giver cannot change any more."""
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise InvalidMail(f"{what} is a mapping, not {type(value).__name__}")
+    if not value:
+        return _EMPTY
+    return MappingProxyType(
+        {_text(name, f"a key of {what}"): checked(each, what) for name, each in value.items()}
+    )
+
+
+def _kind(value: Any) -> OutcomeKind:
+    try:
+        return OutcomeKind(value)
+    except ValueError:
+        raise InvalidInput(f"the kind of an outcome is one of {', '.join(OutcomeKind)}") from None
+
+
+def explanation(text: Any) -> str:
+    """Return why something happened as every store keeps it: with `?` for each surrogate. Raises:
+    InvalidInput, for what is no string."""
+    if type(text) is str and text.isascii():
+        return text
+    if not isinstance(text, str):
+        raise InvalidInput(f"a reason or an error is a string, not {type(text).__name__}")
+    return str.encode(text, errors="replace").decode()
+
+
+def _recipient_dsn(value: Any, what: str) -> RecipientDsn:
+    if not isinstance(value, RecipientDsn):
+        raise InvalidMail(f"{what} holds {type(value).__name__}, not RecipientDsn")
+    return value
+
+
+def _content(value: Any) -> Content:
+    """Return a content as engines take it. Raises: InvalidMail."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    if isinstance(value, Path):
+        return value
+    if isinstance(value, AsyncIterable):
+        return aiter(value)
+    found = "a string: encode it" if isinstance(value, str) else type(value).__name__
+    raise InvalidMail(
+        f"content is bytes, a Path or an asynchronous stream of bytes, not {found}",
+        hint="EmailMessage has as_bytes(policy=email.policy.SMTP), BytesIO has getvalue()",
+    )
 
 
 def check_address(address: str) -> None:
@@ -288,6 +465,9 @@ def check_mailbox(address: str) -> None:
     local, _, domain = address.rpartition("@")
     if not _LOCAL.fullmatch(local) or not _DOMAIN.fullmatch(domain) or len(domain.encode()) > 255:
         raise InvalidMail("an address is not local-part@domain as RFC 5321 4.1.2 writes it")
+
+
+_NO_ORIGIN = Origin()
 
 
 def domain_of(address: str) -> str:

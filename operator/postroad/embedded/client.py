@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from postroad.contents import chunks_of
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.enqueue_keys import digest_of
-from postroad.domain.mail import Mail, Outcome, OutcomeKind, check_named
+from postroad.domain.mail import Mail, Outcome, OutcomeKind, check_named, explanation
 from postroad.domain.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
@@ -31,12 +32,11 @@ from postroad.errors import (
     EntryEnded,
     EntryLost,
     InvalidInput,
-    InvalidMail,
     StoreUnavailable,
 )
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.clock import Clock
-from postroad.ports.mail_queue import NO_DELAY
+from postroad.ports.mail_queue import NO_DELAY, checked_reason
 
 
 class RemoteItem(LeasedMail):
@@ -115,6 +115,7 @@ class RemoteItem(LeasedMail):
         error: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
+        error = checked_reason(delay, error)
         await self._end("retry", delay=delay, remaining=remaining, error=error, outcomes=outcomes)
 
     async def put_off(
@@ -129,13 +130,13 @@ class RemoteItem(LeasedMail):
             "retry",
             delay=delay,
             remaining=remaining,
-            error=reason,
+            error=checked_reason(delay, reason),
             outcomes=outcomes,
             is_attempt=False,
         )
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        await self._end("reject", reason=reason, outcomes=outcomes)
+        await self._end("reject", reason=explanation(reason), outcomes=outcomes)
 
     async def _end(self, operation: str, **arguments: Any) -> None:
         await self._call(operation, **arguments)
@@ -179,13 +180,17 @@ class RemoteQueue(Administration):
         if key is not None:
             digest_of(mail)  # refused here: the owner would take a stream for bytes
             queued: UUID = await self.connection.call(
-                "enqueue_once", _pieces(mail), mail=mail.envelope, delay=delay, key=key
+                "enqueue_once",
+                chunks_of(mail.content, CHUNK),
+                mail=mail.envelope,
+                delay=delay,
+                key=key,
             )
             return queued
         content = mail.content
         whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
         enqueue_id: UUID = await self.connection.call(
-            "enqueue", _pieces(mail) if whole is None else whole,
+            "enqueue", chunks_of(content, CHUNK) if whole is None else whole,
             mail=mail.envelope, delay=delay, whole=whole is not None,
         )  # fmt: skip
         return enqueue_id
@@ -232,24 +237,3 @@ class RemoteQueue(Administration):
 
     async def close(self) -> None:
         await self.connection.close()
-
-
-async def _pieces(mail: Mail) -> AsyncIterator[bytes]:
-    """Yield a content in pieces that fit into frames."""
-    content = mail.content
-    if isinstance(content, bytes):
-        for offset in range(0, len(content), CHUNK):
-            yield content[offset : offset + CHUNK]
-        return
-    if isinstance(content, Path):
-        try:
-            file = await asyncio.to_thread(content.open, "rb")
-        except OSError as error:
-            raise InvalidMail(f"the content cannot be read: {error.strerror}") from error
-        with file:
-            while piece := await asyncio.to_thread(file.read, CHUNK):
-                yield piece
-        return
-    async for piece in content:
-        for offset in range(0, len(piece), CHUNK):
-            yield piece[offset : offset + CHUNK]

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
+from postroad.contents import chunks_of
 from postroad.domain.enqueue_keys import check_same, digest_of, token_of
 from postroad.domain.envelope_documents import brief_envelope
 from postroad.domain.json_values import to_json
@@ -33,7 +33,7 @@ from postroad.embedded.lanes import Written
 from postroad.embedded.layout import KEYS, NEW
 from postroad.embedded.records import ENVELOPE, KeyRecord
 from postroad.embedded.spool_files import CHUNK, Filling, Kept
-from postroad.errors import InvalidInput, InvalidMail, StoreFailed, StoreFull
+from postroad.errors import InvalidInput, StoreFailed, StoreFull
 
 Result = TypeVar("Result")
 
@@ -188,8 +188,7 @@ class _Spooling:
         try:
             if isinstance(content, bytes):
                 return len(content), await self._run(self._store_whole, content, envelope)
-            chunks = _chunks_of(content) if isinstance(content, Path) else content
-            return await self._store_stream(chunks, envelope)
+            return await self._store_stream(chunks_of(content, CHUNK), envelope)
         except BaseException as error:
             self._abandon(is_sound=not isinstance(error, StoreFailed | StoreFull))
             raise
@@ -233,14 +232,3 @@ class _Spooling:
             self._filling.close()
         if is_sound:  # where the disk refused a write, the slot waits for the next start
             self._engine.slots.release(self._slot)
-
-
-async def _chunks_of(path: Path) -> AsyncIterator[bytes]:
-    """Yield a file's content."""
-    try:
-        file = await asyncio.to_thread(path.open, "rb")
-    except OSError as error:
-        raise InvalidMail(f"the content cannot be read: {error.strerror}") from error
-    with file:
-        while chunk := await asyncio.to_thread(file.read, CHUNK):
-            yield chunk

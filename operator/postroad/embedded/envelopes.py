@@ -8,7 +8,7 @@ from typing import Any
 
 from postroad.domain.envelope_documents import envelope_of_brief
 from postroad.domain.mail import Envelope, check_address
-from postroad.errors import InvalidMail, StoreDamaged
+from postroad.errors import InvalidInput, StoreDamaged
 
 LONGEST_DOMAINS = 65_535
 """Bytes; the format counts them in 16 bits."""
@@ -16,7 +16,7 @@ LONGEST_DOMAINS = 65_535
 NUMBERS = 1 << 32
 """Recipients have numbers below this."""
 
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, InvalidMail, RecursionError)
+UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, InvalidInput, RecursionError)
 """What decoding raises where the checksum is right: another program wrote these bytes."""
 
 
@@ -37,20 +37,9 @@ def read_envelope(data: bytes) -> tuple[Envelope, dict[str, Any]]:
     Both can be written again. Raises: Unreadable."""
     try:
         found = json.loads(data)
-        _check_types(found)
         return envelope_of_brief(found), found
     except UNREADABLE as error:
         raise Unreadable("an envelope cannot be read") from error
-
-
-def _check_types(found: dict[str, Any]) -> None:
-    """Check the types that `Envelope` does not. Raises: TypeError, KeyError."""
-    if not isinstance(found["to"], list) or not all(isinstance(to, str) for to in found["to"]):
-        raise TypeError("`to` must be a list of addresses")
-    if not isinstance(found.get("name"), str | None):
-        raise TypeError("`name` must be text")
-    if not isinstance(found.get("attributes", {}), dict):
-        raise TypeError("`attributes` must be an object")
 
 
 def numbers_in(rest: Mapping[str, Any], count: int) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.instants import instant
-from postroad.domain.mail import Outcome, OutcomeKind, check_named
+from postroad.domain.mail import Outcome, OutcomeKind, check_named, explanation
 from postroad.domain.mail_views import LeasedMail
 from postroad.domain.shapes import Shape
 from postroad.embedded import leases
@@ -26,6 +26,7 @@ from postroad.embedded.segments import LiveEntry, State
 from postroad.embedded.spool_files import CHUNK, Kept
 from postroad.embedded.spool_reading import in_chunks, open_spool_file
 from postroad.errors import BlobMissing, EntryEnded, PostroadError
+from postroad.ports.mail_queue import checked_reason
 from postroad.telemetry import metrics
 
 KINDS = {
@@ -188,6 +189,7 @@ class SpoolItem(LeasedMail):
         error: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
+        error = checked_reason(delay, error)
         again = partial(self._come_again, self.attempt + 1, delay, error)
         await self._end_with_left("retry", remaining, again, outcomes)
 
@@ -198,6 +200,7 @@ class SpoolItem(LeasedMail):
         reason: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
+        reason = checked_reason(delay, reason)
         again = partial(self._come_again, self.attempt, delay, reason)
         await self._end_with_left("put_off", remaining, again, outcomes)
 
@@ -237,7 +240,9 @@ class SpoolItem(LeasedMail):
         engine.replace_entry(self._entry, engine.new_entry(again))
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        await self._end("reject", partial(self._reject, cut(reason).decode()), outcomes)
+        await self._end(
+            "reject", partial(self._reject, cut(explanation(reason)).decode()), outcomes
+        )
 
     async def _reject(self, reason: str) -> None:
         engine = self._engine

@@ -30,7 +30,7 @@ from postroad.ports.administration import Administration, Operation
 from postroad.ports.board import Board
 from postroad.ports.clock import Clock
 from postroad.ports.files import Files, Lock
-from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue
+from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue, check_delay
 from postroad.ports.suppression_list import SuppressionList
 
 T = TypeVar("T")
@@ -172,6 +172,7 @@ class EmbeddedQueue(Administration):
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
     ) -> UUID:
         """As the port says. StoreUnavailable: the owner went meanwhile, the mail may be queued."""
+        check_delay(delay)
         if key is not None:
             return await self._ask(lambda queue: queue.enqueue(mail, delay, key=key))
         queue = await self._queue()

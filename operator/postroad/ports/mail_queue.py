@@ -13,7 +13,7 @@ from typing import Protocol
 from uuid import UUID
 
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.mail import Envelope, Mail, Outcome
+from postroad.domain.mail import Envelope, Mail, Outcome, explanation
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
@@ -31,8 +31,24 @@ basic.qos)."""
 
 def check_prefetch(prefetch: int) -> None:
     """Raise InvalidInput for what no consumer can have."""
-    if not 1 <= prefetch <= LARGEST_PREFETCH:
+    if type(prefetch) is not int or not 1 <= prefetch <= LARGEST_PREFETCH:
         raise InvalidInput(f"a prefetch is 1 to {LARGEST_PREFETCH} items, not {prefetch}")
+
+
+def check_delay(delay: timedelta) -> None:
+    """Raise InvalidInput for what is no delay; before anything is written."""
+    if not isinstance(delay, timedelta):
+        raise InvalidInput(
+            f"a delay is a timedelta, not {type(delay).__name__}",
+            hint="write timedelta(seconds=5)",
+        )
+
+
+def checked_reason(delay: timedelta, reason: str | None) -> str | None:
+    """Return why an entry comes again, as it is stored. Raises: InvalidInput, also for what is no
+    delay."""
+    check_delay(delay)
+    return None if reason is None else explanation(reason)
 
 
 class Item(Protocol):

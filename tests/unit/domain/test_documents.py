@@ -16,7 +16,15 @@ from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.bounces import BounceClass
 from postroad.domain.instants import instant, microseconds
 from postroad.domain.json_values import to_json
-from postroad.domain.mail import DsnOptions, Envelope, Mail, Origin, OutcomeKind, RecipientDsn
+from postroad.domain.mail import (
+    PRIORITY,
+    DsnOptions,
+    Envelope,
+    Mail,
+    Origin,
+    OutcomeKind,
+    RecipientDsn,
+)
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.references import Reference
 from postroad.domain.selection import Selector
@@ -141,8 +149,7 @@ def test_priority_is_an_attribute_of_the_whole_form(priority: int) -> None:
 
     plain = envelope_documents.whole_envelope(FULL, SHAPE, UUID(int=8))
     assert value == plain | {
-        "attributes": plain["attributes"]
-        | {envelope_documents.PRIORITY: f"{UUID(int=8).hex} {priority}"}
+        "attributes": plain["attributes"] | {PRIORITY: f"{UUID(int=8).hex} {priority}"}
     }
     recorded = json.loads(to_json(value))
     assert envelope_documents.envelope_of_whole(recorded, UUID(int=8)) == (urgent, SHAPE)
@@ -153,7 +160,7 @@ def test_priority_is_an_attribute_of_the_whole_form(priority: int) -> None:
 @pytest.mark.parametrize("text", ["101", "-101", "1000000"])
 def test_priority_of_a_later_release_that_is_unknown_here_counts_as_not_given(text: str) -> None:
     value = envelope_documents.whole_envelope(FULL, None, UUID(int=8))
-    value["attributes"][envelope_documents.PRIORITY] = f"{UUID(int=8).hex} {text}"
+    value["attributes"][PRIORITY] = f"{UUID(int=8).hex} {text}"
 
     found, _ = envelope_documents.envelope_of_whole(json.loads(to_json(value)), UUID(int=8))
 

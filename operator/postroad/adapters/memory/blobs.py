@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.contents import chunks_of
 from postroad.domain.mail import Content
 from postroad.domain.shapes import shape_of
 from postroad.errors import BlobMissing, BlobsRefused, BlobsUnavailable, MailTooLarge
@@ -124,18 +124,11 @@ class MemoryBlobs:
 
 
 async def _read(content: Content, limit_bytes: int | None) -> bytes:
-    if isinstance(content, bytes):
-        body = content
-    elif isinstance(content, AsyncIterator):
-        read = bytearray()  # bytes would be copied whole for each chunk
-        async for chunk in content:
-            read += chunk
-            _check(read, limit_bytes)
-        body = bytes(read)
-    else:
-        body = await asyncio.to_thread(content.read_bytes)
-    _check(body, limit_bytes)
-    return body
+    read = bytearray()  # bytes would be copied whole for each chunk
+    async for chunk in chunks_of(content, CHUNK):
+        read += chunk
+        _check(read, limit_bytes)
+    return bytes(read)
 
 
 def _check(body: bytes | bytearray, limit_bytes: int | None) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from postroad.adapters.s3.objects import Objects, timeout_of
 from postroad.adapters.s3.store import Store
+from postroad.contents import chunks_of
 from postroad.domain.mail import Content
 from postroad.domain.shapes import Scanner
 from postroad.errors import MailTooLarge, ServerError
@@ -106,9 +106,8 @@ async def _parts(content: Content) -> AsyncIterator[bytes]:
         for first in range(0, len(content), PART_BYTES):
             yield content[first : first + PART_BYTES]
         return
-    chunks = _read(content) if isinstance(content, Path) else content
     gathered = bytearray()
-    async for chunk in chunks:
+    async for chunk in chunks_of(content, PART_BYTES):
         gathered += chunk
         while len(gathered) >= PART_BYTES:
             yield bytes(gathered[:PART_BYTES])
@@ -121,15 +120,6 @@ async def _scanned(parts: AsyncIterator[bytes], scanner: Scanner) -> AsyncIterat
     async for part in parts:
         scanner.feed(part)
         yield part
-
-
-async def _read(path: Path) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(path.open, "rb")
-    try:
-        while chunk := await asyncio.to_thread(file.read, PART_BYTES):
-            yield chunk
-    finally:
-        file.close()
 
 
 def _check(size: int, limit_bytes: int | None) -> None:
