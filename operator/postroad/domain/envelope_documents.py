@@ -57,7 +57,7 @@ def envelope_of_brief(found: Mapping[str, Any]) -> Envelope:
     origin, dsn = found.get("origin"), found.get("dsn")
     return Envelope(
         found["sender"],
-        tuple(typed(found["to"], list)),
+        found["to"],
         found.get("name"),
         found.get("attributes", {}),
         None if origin is None else Origin(*origin),

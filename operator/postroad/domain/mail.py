@@ -365,7 +365,7 @@ def _optional(value: Any, what: str) -> str | None:
 
 
 def _texts(value: Any, what: str) -> tuple[str, ...]:
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         found = "one string" if isinstance(value, str) else type(value).__name__
         raise InvalidMail(f"{what} is a tuple of strings, not {found}")
     if type(value) is tuple and None not in value and _are_plain(value):
