@@ -7,8 +7,9 @@ conditions goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from pydantic import ValidationError
@@ -59,6 +60,40 @@ TOO_SLOW = "TooSlow"
 
 
 @dataclass(slots=True)
+class ApiErrors:
+    """What a reconcile does where the API server does not answer, or an object has changed since it
+    was read: it ends and is repeated, unless these errors last (`reported`); then they are findings
+    too. `met`: there was one."""
+
+    reported: bool
+    met: bool = False
+
+
+_api_errors: ContextVar[ApiErrors | None] = ContextVar("api_errors", default=None)
+
+
+@contextmanager
+def api_errors(*, reported: bool) -> Iterator[ApiErrors]:
+    """Let the attempts of the block, also those of tasks that begin there, report such errors."""
+    errors = ApiErrors(reported)
+    token = _api_errors.set(errors)
+    try:
+        yield errors
+    finally:
+        _api_errors.reset(token)
+
+
+def ends_reconcile(error: Exception) -> bool:
+    """Whether an error ends the reconcile, to be repeated, instead of being a finding."""
+    errors = _api_errors.get()
+    if not isinstance(error, (KubernetesUnavailable, KubernetesConflict)):
+        return isinstance(error, LeadershipLost)
+    if errors is not None:
+        errors.met = True
+    return errors is None or not errors.reported
+
+
+@dataclass(slots=True)
 class Attempt:
     """The finding of a block of work."""
 
@@ -69,8 +104,8 @@ class Attempt:
 async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncIterator[Attempt]:
     """Yield what gets the finding of the block. An error ends the block, and is the finding.
 
-    Raises: KubernetesUnavailable, KubernetesConflict, after which the reconcile is repeated;
-    LeadershipLost, after which another operator repeats it.
+    Raises: KubernetesUnavailable, KubernetesConflict, after which the reconcile is repeated, unless
+    these last; LeadershipLost, after which another operator repeats it.
     """
     attempted = Attempt(good(condition, "done"))
     try:
@@ -79,11 +114,11 @@ async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncItera
     except TimeoutError as error:
         attempted.finding = silent(condition, f"no answer within {seconds:.0f} s")
         count_error(SERVERS.get(condition), error)
-    except (KubernetesUnavailable, KubernetesConflict, LeadershipLost):
-        raise
     except InvalidInput as error:
         attempted.finding = bad(condition, "InvalidSpec", error.explain(), retryable=False)
     except PostroadError as error:
+        if ends_reconcile(error):
+            raise
         attempted.finding = failed(condition, error)
         if isinstance(error, KubernetesError) and condition in SERVERS:
             # The API server refused: of the server behind the condition nothing is known.
@@ -93,8 +128,13 @@ async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncItera
         attempted.finding = bad(condition, "InvalidSpec", invalid_fields(error), retryable=False)
     except Exception as error:
         log_unexpected("reconcile failed unexpectedly", condition=condition)
-        message = f"{type(error).__name__}: see the operator's log"
-        attempted.finding = bad(condition, "UnexpectedError", message, retryable=True)
+        attempted.finding = unexpected(condition, error)
+
+
+def unexpected(condition: str, error: Exception) -> Finding:
+    """Return the finding about an error that the operator does not know."""
+    message = f"{type(error).__name__}: see the operator's log"
+    return bad(condition, "UnexpectedError", message, retryable=True)
 
 
 def count_error(server: str | None, error: BaseException | None) -> None:

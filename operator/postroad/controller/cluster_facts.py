@@ -12,6 +12,7 @@ from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.credentials import UNREADABLE, read_credentials
 from postroad.controller.drift import hash_of
 from postroad.controller.remembered_reads import Reads
+from postroad.errors import KubernetesUnavailable
 from postroad.ports.kubernetes import Object
 
 
@@ -65,9 +66,12 @@ class KnownFacts:
             del self._changes[each]
 
 
-async def secrets_of(api: Reads, cluster: Object, queues: Sequence[Object]) -> dict[str, str]:
+async def secrets_of(
+    api: Reads, cluster: Object, queues: Sequence[Object], known: ClusterFacts | None
+) -> dict[str, str]:
     """Return a text for each other namespace with MailQueues of a QueueCluster, which changes with
-    the Secrets that their pods read. Raises: KubernetesUnavailable."""
+    the Secrets that their pods read. It stays as it is `known` where the API server does not
+    answer."""
     try:
         spec = QueueClusterSpec.model_validate(cluster["spec"])
     except ValidationError:
@@ -81,4 +85,6 @@ async def secrets_of(api: Reads, cluster: Object, queues: Sequence[Object]) -> d
             found[namespace] = hash_of(read.versions)
         except UNREADABLE as error:
             found[namespace] = str(error)
+        except KubernetesUnavailable:
+            found[namespace] = known.secrets.get(namespace, "") if known else ""
     return found

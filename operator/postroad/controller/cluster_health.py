@@ -84,8 +84,9 @@ class ClusterHealth:
         """Check the servers of a QueueCluster, create its tables, write and return its status.
         Raises: KubernetesError."""
         report = Report()
-        async with attempt("Spec", seconds=120) as attempted:
+        async with attempt(condition.READY) as held:
             found = await self._finalizers.add_or_release_cluster(found)
+        async with attempt("Spec", seconds=120) as attempted:
             await self._check(found, report)
         finding = attempted.finding
         if not finding.is_good:
@@ -93,6 +94,8 @@ class ClusterHealth:
                 Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
                 for each in CONDITIONS.values()
             ]
+        if not held.finding.is_good:
+            report.findings.append(held.finding)
         self._report_upgrade(found, report)
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
@@ -159,10 +162,11 @@ class ClusterHealth:
     async def _check(self, found: Object, report: Report) -> None:
         metadata = found["metadata"]
         place = metadata["namespace"], metadata["name"]
-        users = await self._clusters.users.allowed(*place, allowed_by(found))
-        report.fields["queues"] = len(users)
         cluster = await self._clusters.open(found)
-        self._clusters.users.quotas.count(found, cluster.spec, users)
+        async with attempt(condition.READY) as counted:
+            users = await self._clusters.users.allowed(*place, allowed_by(found))
+            report.fields["queues"] = len(users)
+            self._clusters.users.quotas.count(found, cluster.spec, users)
         checked = await self._clusters.check(cluster.uid, brief=False) or {}
         self.answers[cluster.uid] = answers_of(checked)
         findings = {server: server_finding(server, each) for server, each in checked.items()}
@@ -179,6 +183,8 @@ class ClusterHealth:
             if self._clusters.claims.conflict_of(cluster.uid):
                 report.fields["tables"] = None  # they are another QueueCluster's
         report.findings = [*findings.values(), durability(cluster, checked)]
+        if not counted.finding.is_good:
+            report.findings.append(counted.finding)
         versions = {server: each.version for server, each in checked.items() if each.version}
         report.fields["versions"] = versions or None
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import QUEUE_CLUSTER
-from postroad.controller.attempts import count_error
+from postroad.controller.attempts import count_error, ends_reconcile
 from postroad.controller.claims import Claims, adopted_by
 from postroad.controller.cluster_facts import KnownFacts
 from postroad.controller.cluster_spec import DEFAULT_CLASS, QueueClusterSpec, spec_of
@@ -40,6 +40,7 @@ from postroad.errors import (
     ClusterNotFound,
     ConfigurationRefused,
     CredentialsMissing,
+    KubernetesUnavailable,
 )
 from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import Checked, Servers
@@ -172,7 +173,8 @@ class Clusters:
 
     async def has_new_secrets(self, found: Object) -> bool:
         """Whether the Secrets of a QueueCluster hold something else than when it was last opened,
-        or can be read now and could not then. Raises: KubernetesUnavailable."""
+        or can be read now and could not then, or the API server lacks answers about them for some
+        time. Raises: KubernetesUnavailable."""
         metadata = found["metadata"]
         known = self._credentials.get(metadata["uid"])
         try:
@@ -184,7 +186,9 @@ class Clusters:
             read = await read_credentials(self.reads, namespace, spec, before=before)
         except ValidationError:
             return False
-        except UNREADABLE:
+        except (*UNREADABLE, KubernetesUnavailable) as error:
+            if ends_reconcile(error):
+                raise
             return known is not None
         return known is None or known[1].versions != read.versions
 

@@ -90,10 +90,12 @@ def failed(condition: str, error: PostroadError) -> Finding:
 
 
 def conclude(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings with Ready, and with Stalled or Reconciling while one of them holds."""
+    """Return the findings with Ready, and with Stalled or Reconciling while one of them holds. A
+    finding about Ready itself is one about the whole resource."""
+    parts = [each for each in findings if each.condition != READY]
     errors = [each for each in findings if not each.is_good]
     if not errors:
-        return [good(READY, "the resource is as declared"), *findings]
+        return [good(READY, "the resource is as declared"), *parts]
     stuck = [each for each in errors if not each.retryable]
     shown = stuck or [each for each in errors if each.truth is Truth.FALSE] or errors
     message = "; ".join(dict.fromkeys(each.message for each in shown))
@@ -101,7 +103,7 @@ def conclude(findings: Sequence[Finding]) -> list[Finding]:
     truth = Truth.UNKNOWN if reason == PENDING else Truth.FALSE
     return [
         Finding(READY, truth, reason, message),
-        *findings,
+        *parts,
         Finding(STALLED if stuck else RECONCILING, Truth.TRUE, reason, message),
     ]
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from postroad.controller.actions import read, reconciling
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
-from postroad.controller.attempts import count_error
+from postroad.controller.attempts import ApiErrors, api_errors, count_error
 from postroad.controller.causes import Causes
 from postroad.controller.claims import adopted_by
 from postroad.controller.classes import OperatorClass, pipeline_role
@@ -25,8 +25,9 @@ from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connect, Connections
 from postroad.controller.deletion import Deletion, retained
 from postroad.controller.engines import Engines
+from postroad.controller.failures import Failures
 from postroad.controller.figures import Turns
-from postroad.controller.keeping import is_left
+from postroad.controller.keeping import is_kept_elsewhere, is_left
 from postroad.controller.leftovers import Leftovers
 from postroad.controller.queue_resource import PipelineProgram, cluster_of
 from postroad.controller.queues import Queues
@@ -37,9 +38,9 @@ from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes, key_of
 from postroad.controller.watched_kubernetes import WatchedKubernetes
 from postroad.controller.workqueue import Urgency, Workqueue
-from postroad.errors import KubernetesConflict, KubernetesRefused, PostroadError
+from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost, PostroadError
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.kubernetes import Kubernetes, Object
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
 from postroad.telemetry import metrics
 
 
@@ -88,6 +89,7 @@ class Controller:
         own_namespace: str = OWN_NAMESPACE,
     ) -> None:
         self.indexes = Indexes()
+        self._certain = api
         self._api = watched = WatchedKubernetes(api, self.indexes, namespaces)
         self._clock = clock
         self._randomness = randomness
@@ -129,6 +131,7 @@ class Controller:
         self._health = ClusterHealth(watched, self._clusters, status_writer, clock, self._upgrades)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
         self.causes = Causes(watched, self.indexes, self._work)
+        self._failures = Failures(status_writer, clock)
         self._last: dict[Key, LastReconcile] = {}
         self._checked: dict[str, LastCheck] = {}
         self._uids: dict[Key, str] = {}
@@ -168,31 +171,59 @@ class Controller:
         metrics.RESOURCE_CONDITIONS.samples = states.conditions
         metrics.QUEUE_MAILS.samples = states.mails
         metrics.PIPELINE_JOBS.samples = states.jobs
+        metrics.RECONCILE_FAILING_SINCE.samples = self._failures.samples
 
     # Reconciles
 
     async def reconcile(self, key: Key) -> timedelta | None:
         """Reconcile one resource; return after how long to repeat it, None for never."""
-        with metrics.RECONCILE_SECONDS.labels(key.kind).time():
+        with (
+            metrics.RECONCILE_SECONDS.labels(key.kind).time(),
+            reconciling(key),
+            api_errors(reported=self._failures.has(key)) as errors,
+        ):
             try:
-                with reconciling(key):
-                    after = await self._reconcile_anew(key)
-            except KubernetesConflict:
-                metrics.RECONCILES.labels(key.kind, "conflict").inc()
-                return timedelta(seconds=0.5) * self._jitter()
-            except Exception as error:
-                metrics.RECONCILES.labels(key.kind, "error").inc()
-                count_error(None, error)
+                after = await self._reconcile_anew(key, errors)
+            except LeadershipLost:
                 raise
+            except Exception as error:
+                return await self._failed(key, error)
+        self._failures.end(key, lacked_answers=errors.met)
         metrics.RECONCILES.labels(key.kind, "done").inc()
         return after
 
-    async def _reconcile_anew(self, key: Key) -> timedelta | None:
+    async def _failed(self, key: Key, error: Exception) -> timedelta:
+        """Count a reconcile that failed, and report it once that lasts; return after how long to
+        repeat it. Raises: `error`, which is repeated with a growing delay."""
+        is_conflict = isinstance(error, KubernetesConflict)
+        metrics.RECONCILES.labels(key.kind, "conflict" if is_conflict else "error").inc()
+        self._failures.add(key)
+        if self._failures.lasts(key):
+            with suppress(KubernetesError):  # an API server that does not answer gets no status
+                if (found := await self._own(key)) is not None:
+                    await self._failures.report(kind_of(key), found, error)
+        elif is_conflict:
+            return timedelta(seconds=0.5) * self._jitter()
+        count_error(None, error)
+        raise error
+
+    async def _own(self, key: Key) -> Object | None:
+        """Read a resource anew; None for one that another operator reconciles. Raises:
+        KubernetesError."""
+        found = await self._certain.get(kind_of(key), key.namespace, key.name)
+        if found is None or not await self._class.has(found):
+            return None
+        if key.kind == QUEUE_CLUSTER.name:
+            return None if is_kept_elsewhere(found, self._clusters.namespaces) else found
+        return None if await self._is_left(found) else found
+
+    async def _reconcile_anew(self, key: Key, errors: ApiErrors) -> timedelta | None:
         """Reconcile once more what had changed since a watch brought it: it is then read by a
-        request."""
+        request, and a conflict is a finding."""
         try:
             return await self._reconcile(key)
         except KubernetesConflict:
+            errors.reported, errors.met = True, False
             return await self._reconcile(key)
 
     async def _reconcile(self, key: Key) -> timedelta | None:
@@ -201,7 +232,7 @@ class Controller:
             if await self._class.has(deleted):
                 await self._status_writer.require_announced(deleted, retained(deleted))
             self.causes.announced(key, deleted)
-        kind = MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
+        kind = kind_of(key)
         found = await self._api.get(kind, key.namespace, key.name)
         if found is None and kind is QUEUE_CLUSTER and (gone := self._uids.get(key)):
             await self._clusters.release(gone, key.namespace, key.name)
@@ -226,7 +257,7 @@ class Controller:
         place = cluster_of(queue)
         try:
             cluster = await self._api.get(QUEUE_CLUSTER, place.namespace, place.name) or {}
-        except KubernetesRefused:  # the reconcile gets the same answer, and reports it
+        except KubernetesError:  # the reconcile gets the same answer, and reports it
             return False
         return is_left(cluster, queue["metadata"]["namespace"], namespaces)
 
@@ -273,7 +304,7 @@ class Controller:
         metadata = cluster["metadata"]
         uid, known = metadata["uid"], self._clusters.facts
         queues = await self._clusters.users.referring(metadata["namespace"], metadata["name"])
-        secrets = await secrets_of(self._reads, cluster, queues)
+        secrets = await secrets_of(self._reads, cluster, queues, known.of(uid))
         before = {each: known.stamp(uid, each) for each in namespaces_of(queues)}
         answers = self._health.answers.get(uid, {})
         conflict = self._clusters.claims.conflict_of(uid)
@@ -290,6 +321,8 @@ class Controller:
         gone = self._uids.pop(key, None)
         if uid is not None:
             self._uids[key] = uid
+        if uid is None:
+            self._failures.end(key)
         if gone in (None, uid):
             return
         self._engines.forget(gone)
@@ -320,6 +353,11 @@ class Controller:
 
     def _jitter(self) -> float:
         return 0.9 + 0.2 * self._randomness.uniform()
+
+
+def kind_of(key: Key) -> Kind:
+    """Return the kind of a resource."""
+    return MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
 
 
 def namespaces_of(queues: Sequence[Object]) -> set[str]:

@@ -104,7 +104,8 @@ class QueueChildren:
         if QUEUE in failed:
             self._upgrades.end(queue.key)
             return [replace(failed[QUEUE], condition=each) for each, *_ in wanted]
-        findings = [failed.get(each[2]) or report_workload(state, now, *each) for each in wanted]
+        reported = [(each[2], report_workload(state, now, *each)) for each in wanted]
+        findings = [failed.get(component, finding) for component, finding in reported]
         waiting = self._carry_on(cluster, state, now)
         findings[0] = within_quota(state, cluster.spec.quota.workers_per_queue, findings[0])
         async with attempt(condition.INTAKE_READY) as certificate:
@@ -171,13 +172,14 @@ class QueueChildren:
                 now.update(await self._apply_component(state, context, found, component))
             if not attempted.finding.is_good:
                 failed[component] = attempted.finding
+                now.update(_of_component(found, component))
         async with attempt(condition.PIPELINE_READY) as attempted:
             now.update(await self._apply_pipeline(state, context, found))
         if not attempted.finding.is_good:
             failed[PIPELINE] = attempted.finding
         async with attempt(QUEUE) as deleted:
             await delete_unwanted(self._api, found, now, except_of=failed.keys())
-        return failed if deleted.finding.is_good else {QUEUE: deleted.finding}
+        return failed if deleted.finding.is_good else {WORKER: deleted.finding, **failed}
 
     async def _apply_component(
         self, state: ReconcileState, context: PodContext, found: Found, component: str
@@ -279,6 +281,11 @@ async def find_children(api: Kubernetes, queue: Queue) -> Found:
         for each in found
         if belongs_to(each, queue)
     }
+
+
+def _of_component(found: Found, component: str) -> Found:
+    labels = {place: each["metadata"]["labels"] for place, each in found.items()}
+    return {place: found[place] for place in found if labels[place].get(COMPONENT) == component}
 
 
 async def apply_children(

@@ -103,11 +103,15 @@ class Queues:
         Raises: KubernetesError; the next reconcile then has the same scope, or a wider one.
         """
         key, now = key_of(found), self._clock.elapsed()
-        facts = await self._read(key, await self._finalizers.release(found))
+        async with attempt(condition.READY) as released:
+            found = await self._finalizers.release(found)
+        facts = await self._read(key, found)
         due = decide(facts.found, facts.seen, last, now, self._interval)
         if due.scope is Scope.PAUSED or facts.resolved is None:
             self._upgrades.end(key)
         found, report = await self._reported(key, facts, due)
+        if not released.finding.is_good:
+            report.findings.append(released.finding)
         done = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
         done += [Announcement(NORMAL, "UserSwitched", each) for each in report.switches]
         await self._status_writer.announce(found, done)
@@ -120,24 +124,32 @@ class Queues:
     ) -> tuple[Object, Report]:
         """Carry out what is due; return the MailQueue as it is then, and the report."""
         if due.scope is not Scope.FULL:
-            return facts.found, await self._carry_out(facts, due)
-        facts = await self._held(facts)
-        if (facts.found.get("status") or {}).get("conditions"):
-            return facts.found, await self._carry_out(facts, due)
-        await self._leftovers.take_over(f"{key.namespace}.{key.name}")
-        return await self._carry_out_first(facts, due)
+            return await self._carry_out_next(facts, due)
+        facts, failed = await self._prepared(key, facts)
+        is_first = not (facts.found.get("status") or {}).get("conditions")
+        carry_out = self._carry_out_first if is_first else self._carry_out_next
+        found, report = await carry_out(facts, due)
+        report.findings += failed
+        return found, report
 
-    async def _held(self, facts: QueueFacts) -> QueueFacts:
-        """Set the finalizer of a MailQueue whose deletion erases something, before anything is
-        made of it."""
+    async def _prepared(self, key: Key, facts: QueueFacts) -> tuple[QueueFacts, list[Finding]]:
+        """Set the finalizer of a MailQueue whose deletion erases something, and take over what an
+        earlier one of its name left behind, before anything is made of it. A failure is a finding
+        about what has a configuration already, and stops all else."""
         if facts.resolved is None:
-            return facts
-        found = facts.found
-        async with attempt("Spec", seconds=120) as attempted:
+            return facts, []
+        found, begun = facts.found, has_configuration(facts.found)
+        async with attempt(condition.READY, seconds=120) as attempted:
             found = await self._finalizers.add(found, facts.resolved[1])
-        if not attempted.finding.is_good:
-            return replace(facts, resolved=None, finding=attempted.finding)
-        return replace(facts, found=found)
+            if not begun:
+                await self._leftovers.take_over(f"{key.namespace}.{key.name}")
+        failed = [] if attempted.finding.is_good else [attempted.finding]
+        if failed and not begun:
+            return replace(facts, resolved=None, finding=attempted.finding), []
+        return replace(facts, found=found), failed
+
+    async def _carry_out_next(self, facts: QueueFacts, due: NextReconcile) -> tuple[Object, Report]:
+        return facts.found, await self._carry_out(facts, due)
 
     async def _carry_out_first(
         self, facts: QueueFacts, due: NextReconcile

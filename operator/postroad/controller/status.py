@@ -56,11 +56,13 @@ def composed(before: Mapping[str, Any], report: Report, generation: int, now: da
     if report.replaced is None:
         findings = conclude(findings)
     else:
-        kept = [dict(each) for each in known if each["type"] not in report.replaced]
+        found = {each.condition: each for each in findings}
+        findings, replaced = [*found.values()], report.replaced | found.keys()
+        kept = [dict(each) for each in known if each["type"] not in replaced]
     after = {
         **before,
-        **report.fields,
         "observedGeneration": generation,
+        **report.fields,
         "conditions": [*kept, *conditions(known, findings, generation, now)],
     }
     return {name: value for name, value in after.items() if value is not None}

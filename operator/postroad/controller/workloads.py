@@ -29,13 +29,15 @@ def report_workload(
     if spec is None:
         state.report.fields[field] = None
         return good(which, f"no {what} declared", "NoneDeclared")
-    deployment = now[DEPLOYMENT.name, f"{state.queue.name.name}-{component}"]
+    deployment = now.get((DEPLOYMENT.name, f"{state.queue.name.name}-{component}"))
     facts: dict[str, Any] = dict(deployment_facts(deployment, spec.replicas))
     if component == WORKER:
         facts["selector"] = selector(state.queue, component)
     else:
         facts.pop("replicas")
     state.report.fields[field] = facts
+    if deployment is None:  # it could not be made, which is reported instead
+        return bad(which, PODS_NOT_READY, f"no {what} made", retryable=True)
     return workload_finding(which, what, deployment, spec.replicas)
 
 

@@ -197,6 +197,16 @@ RECONCILES = Counter(
     "Reconciles of resources by the operator.",
     ["kind", "result"],  # kind: MailQueue, QueueCluster; result: done, conflict, error
 )
+RECONCILE_FAILING_SINCE = SampledGauge(
+    "postroad_reconcile_failing_since_seconds",
+    "Since when reconciles of a resource fail or lack answers of the API server (since 1970).",
+    ["kind", "namespace", "name"],
+)
+UNWRITTEN_STATUSES = Counter(
+    "postroad_unwritten_statuses_total",
+    "Statuses that report a failing reconcile and that the API server did not take.",
+    ["kind"],
+)
 RECONCILE_SECONDS = Histogram(
     "postroad_reconcile_seconds", "Time of one reconcile of the operator.", ["kind"]
 )
@@ -251,5 +261,6 @@ def end_samples() -> None:
         RESOURCE_CONDITIONS,
         QUEUE_MAILS,
         PIPELINE_JOBS,
+        RECONCILE_FAILING_SINCE,
     ):
         each.samples = tuple
