@@ -9,16 +9,16 @@ are deleted, because a running pod would create them again. Source: ADR 0044.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
 from postroad.controller.actions import log_action
 from postroad.controller.api import CRON_JOB, DEPLOYMENT, INSTANCE, MAIL_QUEUE, NAMESPACE, POD
-from postroad.controller.attempts import invalid_fields
+from postroad.controller.attempts import ends_reconcile, invalid_fields
 from postroad.controller.claimed_parts import ClaimedParts
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.conditions import (
@@ -27,7 +27,6 @@ from postroad.controller.conditions import (
     STALLED,
     Finding,
     Truth,
-    conditions,
 )
 from postroad.controller.confirmation import (
     how_to_confirm,
@@ -43,13 +42,13 @@ from postroad.controller.queue_children import find_children
 from postroad.controller.queue_claims import QueueClaims
 from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_resource import Queue, is_erased_with_its_resource
+from postroad.controller.status import Report, composed
 from postroad.controller.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.distributed.erasure import Erasable, Erasure, Part
+from postroad.domain.durations import format_duration
 from postroad.errors import (
     InvalidQueueName,
-    KubernetesConflict,
-    KubernetesRefused,
-    KubernetesUnavailable,
+    KubernetesError,
     PostroadError,
     QueueNotFound,
     ResourceConflict,
@@ -71,6 +70,12 @@ ASKED_AGAIN = timedelta(seconds=15)
 DELETING = "Deleting"
 HELD_UP = "DeletionHeldUp"
 CONFIRMATION_NEEDED = "ConfirmationNeeded"
+
+LISTED = "LeftoversListed"
+"""The condition that is False while the list of what is left cannot be written."""
+
+UNLISTED = timedelta(hours=2)
+"""How long an end waits for that list."""
 
 
 class Deletion:
@@ -98,6 +103,14 @@ class Deletion:
 
     async def proceed(self, found: Object) -> timedelta | None:
         """Carry on a deletion; return after how long to continue, None when it is over."""
+        try:
+            return await self._proceed(found)
+        except KubernetesError as error:
+            if ends_reconcile(error):
+                raise
+            return await self._refused(found, error)
+
+    async def _proceed(self, found: Object) -> timedelta | None:
         if not (has_finalizer(found) and is_erased_with_its_resource(found)):
             await self._finalizers.remove(MAIL_QUEUE, found)
             return None
@@ -110,13 +123,11 @@ class Deletion:
             return None
         except ValidationError as error:
             return await self._stopped(found, progress, invalid_fields(error))
-        except (KubernetesUnavailable, KubernetesConflict):
-            raise
         except ResourceConflict as error:  # another claimant has all of it
-            progress = progress.left_to_others(why(error))
-            await self._end(found, None, None, progress)
-            return None
+            return await self._end(found, None, None, progress.left_to_others(why(error)))
         except PostroadError as error:
+            if ends_reconcile(error):
+                raise
             return await self._stopped(found, progress, why(error))
         return await self._begin(found, queue, cluster, progress)
 
@@ -154,12 +165,8 @@ class Deletion:
         progress = before.after(steps, self._clock.now())
         for part in (each for each, step in steps.items() if step.is_done):
             log_action("deleted", what=named(part, queue.name, bucket))
-        if progress.is_over:
-            await self._end(found, queue, cluster, progress)
-            return None
-        if progress.held_up and is_forced(found):
-            await self._end(found, queue, cluster, progress)
-            return None
+        if progress.is_over or (progress.held_up and is_forced(found)):
+            return await self._end(found, queue, cluster, progress)
         reason = HELD_UP if progress.held_up else DELETING
         message = progress.message()
         if progress.held_up:
@@ -214,12 +221,10 @@ class Deletion:
         after how long to look again, None when there is nothing to wait for."""
         try:
             pods = await self._end_pods(queue)
-        except KubernetesRefused as error:
-            if is_forced(found):
-                return None
-            message = f"{why(error)}; {self._how_to_force(found)}"
-            await self._report(found, HELD_UP, message, is_stuck=True)
-            return LATEST
+        except KubernetesError as error:
+            if ends_reconcile(error):
+                raise
+            return None if is_forced(found) else await self._refused(found, error)
         if not pods or is_forced(found):
             return None
         await self._report(found, DELETING, f"waiting for {', '.join(pods[:5])} to end")
@@ -249,10 +254,15 @@ class Deletion:
             progress, held_up=tuple((each, message) for each in Part if each not in progress.done)
         )
         if is_forced(found):
-            await self._end(found, None, None, progress)
-            return None
+            return await self._end(found, None, None, progress)
         message += f"; {self._how_to_force(found)}"
         await self._report(found, HELD_UP, message)
+        return LATEST
+
+    async def _refused(self, found: Object, error: KubernetesError) -> timedelta:
+        """Report what the API server did not do."""
+        message = f"{why(error)}; {self._how_to_force(found)}"
+        await self._report(found, HELD_UP, message, is_stuck=not error.transient)
         return LATEST
 
     def _how_to_force(self, found: Object) -> str:
@@ -265,16 +275,39 @@ class Deletion:
         queue: Queue | None,
         cluster: Cluster | None,
         progress: DeletionProgress,
-    ) -> None:
+    ) -> timedelta | None:
         """List what is left, post the Event, then remove the finalizer. In this order: a crash
         between two of them repeats the first, and loses nothing."""
         bucket = queue.bucket(cluster.spec) if queue and cluster else ""
         leftover = Leftover.of(found, progress.left(), bucket, self._clock.now())
+        listed = f"listed in {self._leftovers.place}"
         if leftover.left:
-            await self._leftovers.add(leftover)
+            try:
+                await self._leftovers.add(leftover)
+            except KubernetesError as error:
+                if ends_reconcile(error):
+                    raise
+                if not await self._stays_unlisted(found, leftover, why(error)):
+                    return LATEST
+                listed = f"not {listed} ({why(error)})"
             log_action("left behind", queue=leftover.queue, **leftover.left)
-        await self._status_writer.announce(found, [_outcome(leftover, self._leftovers.place)])
+        await self._status_writer.announce(found, [_outcome(leftover, listed)])
         await self._finalizers.remove(MAIL_QUEUE, found)
+        return None
+
+    async def _stays_unlisted(self, found: Object, leftover: Leftover, error: str) -> bool:
+        """Report that what is left cannot be listed; return whether that lasts for so long that the
+        deletion ends without the list."""
+        message = (
+            f"the list of what is left cannot be written: {error}; the deletion ends without it "
+            f"after {format_duration(UNLISTED)}; left behind: {_parts(leftover)}"
+        )
+        listed = Finding(LISTED, Truth.FALSE, "ListRefused", message)
+        await self._report(found, HELD_UP, message, also=[listed])
+        known = (found.get("status") or {}).get("conditions") or []
+        since = [each["lastTransitionTime"] for each in known if each["type"] == LISTED]
+        ends = datetime.fromisoformat(since[0]) + UNLISTED if since else None
+        return ends is not None and ends <= self._clock.now()
 
     async def _report(
         self,
@@ -284,28 +317,19 @@ class Deletion:
         progress: DeletionProgress | None = None,
         *,
         is_stuck: bool = False,
+        also: Sequence[Finding] = (),
     ) -> bool:
         """Write the status; return whether the reason has changed."""
         before = found.get("status") or {}
         stalls = is_stuck or (progress is not None and progress.is_stuck)
-        findings = [
-            Finding(each, truth, reason, message)
-            for each, truth in (
-                (READY, Truth.FALSE),
-                (STALLED if stalls else RECONCILING, Truth.TRUE),
-            )
-        ]
-        known: Sequence[Mapping[str, str]] = before.get("conditions") or []
-        generation = found["metadata"]["generation"]
-        kept = [each for each in known if each["type"] not in (READY, RECONCILING, STALLED)]
-        after = {
-            **before,
-            "observedGeneration": generation,
-            "conditions": [*conditions(known, findings, generation, self._clock.now()), *kept],
-        }
+        ready = Finding(READY, Truth.FALSE, reason, message)
+        trying = Finding(STALLED if stalls else RECONCILING, Truth.TRUE, reason, message)
+        report = Report([ready, trying, *also], replaced=frozenset({RECONCILING, STALLED}))
         if progress is not None:
-            after["deletion"] = progress.as_field()
+            report.fields["deletion"] = progress.as_field()
+        after = composed(before, report, found["metadata"]["generation"], self._clock.now())
         await self._status_writer.write(MAIL_QUEUE, found, after)
+        known = before.get("conditions") or []
         return all(each["reason"] != reason for each in known if each["type"] == READY)
 
 
@@ -319,10 +343,13 @@ def retained(found: Object) -> list[Announcement]:
     return [Announcement(NORMAL, "Retained", note, "Delete", once=True)]
 
 
-def _outcome(leftover: Leftover, place: str) -> Announcement:
+def _outcome(leftover: Leftover, listed: str) -> Announcement:
     if leftover.left:
-        parts = "; ".join(f"{part} ({text})" for part, text in leftover.left.items())
-        note = f"left behind of {leftover.queue}, and listed in {place}: {parts}"
+        note = f"left behind of {leftover.queue}, and {listed}: {_parts(leftover)}"
         return Announcement(WARNING, "LeftBehind", note, "Delete", once=True)
     note = f"the queue {leftover.queue}, its rows, bytes and history are deleted"
     return Announcement(NORMAL, "Deleted", note, "Delete", once=True)
+
+
+def _parts(leftover: Leftover) -> str:
+    return "; ".join(f"{part} ({text})" for part, text in leftover.left.items())

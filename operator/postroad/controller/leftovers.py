@@ -1,4 +1,4 @@
-"""The list of what deletions left behind, in a ConfigMap beside the operator.
+"""The list of what deletions left behind, in ConfigMaps beside the operator.
 
 It outlives the MailQueue, its namespace and its QueueCluster, whose servers may be gone. `postroad
 erase` finishes an entry and takes it off. A MailQueue that is made anew under the name takes over
@@ -8,9 +8,10 @@ what was left, and its entry with it.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from itertools import count
 from typing import Any
 
 from postroad.controller.actions import log_action
@@ -20,6 +21,10 @@ from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes
 
 NAME = "postroad-leftovers"
+"""Of the first ConfigMap; those after a full one have a number behind it."""
+
+MAX_BYTES = 900_000
+"""Of the entries of one; the API server takes 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,45 +75,64 @@ class Leftovers:
     async def add(self, leftover: Leftover) -> None:
         """Write an entry. Durable, idempotent. Raises: KubernetesError."""
         data = {leftover.queue: _text(leftover.entry(self._namespace))}
-        if await self._patch(data):
-            return
+        full = 0
+        async for name, entries in self._lists():
+            if leftover.queue in entries or _size(entries) + _size(data) <= MAX_BYTES:
+                await self._patch(name, data)
+                return
+            full += 1
+        name = _name(full)
         wanted = {
             "apiVersion": CONFIG_MAP.api_version,
             "kind": CONFIG_MAP.name,
-            "metadata": {"name": NAME, "namespace": self._namespace},
+            "metadata": {"name": name, "namespace": self._namespace},
             "data": data,
         }
         try:
             await self._api.create(CONFIG_MAP, wanted)
         except KubernetesConflict:  # another deletion created it
-            await self._patch(data)
+            await self._patch(name, data)
 
     async def take_over(self, queue: str) -> None:
-        """Remove the entry of a queue that is made anew. Idempotent. Raises:
-        KubernetesUnavailable."""
+        """Remove the entry of a queue that is made anew. Idempotent. Raises: KubernetesError."""
         try:
-            found = await self._api.get(CONFIG_MAP, self._namespace, NAME)
+            lists = [each async for each in self._lists()]
         except KubernetesRefused:
             return  # an operator without rights in its own namespace has no list
-        if found is not None and queue in (found.get("data") or {}):
-            await self._patch({queue: None})
-            log_action("took over what a deletion had left behind", queue=queue)
+        for name, entries in lists:
+            if queue in entries:
+                await self._patch(name, {queue: None})
+                log_action("took over what a deletion had left behind", queue=queue)
 
     async def take_off(self, queue: str, erased: Collection[str]) -> Collection[str]:
         """Take parts that are erased off an entry, which goes with the last one; return the parts
         that it has then. Idempotent. Raises: KubernetesError."""
-        found = await self._api.get(CONFIG_MAP, self._namespace, NAME) or {}
-        text = (found.get("data") or {}).get(queue)
-        if text is None:
-            return ()
-        entry = json.loads(text)
-        left = {part: why for part, why in entry["left"].items() if part not in erased}
-        await self._patch({queue: _text({**entry, "left": left}) if left else None})
-        return left
+        async for name, entries in self._lists():
+            if queue in entries:
+                entry = json.loads(entries[queue])
+                left = {part: why for part, why in entry["left"].items() if part not in erased}
+                await self._patch(name, {queue: _text({**entry, "left": left}) if left else None})
+                return left
+        return ()
 
-    async def _patch(self, data: Mapping[str, str | None]) -> bool:
-        change = {"data": data}
-        return await self._api.patch(CONFIG_MAP, self._namespace, NAME, change) is not None
+    async def _lists(self) -> AsyncIterator[tuple[str, Mapping[str, str]]]:
+        """Yield the ConfigMaps of the list, with their entries."""
+        for number in count():
+            found = await self._api.get(CONFIG_MAP, self._namespace, _name(number))
+            if found is None:
+                return
+            yield _name(number), found.get("data") or {}
+
+    async def _patch(self, name: str, data: Mapping[str, str | None]) -> None:
+        await self._api.patch(CONFIG_MAP, self._namespace, name, {"data": data})
+
+
+def _name(number: int) -> str:
+    return f"{NAME}-{number + 1}" if number else NAME
+
+
+def _size(entries: Mapping[str, str]) -> int:
+    return sum(len(queue) + len(text.encode()) for queue, text in entries.items())
 
 
 def _text(entry: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from contract.view_contract import entry
 from postroad.adapters.memory.clock import START
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.controller.api import (
+    CONFIG_MAP,
     CONFIRM_DELETION,
     FORCE_DELETION,
     MAIL_QUEUE,
@@ -24,6 +25,7 @@ from postroad.controller.api import (
     NAMESPACE as NAMESPACES,
 )
 from postroad.controller.deletion import Deletion
+from postroad.controller.leftovers import MAX_BYTES, Leftovers
 from postroad.controller.leftovers import NAME as LEFTOVERS
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.domain.slices import Partition
@@ -79,9 +81,9 @@ def progress(operator: RunningController) -> Object:
     return found
 
 
-def leftovers(operator: RunningController) -> dict[str, Object]:
+def leftovers(operator: RunningController, name: str = LEFTOVERS) -> dict[str, Object]:
     """Return the list of leftovers."""
-    found = operator.at("configmaps", "postroad-system", LEFTOVERS) or {"data": {}}
+    found = operator.at("configmaps", "postroad-system", name) or {"data": {}}
     return {queue: json.loads(text) for queue, text in found["data"].items()}
 
 
@@ -446,7 +448,7 @@ def test_bytes_of_another_view_hold_up_nothing_and_are_listed() -> None:
     run(scene())
 
 
-def test_an_operator_without_rights_to_the_list_ends_no_deletion_that_leaves_something() -> None:
+def test_a_list_that_cannot_be_written_is_reported_and_waited_for() -> None:
     async def scene() -> None:
         async with running_controller() as operator:
             await declare(operator)
@@ -455,11 +457,64 @@ def test_an_operator_without_rights_to_the_list_ends_no_deletion_that_leaves_som
             operator.api.refused |= {("create", "configmaps")}
             await annotate(operator, FORCE_DELETION)
             await move(30)
-            assert not is_gone(operator)
+            listed = operator.condition("LeftoversListed")
+            assert (listed["status"], listed["reason"]) == ("False", "ListRefused")
+            assert "configmaps is forbidden" in listed["message"]
+            assert "bytes (exists: blobs is away)" in listed["message"]
 
             operator.api.refused.clear()
             await move(100)
             assert is_gone(operator)
             assert leftovers(operator)
+
+    run(scene())
+
+
+def test_a_list_that_stays_refused_holds_up_a_forced_deletion_for_two_hours() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            operator.faults.plan = away("blobs")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            operator.api.refused |= {("create", "configmaps")}
+            await annotate(operator, FORCE_DELETION)
+            await move(7000)
+            assert not is_gone(operator)
+
+            await move(400)
+            assert is_gone(operator)
+            (event,) = operator.events("LeftBehind")
+            assert "not listed in ConfigMap postroad-system/postroad-leftovers" in event["note"]
+            assert "bytes (exists: blobs is away)" in event["note"]
+
+    run(scene())
+
+
+def test_entries_without_room_in_one_list_are_in_the_next() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            full = {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": LEFTOVERS, "namespace": "postroad-system"},
+                "data": {"mail.other": "x" * (MAX_BYTES - 100)},
+            }
+            await operator.user.create(CONFIG_MAP, full)
+            await declare(operator)
+            operator.faults.plan = away("blobs")
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await annotate(operator, FORCE_DELETION)
+            await move(30)
+            assert is_gone(operator)
+            assert list(leftovers(operator, f"{LEFTOVERS}-2")) == ["mail.outgoing"]
+
+            lists = Leftovers(operator.api, "postroad-system")
+            assert await lists.take_off("mail.outgoing", ["rows"]) == {
+                "bytes": "exists: blobs is away"
+            }
+            operator.faults.plan = no_fault
+            await operator.create(mail_queue(NAMESPACE))
+            await move(10)
+            assert leftovers(operator, f"{LEFTOVERS}-2") == {}
 
     run(scene())
