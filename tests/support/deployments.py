@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from copy import deepcopy
+from typing import Any
 
 from postroad.adapters.memory.field_ownership import Manager, updated
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
@@ -12,18 +13,26 @@ from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPla
 from postroad.controller.api import DEPLOYMENT
 from postroad.errors import KubernetesConflict
 
+EXCEEDED = "pods is forbidden: exceeded quota: small"
 
-async def control_deployments(world: KubernetesWorld, broken: Collection[str] = ()) -> None:
+
+async def control_deployments(
+    world: KubernetesWorld, broken: Collection[str] = (), short: Collection[str] = ()
+) -> None:
     """Report that all replicas of Deployments are there and ready, until cancelled; of those with a
-    `broken` image, that the first new pod never gets ready."""
+    `broken` image, that the first new pod never gets ready; of those with a name in `short`, that
+    a quota lets no pod of a changed template be made."""
     manager = MemoryKubernetes(world, "kube-controller-manager")
     async for happened, body in world.watch(DEPLOYMENT):
         counts = ("replicas", "updatedReplicas", "readyReplicas", "availableReplicas")
-        status = {"observedGeneration": body["metadata"]["generation"]}
+        status: dict[str, Any] = {"observedGeneration": body["metadata"]["generation"]}
         if replicas := body["spec"].get("replicas"):
             status |= dict.fromkeys(counts, replicas)
             if body["spec"]["template"]["spec"]["containers"][0]["image"] in broken:
                 status |= {"replicas": replicas + 1, "updatedReplicas": 1}
+            if body["metadata"]["name"] in short and body["metadata"]["generation"] > 1:
+                failure = {"type": "ReplicaFailure", "status": "True", "message": EXCEEDED}
+                status |= {"updatedReplicas": 0, "conditions": [failure]}
         if happened != "DELETED" and body.get("status") != status:
             with suppress(KubernetesConflict):
                 await manager.replace_status(DEPLOYMENT, {**body, "status": status})

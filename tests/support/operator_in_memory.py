@@ -83,9 +83,8 @@ class World:
         logins = QueueLogins(self.api, self.clusters, self.clock)
         self.servers = QueueServers(self.clusters, engines, self.clock, logins)
         status_writer = StatusWriter(self.api, self.clock)
-        self.health = ClusterHealth(
-            self.api, self.clusters, status_writer, self.clock, Upgrades(Indexes())
-        )
+        upgrades = Upgrades(self.api, Indexes(), self.clock)
+        self.health = ClusterHealth(self.api, self.clusters, status_writer, self.clock, upgrades)
 
     def connect(self) -> MemoryServers:
         """Return the servers, as another process has them."""

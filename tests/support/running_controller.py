@@ -235,8 +235,10 @@ async def running_controller(
     operator_class: str = DEFAULT_CLASS,
     image: str | None = None,
     broken: Collection[str] = (),
+    short: Collection[str] = (),
 ) -> AsyncIterator[RunningController]:
-    """Yield a running controller. `broken`: images whose pods do not get ready."""
+    """Yield a running controller. `broken`: images whose pods do not get ready. `short`: names of
+    Deployments for whose new pods there is no quota."""
     operator = RunningController(
         name,
         world,
@@ -248,7 +250,7 @@ async def running_controller(
     tasks = [
         asyncio.create_task(operator.controller.run(TASKS)),
         *(asyncio.create_task(operator.deliver_events(each)) for each in (*OWN, *CHILDREN)),
-        asyncio.create_task(control_deployments(operator.kubernetes, broken)),
+        asyncio.create_task(control_deployments(operator.kubernetes, broken, short)),
     ]
     try:
         yield operator

@@ -43,6 +43,9 @@ DECLARED_HASH = f"{GROUP}/declared-hash"
 """Annotation of a Deployment: hash of what users declare of its pods. When it is the same, a newer
 operator is the cause of another template."""
 
+UPGRADED = f"{GROUP}/upgraded"
+"""Annotation of a Deployment: a newer operator brought its template, in its QueueCluster's pace."""
+
 APPLIED_HASH = f"{GROUP}/applied-hash"
 """Annotation of a child: hash of what the operator last applied. An equal hash saves the write; a
 different one also shows fields that are no longer wanted."""

@@ -109,7 +109,7 @@ class Controller:
         )
         self._status_writer = status_writer = StatusWriter(watched, clock)
         self._class = OperatorClass(operator_class, api, self.indexes)
-        self._upgrades = Upgrades(self.indexes)
+        self._upgrades = Upgrades(watched, self.indexes, clock)
         leftovers = Leftovers(watched, own_namespace)
         self._queues = Queues(
             watched,
@@ -283,7 +283,7 @@ class Controller:
         if "deletionTimestamp" in metadata:
             after = await self._health.end(found)
             return after and after * self._jitter()
-        for each in self._upgrades.proceed(key, pace_of(found).at_once):
+        for each in await self._upgrades.proceed(key, pace_of(found).at_once):
             self._work.add(each, Urgency.ROUTINE)
         uid, users, at = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()
         waits, adopted = self._upgrades.has_waiting(key), adopted_by(found)

@@ -59,8 +59,8 @@ from postroad.controller.quotas import granted_workers
 from postroad.controller.remembered_reads import Reads
 from postroad.controller.spec import Workers
 from postroad.controller.status import deployment_facts
-from postroad.controller.upgrades import Upgrades, paced
-from postroad.controller.watched import as_child, is_rolling, owner_of
+from postroad.controller.upgrades import Upgrades, is_rolling, marked, paced
+from postroad.controller.watched import as_child, owner_of
 from postroad.controller.workloads import report_workload, within_quota
 from postroad.errors import InvalidInput, NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
@@ -231,7 +231,7 @@ class QueueChildren:
             return wanted_children(queue, running, (component,), autoscaled=autoscaled)
 
         if self._upgrades.is_granted(queue.key):
-            present = None
+            return marked(build(context.image), present), False
         return paced(build, context.image, present, pinned=queue.spec.image is not None)
 
     async def _with_next_hop(

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from postroad.controller.api import (
     CHILDREN,
-    DEPLOYMENT,
     INSTANCE,
     LAST_APPLIED,
     MAIL_QUEUE,
@@ -32,12 +31,11 @@ class User(NamedTuple):
 
 
 class ChildVersion(NamedTuple):
-    """A version of a child. `is_rolling`: it is a Deployment whose pods are being replaced."""
+    """A version of a child."""
 
     kind: str
     name: str
     version: str
-    is_rolling: bool = False
 
 
 class Indexes:
@@ -123,8 +121,7 @@ def place_of(body: Mapping[str, Any]) -> Key | None:
 def as_child(body: Mapping[str, Any]) -> ChildVersion:
     """Return the version of a child."""
     metadata = body["metadata"]
-    rolling = body["kind"] == DEPLOYMENT.name and is_rolling(body)
-    return ChildVersion(body["kind"], metadata["name"], metadata["resourceVersion"], rolling)
+    return ChildVersion(body["kind"], metadata["name"], metadata["resourceVersion"])
 
 
 def owner_of(body: Mapping[str, Any]) -> Key | None:
@@ -134,16 +131,6 @@ def owner_of(body: Mapping[str, Any]) -> Key | None:
         if owner.get("controller") and owner["kind"] == MAIL_QUEUE.name:
             return Key(MAIL_QUEUE.name, metadata["namespace"], owner["name"])
     return None
-
-
-def is_rolling(deployment: Mapping[str, Any]) -> bool:
-    """Whether a Deployment has pods of an older template, or too few of the newest. Pods that are
-    not ready for a reason of their own hold up no other MailQueue."""
-    status = deployment.get("status") or {}
-    wanted = deployment["spec"].get("replicas", 1)
-    updated = status.get("updatedReplicas") or 0
-    seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
-    return not seen or updated < wanted or (status.get("replicas") or 0) > updated
 
 
 def key_of(body: Mapping[str, Any]) -> Key:

@@ -32,9 +32,9 @@ class OperatorView:
     def __init__(self, api: Kubernetes, connections: Connections) -> None:
         clock = MachineClock()
         self._api = api
-        self._health = ClusterHealth(
-            api, Clusters(api, connections), StatusWriter(api, clock), clock, Upgrades(Indexes())
-        )
+        upgrades = Upgrades(api, Indexes(), clock)
+        clusters = Clusters(api, connections)
+        self._health = ClusterHealth(api, clusters, StatusWriter(api, clock), clock, upgrades)
 
     async def conditions(self) -> Mapping[str, Mapping[str, Any]]:
         """Reconcile, and return the conditions by type."""

@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from postroad.adapters.memory.fault_injection import Step
+from postroad.adapters.memory.kubernetes_world import ObjectPlace
 from postroad.controller import children
-from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD, QUEUE_CLUSTER
 from postroad.controller.pods import pod_template
-from postroad.controller.watched import is_rolling
+from postroad.controller.upgrades import is_rolling
+from postroad.errors import KubernetesUnavailable
+from support.deployments import EXCEEDED
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -223,6 +227,132 @@ def test_a_newer_operator_with_the_same_pods_writes_nothing() -> None:
     run(scene())
 
 
+DEADLINE = 600
+SHORT = ("queue-0-worker", "queue-1-worker")
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_queues_whose_pods_cannot_be_made_hold_up_no_others_and_are_named(restarted: bool) -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, len(SHORT))
+        async with running_controller(beside=first, image=NEW, short=SHORT) as second:
+            await move(DEADLINE // 2)
+            assert images(second) == {OLD: QUEUES - 2, NEW: 2}
+            if not restarted:
+                await check(second)
+        if restarted:
+            async with running_controller(beside=second, image=NEW, short=SHORT) as third:
+                await check(third)
+
+    async def check(operator: RunningController) -> None:
+        await move(DEADLINE + 120)
+        assert images(operator) == {NEW: QUEUES}
+        condition = up_to_date(operator)
+        assert (condition["status"], condition["reason"]) == ("False", "UpgradeHeldUp")
+        for each in ("queue-0", "queue-1"):
+            assert f"{NAMESPACE}/{each} ({EXCEEDED})" in condition["message"]
+        assert operator.condition("Ready", QUEUE_CLUSTER, "main")["status"] == "True"
+
+    run(scene())
+
+
+def test_queues_that_get_their_room_late_are_up_to_date_then() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 2)
+        async with running_controller(beside=first, image=NEW, short=SHORT) as second:
+            await move(2 * DEADLINE)
+        async with upgraded(second) as third:
+            await move(120)
+
+            assert images(third) == {NEW: QUEUES}
+            assert up_to_date(third)["status"] == "True"
+
+    run(scene())
+
+
+def test_an_image_whose_pods_do_not_get_ready_stops_for_as_long_as_it_takes() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 2)
+        async with upgraded(first, broken=True) as second:
+            await move(5 * DEADLINE)
+
+            assert images(second) == {OLD: QUEUES - 2, NEW: 2}
+            condition = up_to_date(second)
+            assert condition["reason"] == "UpgradeStopped"
+            assert "new pods do not get ready: mail/queue-0, mail/queue-1" in condition["message"]
+        async with running_controller(beside=second, image="postroad:3", broken={NEW}) as third:
+            await move(120)
+            assert images(third) == {"postroad:3": QUEUES}, "the next release goes past it"
+
+    run(scene())
+
+
+@pytest.mark.parametrize("scheduled", ["True", "False"])
+def test_pods_without_a_node_are_a_shortage_and_those_with_one_are_not(scheduled: str) -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 1)
+            tags = {"app.kubernetes.io/name": "postroad", INSTANCE: "queue-0"}
+            metadata = {"name": "p", "namespace": NAMESPACE, "labels": tags}
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+            await first.user.create(POD, pod)
+            states = [("Ready", "False"), ("PodScheduled", scheduled)]
+            message = {"message": "0/3 nodes are available"}
+            conditions = [{"type": each, "status": status} | message for each, status in states]
+            place = ObjectPlace("pods", NAMESPACE, "p")
+            first.kubernetes.objects[place]["status"] = {"conditions": conditions}
+        async with upgraded(first, broken=True) as second:
+            await move(DEADLINE + 120)
+            message = up_to_date(second)["message"]
+            held = "queue-0 (pod p: 0/3 nodes are available)" in message
+            assert held is (scheduled == "False"), message
+            assert images(second)[NEW] == (2 if held else 1)
+
+    run(scene())
+
+
+def test_pods_that_a_user_changed_and_that_do_not_get_ready_take_no_place() -> None:
+    async def scene() -> None:
+        async with running_controller(image=OLD, broken={"postroad:own"}) as first:
+            await declare(first, 2)
+            for each in ("queue-0", "queue-1"):
+                await first.change({"image": "postroad:own"}, each)
+            await move(20)
+        async with running_controller(beside=first, image=NEW, broken={"postroad:own"}) as second:
+            await move(60)
+            assert images(second) == {"postroad:own": 2, NEW: QUEUES - 2}
+            assert up_to_date(second)["status"] == "True"
+
+    run(scene())
+
+
+def test_a_place_whose_deployment_cannot_be_changed_lapses() -> None:
+    """As while a policy's webhook answers nothing."""
+
+    async def scene() -> None:
+        async with running_controller(image=OLD) as first:
+            await declare(first, 2)
+
+        async def refuse(step: Step) -> None:
+            if step.operation in [f"patch deployments {NAMESPACE}/{each}" for each in SHORT]:
+                raise KubernetesUnavailable("failed calling webhook")
+
+        async with upgraded(first) as second:
+            second.api.faults.before = refuse
+            await move(DEADLINE + 120)
+            assert images(second) == {NEW: QUEUES - 2, OLD: 2}
+
+            second.api.faults.before = None
+            await move(300)
+            assert images(second) == {NEW: QUEUES}
+            assert up_to_date(second)["status"] == "True"
+
+    run(scene())
+
+
 @pytest.mark.parametrize(
     ("status", "rolls"),
     [
@@ -231,8 +361,12 @@ def test_a_newer_operator_with_the_same_pods_writes_nothing() -> None:
         ({"observedGeneration": 2, "updatedReplicas": 1, "replicas": 2}, True),
         ({"observedGeneration": 2, "updatedReplicas": 2, "replicas": 3}, True),
         ({"observedGeneration": 2, "updatedReplicas": 2, "replicas": 2}, False),
+        ({"observedGeneration": 2, "updatedReplicas": 1, "replicas": 1}, False),
     ],
-    ids=["new", "not seen", "too few new pods", "an old pod", "replaced, ready or not"],
+    ids=[
+        *("new", "not seen", "too few new pods", "an old pod", "replaced, ready or not"),
+        "scaled up without room",
+    ],
 )
 def test_a_deployment_rolls_until_only_new_pods_are_there(
     status: dict[str, int], rolls: bool
