@@ -1,12 +1,13 @@
 """Frames whose checksum is right and whose record cannot be read: another program wrote them.
 
-`verify` and `dump` name them, `rebuild` counts them and goes by the spool file, and the store stops
-at those it needs (FORMAT.md 5.2).
+`verify` and `dump` name them, `rebuild` counts them and goes by the spool file, a mail whose
+ENVELOPE is one is set aside, and the store stops at those that decide what waits (FORMAT.md 5.2).
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from crash.accidents import (
     unreadable_envelope,
     unreadable_record,
 )
-from postroad import Outcome, open_queue
+from postroad import Outcome, Selector, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.cli import main
@@ -96,16 +97,17 @@ async def test_rebuild_goes_by_the_spool_file_where_a_record_cannot_be_read(
     assert views["waits"].mail.recipients == ("waits-a@x.example", "waits-b@y.example")
 
 
-@pytest.mark.parametrize("accident", OF_ENVELOPES[:2], ids=lambda each: each.__name__)
-async def test_a_mail_whose_envelope_cannot_be_read_is_not_passed_over(
+@pytest.mark.parametrize("accident", OF_ENVELOPES, ids=lambda each: each.__name__)
+async def test_a_mail_whose_envelope_cannot_be_read_is_set_aside_and_shown(
     root: Path, accident: Accident
 ) -> None:
     accident(root)
 
     async with open_queue(f"embedded://{root}") as queue:
         assert (await queue.size()).size == len(LEFT)
-        with pytest.raises(StoreDamaged, match=PLACE):
-            await names(queue.browse())
+        shown = {view.mail.name: view.last_error async for view in queue.browse()}
+        assert set(shown) == LEFT - {"waits"} | {"unreadable mail"}
+        assert re.match(PLACE, shown["unreadable mail"] or "")
 
 
 @pytest.mark.parametrize("accident", OF_RECORDS, ids=lambda each: each.__name__)
@@ -116,16 +118,6 @@ async def test_a_record_that_decides_what_waits_keeps_the_store_closed(
 
     with pytest.raises(StoreDamaged, match=PLACE):
         await open_queue(f"embedded://{root}")
-
-
-async def test_an_envelope_whose_domains_cannot_be_read_stops_the_store_as_it_is_found(
-    root: Path,
-) -> None:
-    envelope_with_unreadable_domains(root)
-
-    with pytest.raises(StoreDamaged, match=PLACE):
-        async with open_queue(f"embedded://{root}") as queue:
-            await names(queue.browse())
 
 
 @pytest.fixture
@@ -140,7 +132,7 @@ async def root_with_work(tmp_path: Path) -> Path:
     return root
 
 
-async def test_an_envelope_that_was_being_worked_on_is_named_with_its_place(
+async def test_an_envelope_that_was_being_worked_on_is_set_aside_at_each_start(
     root_with_work: Path,
 ) -> None:
     root = root_with_work
@@ -148,9 +140,14 @@ async def test_an_envelope_that_was_being_worked_on_is_named_with_its_place(
 
     (damage,) = verify_directory(root).damage
     assert "at offset" in damage
-    with pytest.raises(StoreDamaged, match=PLACE):
+    for _ in range(2):
         async with open_queue(f"embedded://{root}") as queue:
-            await anext(queue.dequeue())
+            await queue.maintain()
+            assert await names(queue.browse()) == ["unreadable mail"]
+            assert (await queue.size()).size == 1
+    async with open_queue(f"embedded://{root}") as queue:
+        assert await queue.remove(Selector.all()) == 1
+    assert verify_directory(root).is_whole
 
 
 @pytest.mark.parametrize("where", [position(1, 1 << 31), position(2, HEADER_BLOCK)])

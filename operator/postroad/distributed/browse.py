@@ -116,10 +116,38 @@ class _Ahead:
 
 
 async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
-    """Yield views of waiting mails. See `MailQueue.browse`."""
-    async for each in waiting(engine, await engine.limits_cache.begin(), selector):
+    """Yield views of waiting mails; of rows that are set aside, behind the mail that is read next.
+    See `MailQueue.browse`."""
+    found: list[UndecodableRow] = []
+    began = await engine.limits_cache.begin()
+
+    async def note(row: UndecodableRow) -> None:
+        if selector is None or selector.matches(row, began.at):
+            found.append(row)
+
+    aside = SetAside(engine, note)
+    async for each in waiting(engine, began, selector, aside=aside):
+        while found:
+            yield _unreadable(found.pop(0))
         if each.mark is None or await _waits_on(engine, each.entry):
             yield view_of(each.entry, engine.limits_cache.now())
+    for row in found:
+        yield _unreadable(row)
+
+
+def _unreadable(row: UndecodableRow) -> MailView:
+    return MailView(
+        enqueue_id=row.enqueue_id,
+        mail_id=row.mail_id or row.enqueue_id,
+        mail=row.envelope,
+        accepted_at=row.accepted_at,
+        enqueued_at=row.accepted_at,
+        due_at=None,
+        held=False,
+        attempt=0,
+        size_bytes=0,
+        last_error=f"its row cannot be decoded: {row.reason}",
+    )
 
 
 async def _waits_on(engine: Engine, successor: Entry) -> bool:

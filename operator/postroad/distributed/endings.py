@@ -11,7 +11,7 @@ from __future__ import annotations
 from postroad.distributed.engine import Engine
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.delay_queues import DELAY_SECONDS
-from postroad.domain.entries import Ending, EndingKind, Entry, Mark
+from postroad.domain.entries import Ending, EndingKind, Entry, Mark, UndecodableRow
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.references import Reference
 from postroad.domain.slices import EntryKey
@@ -26,7 +26,7 @@ CLEANED = Mark(ending=Ending(EndingKind.WITHDRAWN, EPOCH))
 """Stands for the mark of an entry that is over and was cleaned, so that its ending is not known."""
 
 
-async def mark_if_passed(engine: Engine, entry: Entry) -> Mark | None:
+async def mark_if_passed(engine: Engine, entry: Entry | UndecodableRow) -> Mark | None:
     """Return the mark of an entry before browse start, or `CLEANED`; None where it is not before,
     or where its row came late (`late_mail`) and it is not over. Raises: ViewError."""
     if not (await engine.limits_cache.limits()).have_passed(entry.key.slice_start):
@@ -38,7 +38,10 @@ async def mark_if_passed(engine: Engine, entry: Entry) -> Mark | None:
 
 
 async def end(
-    engine: Engine, entry: Entry, ending: Ending, outcomes: AttemptOutcomes | None = None
+    engine: Engine,
+    entry: Entry | UndecodableRow,
+    ending: Ending,
+    outcomes: AttemptOutcomes | None = None,
 ) -> Mark | None:
     """End an entry that is not over, after an attempt with these outcomes or after none. Returns
     None when it was ended, else the mark that decides.

@@ -23,7 +23,8 @@ from postroad.distributed.replacement import (
     replacement_of,
     withdraw_given_up,
 )
-from postroad.domain.entries import Ending, EndingKind, Entry, Mark, Traits
+from postroad.distributed.set_aside import SetAside
+from postroad.domain.entries import Ending, EndingKind, Entry, Mark, Traits, UndecodableRow
 from postroad.domain.selection import Selector
 from postroad.domain.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
@@ -78,9 +79,18 @@ async def remove_after(
 ) -> int:
     """Remove the selected mails with an entry after an id that wait when an operation begins, if
     they were accepted by a moment; return how many. Raises: ViewError."""
+    undecodable = 0
+
+    async def end_undecodable(row: UndecodableRow) -> None:
+        """End a row that is set aside; its bytes are left to its message, or to the audit."""
+        nonlocal undecodable
+        if selector.matches(row, began.at) and row.accepted_at <= accepted_by:
+            undecodable += await end(engine, row, _Removal.now(engine).ending) is None
+
+    aside = SetAside(engine, end_undecodable)
     found = (
         each
-        async for each in waiting(engine, began, selector, after)
+        async for each in waiting(engine, began, selector, after, aside)
         if each.entry.accepted_at <= accepted_by
     )
     # Concurrent transactions on one partition would only fail each other.
@@ -90,7 +100,7 @@ async def remove_after(
         removal = _Removal.now(engine)
         return await _remove_together(engine, batch, removal, locks[batch[0].row.key.partition])
 
-    return await count(_by_partition(found), together)
+    return await count(_by_partition(found), together) + undecodable
 
 
 async def _by_partition(found: AsyncIterator[WaitingMail]) -> AsyncIterator[list[WaitingMail]]:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from postroad.domain.identifiers import moment_of
 from postroad.domain.mail import Envelope
+from postroad.domain.mail_views import UNREADABLE
 from postroad.domain.shapes import Shape
 from postroad.domain.slices import EntryKey
 
@@ -96,6 +97,21 @@ class UndecodableRow:
     @property
     def enqueue_id(self) -> UUID:
         return self.key.enqueue_id
+
+    @property
+    def envelope(self) -> Envelope:
+        """What stands for the mail's."""
+        return UNREADABLE
+
+    @property
+    def accepted_at(self) -> datetime:
+        """When the entry began: the mail may be older."""
+        return moment_of(self.enqueue_id)
+
+    @property
+    def traits(self) -> Traits:
+        """As `Entry.traits`."""
+        return Traits(self.envelope.domains)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,10 @@ class MailView:
     reason: str | None = None
 
 
+UNREADABLE = Envelope(sender=None, recipients=("postmaster",), name="unreadable mail")
+"""Stands for the envelope of a mail that is set aside: what is stored of it cannot be read."""
+
+
 @dataclass(eq=False, repr=False)
 class LeasedMail:
     """What every engine's `Item` knows of its mail from the lease on.

@@ -20,7 +20,7 @@ from postroad.domain.selection import Selector
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
-from postroad.embedded.envelopes import LONGEST_DOMAINS, Unreadable
+from postroad.embedded.envelopes import LONGEST_DOMAINS
 from postroad.embedded.index import latest
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import DEAD, HELD, Lane
@@ -52,25 +52,19 @@ EntryStep = Callable[[Engine, LiveEntry, EnvelopeRecord], Written | LiveEntry | 
 async def select(
     engine: Engine, selector: Selector, *, dead: bool = False
 ) -> AsyncIterator[tuple[LiveEntry, EnvelopeRecord]]:
-    """Yield the entries that are selected, oldest first. Raises: StoreDamaged; if it is only that a
-    mail's record cannot be read, when all others have been yielded."""
+    """Yield the entries that are selected, oldest first; what stands for a mail that is set aside
+    is selected by its ids and times alone. Raises: StoreDamaged."""
     await engine.indexed.wait()
     engine.check()
-    now, unreadable = engine.clock.now(), None
+    now = engine.clock.now()
     for count, entry in enumerate(engine.index.walk(dead=dead)):
         if count % YIELD_EVERY == YIELD_EVERY - 1:
             await asyncio.sleep(0)
         if not _may_match(selector, entry, now):
             continue
-        try:
-            found = await _read(engine, entry, dead)
-        except Unreadable as error:
-            unreadable = unreadable or error
-            continue
+        found = await _read(engine, entry, dead)
         if found is not None and _matches(selector, found[1], now):
             yield found
-    if unreadable is not None:
-        raise unreadable
 
 
 async def _read(
@@ -125,7 +119,7 @@ def _matches(selector: Selector, record: EnvelopeRecord, now: datetime) -> bool:
 
 async def change(engine: Engine, operation: Operation, selector: Selector) -> int:
     """Do an operation to every selected mail; return how many were changed, durably.
-    Raises: InvalidInput for an empty selector, StoreFailed, StoreDamaged (see `select`)."""
+    Raises: InvalidInput for an empty selector, StoreFailed, StoreDamaged."""
     selector.require_purpose()
     apply, dead = OPERATIONS[operation], operation.of_dead_letters
     changed = 0

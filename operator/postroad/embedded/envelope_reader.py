@@ -11,7 +11,7 @@ from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.frames import HEAD, frame_at, frame_size
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import Lane
-from postroad.embedded.segments import LiveEntry, Segment, envelope_at
+from postroad.embedded.segments import LiveEntry, Segment, waiting_at
 from postroad.ports.files import Threads
 
 BLOCK = 64 * 1024
@@ -27,12 +27,13 @@ class EnvelopeReader:
         self.bytes_read = 0
 
     async def read(self, entry: LiveEntry) -> EnvelopeRecord:
-        """Return an entry's ENVELOPE. Raises: StoreDamaged."""
+        """Return an entry's ENVELOPE; what stands for it where it is set aside. Raises:
+        StoreDamaged."""
         lane = self._lanes[entry.segment.lane]
         payload = lane.recall(entry.position)
         if payload is None:
             payload = await self._payload(lane, entry)
-        return envelope_at(entry.segment, entry.offset, payload)
+        return waiting_at(entry.segment, entry.offset, payload)
 
     async def _payload(self, lane: LaneLog, entry: LiveEntry) -> bytes:
         segment, offset = entry.segment, entry.offset

@@ -14,8 +14,10 @@ from typing import Any, NamedTuple
 from postroad.domain.envelope_documents import brief_envelope
 from postroad.domain.json_values import to_json
 from postroad.domain.mail import Envelope
+from postroad.domain.mail_views import UNREADABLE
 from postroad.embedded.envelopes import (
-    UNREADABLE,
+    NUMBERS,
+    UNDECODED,
     Unreadable,
     domains_of,
     failures_in,
@@ -32,7 +34,7 @@ _ENVELOPE = Struct("<16s16sQIIQQQQQIBBH")
 ENVELOPE_BYTES = _ENVELOPE.size
 """Of an ENVELOPE, before its domains."""
 
-NO_RECORD = (struct.error, *UNREADABLE)
+NO_RECORD = (struct.error, *UNDECODED)
 """What decoding raises where the checksum is right: another program wrote these bytes."""
 
 
@@ -85,6 +87,8 @@ class EnvelopeRecord:
     error: str | None = None
     reason: str | None = None
     failures: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    unreadable: bytes | None = None
+    """The JSON of a record that is set aside: it is written again as it is."""
 
 
 def read_head(payload: bytes) -> EnvelopeHead:
@@ -167,9 +171,33 @@ def decode_envelope(payload: bytes) -> EnvelopeRecord:
         raise Unreadable("an ENVELOPE cannot be read") from error
 
 
+def set_aside(payload: bytes, error: Unreadable) -> EnvelopeRecord:
+    """Return what stands for an ENVELOPE whose fixed part alone can be read: administrators see it
+    and remove it, and no consumer gets it. Raises: Unreadable."""
+    head = read_head(payload)
+    return EnvelopeRecord(
+        mail_id=head.mail_id,
+        enqueue_id=head.enqueue_id,
+        slot=head.slot,
+        entry_number=head.entry_number,
+        envelope=UNREADABLE,
+        numbers=(NUMBERS - 1,),  # no recipient of its own has it, so none counts as finished
+        accepted_us=head.accepted_us,
+        enqueued_us=head.enqueued_us,
+        size_bytes=head.size_bytes,
+        due_us=head.due_us,
+        attempt=head.attempt,
+        held=head.held,
+        dead=head.dead,
+        error=str(error),
+        reason=str(error) if head.dead else None,
+        unreadable=payload[_ENVELOPE.size + head.domains_length :],
+    )
+
+
 def _decode_envelope(payload: bytes) -> EnvelopeRecord:
     head = read_head(payload)
-    domains_in(payload, head)  # checked: recovery reads them, and would not open the store
+    domains_in(payload, head)  # checked, though they stand in the JSON, too
     envelope, rest = read_envelope(payload[_ENVELOPE.size + head.domains_length :])
     return EnvelopeRecord(
         mail_id=head.mail_id,
@@ -212,7 +240,7 @@ def encode_envelope(record: EnvelopeRecord, json: bytes | None = None) -> bytes:
         0,
         len(domains),
     )
-    return head + domains + (json or to_json(_document_of(record)))
+    return head + domains + (json or record.unreadable or to_json(_document_of(record)))
 
 
 def _document_of(record: EnvelopeRecord) -> dict[str, Any]:

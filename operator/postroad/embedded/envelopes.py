@@ -16,7 +16,7 @@ LONGEST_DOMAINS = 65_535
 NUMBERS = 1 << 32
 """Recipients have numbers below this."""
 
-UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, InvalidInput, RecursionError)
+UNDECODED = (ValueError, LookupError, TypeError, AttributeError, InvalidInput, RecursionError)
 """What decoding raises where the checksum is right: another program wrote these bytes."""
 
 
@@ -38,7 +38,7 @@ def read_envelope(data: bytes) -> tuple[Envelope, dict[str, Any]]:
     try:
         found = json.loads(data)
         return envelope_of_brief(found), found
-    except UNREADABLE as error:
+    except UNDECODED as error:
         raise Unreadable("an envelope cannot be read") from error
 
 

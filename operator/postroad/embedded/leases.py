@@ -17,7 +17,6 @@ from postroad.domain.documents import outcomes_value
 from postroad.domain.json_values import to_json
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
-from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.lanes import Written
 from postroad.embedded.layout import NEW
 from postroad.embedded.records import (
@@ -61,23 +60,21 @@ async def lease(engine: Engine) -> tuple[LiveEntry, EnvelopeRecord, Kept | None]
                 engine.ready_queues.give_back(entry)
                 engine.wakeups.wake_one()
             raise
-        except Unreadable as error:
-            _park(entry, error)
-            continue
         except PostroadError as error:
             engine.stop(error)
             raise
-        if entry.state is State.LEASED:
+        if record.unreadable is not None:
+            _park(entry, record)
+        elif entry.state is State.LEASED:
             start(engine, entry, record)
             return entry, record, None
 
 
-def _park(entry: LiveEntry, error: Unreadable) -> None:
-    """Park a mail whose record cannot be read. The store does not stop, because the outcomes of
-    deliveries in progress would be lost."""
+def _park(entry: LiveEntry, record: EnvelopeRecord) -> None:
+    """Set a mail aside whose record cannot be read: it waits for an administrator."""
     if entry.state is State.LEASED:
         entry.state = State.PARKED
-    log.error("a mail is parked: its record cannot be read", error=error.explain())
+    log.error("a mail is set aside: its record cannot be read", error=record.error)
 
 
 def start(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:

@@ -14,7 +14,6 @@ from postroad.domain.instants import duration_us
 from postroad.embedded.archive import BOUNDED_EVERY, LONGEST_OPEN, is_archived, keep_bounds, retire
 from postroad.embedded.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.engine import Engine
-from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.lanes import LaneLog
 from postroad.embedded.layout import KEYS, NEW
 from postroad.embedded.segments import LiveEntry, Segment, State
@@ -220,10 +219,7 @@ class Maintenance:
     async def _rewrite(self, entry: LiveEntry) -> None:
         engine = self._engine
         await engine.wait_durable(entry)
-        try:
-            waiting = await engine.reader.read(entry)
-        except Unreadable:
-            return  # it stays in its segment; `select` and `lease` report it
+        waiting = await engine.reader.read(entry)
         if entry.state in (State.DELAYED, State.READY, State.PARKED):
             engine.replace_entry(entry, waiting)
 

@@ -29,12 +29,12 @@ from postroad.embedded.recovery import Replay
 from postroad.embedded.segments import (
     LiveEntry,
     Segment,
-    envelope_at,
     offset_of,
     place,
     position,
     record_at,
     sequence_of,
+    waiting_at,
 )
 from postroad.embedded.slots import Slots, first_unused_directory, slots_on_disk
 from postroad.errors import QueueNotFound, StoreDamaged
@@ -256,7 +256,7 @@ async def _read_envelope(
         if segment.sequence == sequence_of(where) and offset < segment.end:
             frames, _ = await engine.log_threads.run(recovery.read_frames, segment, offset, 4096)
             if frames and frames[0].type == ENVELOPE:
-                return envelope_at(segment, offset, frames[0].payload)
+                return waiting_at(segment, offset, frames[0].payload)
     raise StoreDamaged(f"the log has no ENVELOPE at {place(lane, where)}, which a START names")
 
 
@@ -286,6 +286,10 @@ async def _index_lane(
 def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
     head = read_head(frame.payload)
     engine.keys.see(head.mail_id)
+    try:
+        domains = domains_in(frame.payload, head)
+    except Unreadable:
+        domains = ""  # the mail is set aside by the first that reads its record
     entry = LiveEntry(
         segment=segment,
         offset=frame.offset,
@@ -294,7 +298,7 @@ def _index(engine: Engine, segment: Segment, frame: Frame) -> int:
         enqueue_id=head.enqueue_id,
         slot=head.slot,
         accepted_us=head.accepted_us,
-        domains=domains_in(frame.payload, head),
+        domains=domains,
         due=engine.due(head.due_us),
     )
     engine.index.add(entry)

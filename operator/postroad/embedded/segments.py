@@ -11,7 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope
+from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope, set_aside
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame, checksum, frames, stray_frames
 from postroad.embedded.layout import NEW, Lane, Layout, lane_name
@@ -211,6 +211,15 @@ def envelope_at(segment: Segment, offset: int, payload: bytes) -> EnvelopeRecord
         return decode_envelope(payload)
     except Unreadable as error:
         raise segment.unreadable(offset, error) from error
+
+
+def waiting_at(segment: Segment, offset: int, payload: bytes) -> EnvelopeRecord:
+    """Decode the ENVELOPE of a mail that waits, or what stands for one that is set aside. Raises:
+    Unreadable, where its fixed part cannot be read."""
+    try:
+        return envelope_at(segment, offset, payload)
+    except Unreadable as error:
+        return set_aside(payload, error)
 
 
 def make(files: Files, layout: Layout, segment: Segment) -> None:

@@ -79,10 +79,31 @@ async def test_row_that_cannot_be_decoded_stops_no_operation_on_the_others(
     assert await process.queue.hold(Selector(name="held")) == 1
     assert await process.queue.remove(Selector(name="removed")) == 1
     assert await process.queue.flush(ALL) == 1
-    assert await names(process) == ["held", "delayed"]
+    assert sorted(map(str, await names(process))) == ["delayed", "held", "unreadable mail"]
     assert await process.queue.release(ALL) == 1
     assert sum((await process.queue.ages())["example.net"].values()) == 2
     assert (await process.queue.size()).size == 3
+
+
+@pytest.mark.parametrize("all_of_them", [True, False])
+async def test_row_that_cannot_be_decoded_is_listed_and_removed(
+    cluster: InMemoryCluster, process: Process, all_of_them: bool
+) -> None:
+    await cluster.enqueue(process, "good", "bad")
+    key = spoil(cluster, "bad")
+
+    shown = {view.mail.name: view async for view in process.queue.browse()}
+    assert set(shown) == {"good", "unreadable mail"}
+    bad = shown["unreadable mail"]
+    assert bad.enqueue_id == key.enqueue_id
+    assert "cannot be decoded" in (bad.last_error or "")
+    assert await process.queue.remove(Selector(name="bad")) == 0
+    selector = ALL if all_of_them else Selector(enqueue_id=key.enqueue_id)
+    assert await process.queue.remove(selector) == 1 + all_of_them
+
+    assert [view async for view in process.queue.browse(Selector(name="unreadable mail"))] == []
+    cluster.tables.undecodable.remove(key)
+    assert await names(process) == ([] if all_of_them else ["good"])
 
 
 async def test_row_that_cannot_be_decoded_lets_no_other_expire_and_does_not_itself(
