@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from email.utils import getaddresses
 from typing import NamedTuple
 
+from postroad.domain.address_lists import addresses_in
 from postroad.domain.internationalized import ascii_domain
 from postroad.domain.mail import domain_of
 from postroad.errors import InvalidInput, InvalidMail
@@ -47,10 +47,10 @@ def author_domain(fields: list[HeaderField]) -> str:
     values = [each.value for each in fields if each.name == "from"]
     if len(values) != 1:
         raise InvalidMail(f"a mail has one field From, and this one has {len(values)}")
-    domains = {domain_of(address) for _, address in getaddresses(values)}
+    try:
+        domains = {ascii_domain(domain_of(address)) for address in addresses_in(values[0])}
+    except InvalidInput as error:
+        raise InvalidMail("an address of From cannot be read, or has no domain name") from error
     if len(domains) != 1:
         raise InvalidMail("the addresses of From share no domain")
-    try:
-        return ascii_domain(domains.pop())
-    except InvalidInput as error:
-        raise InvalidMail("the domain of From is no domain name") from error
+    return domains.pop()

@@ -74,6 +74,44 @@ def test_enqueue_takes_envelope_from_the_header_and_prints_the_id(url: str) -> N
     assert mail["size_bytes"] == len(LETTER)
 
 
+@pytest.mark.parametrize(
+    ("header", "sender", "recipients"),
+    [
+        ("From: jörg@a.example\nTo: müller@bücher.example\n", "jörg@a.example",
+         ["müller@bücher.example"]),
+        ("From: a@x.example\nTo: b@x.example\nBcc:\n", "a@x.example", ["b@x.example"]),
+        ("FROM: a@x.example\nTO: b@x.example\ncc: c@x.example, b@x.example\n", "a@x.example",
+         ["b@x.example", "c@x.example"]),
+        (("Resent-From: r@x.example\nResent-To: s@x.example\nResent-Cc: t@x.example\n"
+         "From: a@x.example\nTo: b@x.example\n"), "r@x.example", ["s@x.example", "t@x.example"]),
+        (("Resent-Sender: q@x.example\nResent-From: r@x.example, p@x.example\n"
+         "Resent-To: s@x.example\nFrom: a@x.example\nTo: b@x.example\n"), "q@x.example",
+         ["s@x.example"]),
+    ],
+    ids=["UTF-8", "empty Bcc", "other case", "resent", "resent by a sender"],
+)  # fmt: skip
+def test_enqueue_reads_the_envelope_as_the_field_does(
+    url: str, header: str, sender: str, recipients: list[str]
+) -> None:
+    assert run(url, "enqueue", content=f"{header}\nbody\n".encode()).exit_code == 0
+
+    [mail] = read(url, "browse")
+    assert (mail["sender"], mail["recipients"]) == (sender, recipients)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [b"\xef\xbb\xbf", b"From a@x.example Sat Nov 28 10:00:00 2026\r\n", b">From a b\n>From c d\n",
+     b"\xef\xbb\xbfFrom a b\r\n"],
+)  # fmt: skip
+def test_enqueue_leaves_out_what_stands_before_the_header(url: str, before: bytes) -> None:
+    assert run(url, "enqueue", content=before + LETTER).exit_code == 0
+
+    [mail] = read(url, "browse")
+    assert mail["size_bytes"] == len(LETTER)
+    assert run(url, "enqueue", content=before).exit_code == 2, "nothing is left of it"
+
+
 def test_enqueue_takes_files_and_options(url: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).write_bytes(LETTER)
@@ -107,8 +145,26 @@ def test_a_priority_out_of_bounds_is_a_mistake_of_usage(url: str, priority: str)
     "content",
     [
         pytest.param(b"Subject: s\r\n\r\n", id="no addresses"),
-        pytest.param(b"From: a@x.example\r\nBcc: b@x.example\r\n\r\n", id="bcc"),
+        pytest.param(b"From: a@x.example\r\nTo: a@x.example\r\nBcc: b@x.example\r\n\r\n", id="bcc"),
+        pytest.param(
+            b"From: a@x.example\r\nTo: b@x.example\r\nResent-Bcc: c@x.example\r\n\r\n",
+            id="resent bcc",
+        ),
         pytest.param(b"From: a@x.example\r\n\r\n", id="no recipients"),
+        pytest.param(b"From: a@x.example\r\nTo: b@x.example)c@x.example\r\n\r\n", id="hidden"),
+        pytest.param(b"From: a@x.example\r\nTo: j\xf6rg@x.example\r\n\r\n", id="Latin-1"),
+        pytest.param(
+            b"From: a@x.example\r\nTo: b@x.example\r\nno field\r\nCc: c@x.example\r\n\r\n",
+            id="no field",
+        ),
+        pytest.param(
+            b"Resent-From: a@x.example\r\nResent-To: b@x.example\r\n" * 2 + b"\r\n",
+            id="resent twice",
+        ),
+        pytest.param(
+            b"From: a@x.example\r\nTo: b@x.example\r\nResent-From: c@x.example\r\n\r\n",
+            id="resent to no address",
+        ),
     ],
 )
 def test_enqueue_refuses_to_guess_an_envelope(url: str, content: bytes) -> None:

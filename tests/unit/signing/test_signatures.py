@@ -185,6 +185,9 @@ def test_the_author_is_the_address_of_from(field: bytes, domain: str) -> None:
         b"From: ",
         b"From: a@-\xff.example",
         b"From: friends: a@one.example, b@two.example;",
+        b"From: a@one.example)b@one.example",
+        b"From: a@one.example]<b@one.example>",
+        b"From: a@b\xfccher.example",
     ],
 )
 def test_a_mail_without_one_author_domain_is_refused(header: bytes) -> None:
