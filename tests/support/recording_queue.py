@@ -22,7 +22,9 @@ class RecordingQueue:
         self.gate = asyncio.Event()
         self.gate.set()
 
-    def has_room(self, size_bytes: int) -> bool:
+    incoming = None
+
+    def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
         return size_bytes <= self.room_bytes
 
     async def enqueue(

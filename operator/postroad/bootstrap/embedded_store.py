@@ -152,7 +152,10 @@ async def open_directory(
     board = DirectoryBoard(root / "board", clock)
     suppressed = FileSuppressionList(root / "suppressed.sqlite")
     queue = EmbeddedQueue(str(root), files, layout, clock, engine, receiver, board, suppressed)
-    return await queue.open()
+    opened = await queue.open()
+    layout, _ = await asyncio.to_thread(describe, files, root, StoreOptions(), create=False)
+    opened.incoming = Path(layout.incoming)
+    return opened
 
 
 def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:

@@ -64,6 +64,10 @@ class Layout:
         return self.root / "checkpoint"
 
     @property
+    def incoming(self) -> PurePath:
+        return self.mail / "incoming"
+
+    @property
     def archive(self) -> PurePath:
         return self.root / "archive"
 

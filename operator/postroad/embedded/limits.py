@@ -71,10 +71,11 @@ class StoreLimits:
         """Check that enough stays free behind `size` more octets. Raises: StoreFull."""
         self._compare(self._free_space.after(size))
 
-    def has_room(self, size: int) -> bool:
-        """Whether `check_room` would pass, without counting `size` as used."""
+    def has_room(self, size: int, *, is_taken: bool = False) -> bool:
+        """Whether `check_room` would pass; counts `size` as used if it `is_taken`."""
+        space = self._free_space
         try:
-            self._compare(self._free_space.if_stored(size))
+            self._compare(space.after(size) if is_taken else space.if_stored(size))
         except StoreFull:
             return False
         except StoreFailed:

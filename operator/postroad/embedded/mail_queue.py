@@ -87,6 +87,8 @@ class EmbeddedQueue(Administration):
         """The board of the processes of this queue; None: this handle has none."""
         self.suppression_list = suppression_list
         """The addresses that this queue does not mail; None: this handle has none."""
+        self.incoming: Path | None = None
+        """As the port says; None until the store is open."""
         self._name, self._files, self._layout, self._clock = name, files, layout, clock
         self._open_engine, self._receiver = open_engine, receiver
         self._role: Role | None = None
@@ -181,10 +183,12 @@ class EmbeddedQueue(Administration):
             return await self._receiver.enqueue(queue.connection, mail)
         return await queue.enqueue(mail, delay)
 
-    def has_room(self, size_bytes: int) -> bool:
+    def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
         if self._receiver is not None:
-            return self._receiver.has_room(size_bytes)
-        return not isinstance(self._role, _OwnerRole) or self._role.queue.has_room(size_bytes)
+            return self._receiver.has_room(size_bytes, is_taken=is_taken)
+        if not isinstance(self._role, _OwnerRole):
+            return True
+        return self._role.queue.has_room(size_bytes, is_taken=is_taken)
 
     def check_open(self) -> None:
         self._check_not_closed()

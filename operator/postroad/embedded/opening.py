@@ -150,10 +150,19 @@ def find_store(files: Files, layout: Layout) -> OpenedStore:
             checkpoint = checkpoints.read_checkpoint(file)
             lanes, following = recovery.find_lanes(files, layout, checkpoint, opened)
             unused = first_unused_directory(files, layout)
+            _empty_incoming(files, layout)
         except FileNotFoundError as error:
             raise StoreDamaged(f"{error.filename or error} is missing") from error
         opened.pop_all()
     return OpenedStore(checkpoint, file, lanes, following, unused)
+
+
+def _empty_incoming(files: Files, layout: Layout) -> None:
+    """Remove what a killed process left of large mails. Their files have a name for an instant, on
+    file systems that make none without."""
+    files.make_directory(layout.incoming)
+    for name in files.names(layout.incoming):
+        files.unlink(layout.incoming / name)
 
 
 async def open_store(engine: Engine) -> Maintenance:

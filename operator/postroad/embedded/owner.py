@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from uuid import UUID
 
 from postroad.domain.mail import Mail
@@ -78,8 +79,12 @@ class OwnedQueue(Administration):
         self._enqueue_seconds.observe(seconds)
         return enqueue_id
 
-    def has_room(self, size_bytes: int) -> bool:
-        return self.engine.limits.has_room(size_bytes)
+    @property
+    def incoming(self) -> Path:
+        return Path(self.engine.layout.incoming)
+
+    def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
+        return self.engine.limits.has_room(size_bytes, is_taken=is_taken)
 
     def accept_stored(self, payload: bytes, leased: set[int]) -> tuple[UUID, asyncio.Future[None]]:
         """See `enqueue.accept_stored`."""

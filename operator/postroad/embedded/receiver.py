@@ -76,9 +76,9 @@ class SpoolReceiver:
             raise
         return UUID(bytes=await connection.store(record))
 
-    def has_room(self, size_bytes: int) -> bool:
+    def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
         """As `MailQueue.has_room`."""
-        return self._limits.has_room(size_bytes)
+        return self._limits.has_room(size_bytes, is_taken=is_taken)
 
     async def _store(self, connection: OwnerConnection, mail: Mail) -> bytes:
         """Store a mail; return its ENVELOPE."""

@@ -8,9 +8,9 @@ commands; it counts what exceeds the limit, and drops it.
 from __future__ import annotations
 
 import asyncio
-import os
 import tempfile
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -31,7 +31,8 @@ SPILLED_BYTES = 64 * 1024
 
 class MessageBuffer:
     """Appends content to `first`, which does not count as size. The caller calls `discard` in the
-    end."""
+    end. The file is in `folder`, without a name, so that a process that is killed leaves none;
+    `has_room` returns whether so many octets may be written there."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class MessageBuffer:
         first: bytes = b"",
         folder: Path | None = None,
         *,
+        has_room: Callable[[int], bool] = lambda _: True,
         normalises_line_ends: bool = False,
         takes_long_lines: bool = False,
     ) -> None:
@@ -47,11 +49,10 @@ class MessageBuffer:
         """Why the file could not be written."""
 
         self._limit = limit_bytes
-        self._folder = folder
+        self._folder, self._has_room = folder, has_room
         self._kept = bytearray(first)  # not a list of chunks: tiny ones take many times their size
         self._unstuffer, self._hops = Unstuffer(normalises_line_ends), HopCounter()
         self._lines = None if takes_long_lines else LineMeter()
-        self._path: Path | None = None
         self._file: FileIO | None = None
         self._deciding = threading.Lock()
         """Held while `discard`, or the thread that writes, finds out whether it is the last of
@@ -84,6 +85,9 @@ class MessageBuffer:
     async def spill(self) -> None:
         """Write the octets in memory to a file; a failure becomes the mail's `problem`."""
         kept, self._kept = self._kept, bytearray()
+        if not self._has_room(len(kept)):
+            self.problem = StoreFull("a large mail leaves too little free for the queue's log")
+            return
         try:
             await asyncio.to_thread(self._write, kept)
         except OSError as error:
@@ -111,8 +115,9 @@ class MessageBuffer:
 
     @property
     def content(self) -> bytes | Path:
-        """The mail, as octets or as a file that lives until `discard`."""
-        return bytes(self._kept) if self._path is None else self._path
+        """The mail, as octets or as a file that this process can open until `discard`."""
+        file = self._file  # opened by this name, it is read from its beginning
+        return bytes(self._kept) if file is None else Path(f"/proc/self/fd/{file.fileno()}")
 
     def discard(self) -> None:
         """Drop the mail and its file, after a write that is under way. Idempotent."""
@@ -124,12 +129,10 @@ class MessageBuffer:
         self._remove()
 
     def _remove(self) -> None:
-        file, path, self._file, self._path = self._file, self._path, None, None
+        file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):  # its content is not needed
                 file.close()
-        if path is not None:
-            path.unlink(missing_ok=True)
 
     def _write(self, octets: bytearray) -> None:
         """Runs in a thread, which goes on when the task that waits for it is cancelled."""
@@ -148,9 +151,8 @@ class MessageBuffer:
 
     def _append(self, octets: bytearray) -> None:
         if self._file is None:
-            descriptor, name = tempfile.mkstemp(".eml", "postroad-", self._folder)
             # Unbuffered: a failed write of a buffer is repeated, and fails again, at close.
-            self._file, self._path = os.fdopen(descriptor, "wb", buffering=0), Path(name)
+            self._file = tempfile.TemporaryFile(buffering=0, dir=self._folder)  # noqa: SIM115 - see `discard`
         left = memoryview(octets)
         while left:
             left = left[self._file.write(left) :]

@@ -5,6 +5,8 @@ A mail is answered with 250 only after `enqueue` of the queue returned.
 
 from __future__ import annotations
 
+from functools import partial
+
 from postroad.domain.mail import Mail, Origin
 from postroad.domain.replies import Reply
 from postroad.errors import PostroadError
@@ -34,6 +36,8 @@ class Reception:
         self.buffer = MessageBuffer(
             context.offer.max_size_bytes,
             trace_field(self._origin, context.offer.hostname, self._name, context.clock.now()),
+            context.queue.incoming,
+            has_room=partial(context.queue.has_room, is_taken=True),
             normalises_line_ends=dialogue.rights.normalises_line_ends,
             takes_long_lines=context.takes_long_lines,
         )

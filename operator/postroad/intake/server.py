@@ -23,6 +23,7 @@ from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom
 from postroad.intake.context import IntakeContext
 from postroad.intake.listening import listening_on
+from postroad.intake.message_buffer import MEMORY_BYTES
 from postroad.intake.sessions import IntakeSession
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
@@ -207,6 +208,8 @@ class SmtpServer:
 
     def _admit(self, address: str, mail_from: MailFrom) -> Reply | None:
         size = mail_from.size_bytes
+        if size is not None and size > MEMORY_BYTES:
+            size *= 2  # written to a file as it comes in, and then to the queue
         if size is not None and not self._context.queue.has_room(size):
             return reply_texts.FULL  # before the client sends the content (RFC 1870 6.1)
         return self._clients.begins_mail(address, self._now())

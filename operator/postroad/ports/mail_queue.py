@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
@@ -223,10 +224,17 @@ class MailQueue(Administration, Protocol):
         """
         ...
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Return False when a mail of that size would meet StoreFull now; nothing is set aside for
-        it. True where that is not known: in the distributed engine, and to a process that leaves
-        the storing to the owner of a directory. Quick: it asks no server. Never raises."""
+    @property
+    def incoming(self) -> Path | None:
+        """The directory for the content of large mails before they are queued; None: that of the
+        system for temporary files. Its space is what `has_room` counts."""
+        ...
+
+    def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
+        """Return False when a mail of that size would meet StoreFull now. Nothing is set aside for
+        it, unless it `is_taken`: the caller writes it to `incoming`. True where that is not known:
+        in the distributed engine, and to a process that leaves the storing to the owner of a
+        directory. Quick: it asks no server. Never raises."""
         ...
 
     def check_open(self) -> None:

@@ -60,11 +60,30 @@ async def test_a_mail_is_whole_in_memory_or_in_a_file(size: int, tmp_path: Path)
 
     content = incoming.content
     found = content if isinstance(content, bytes) else content.read_bytes()
+    assert list(tmp_path.iterdir()) == [], "a process that is killed now leaves nothing"
     assert isinstance(content, bytes) == (size < MEMORY_BYTES)
     assert found == b"Received: x\r\n" + b"y" * (size // 1500 * 1500) + b"\r\n"
     assert incoming.verdict() is None
     incoming.discard()
-    assert list(tmp_path.iterdir()) == []
+    assert isinstance(content, bytes) or not content.exists()
+
+
+async def test_a_mail_that_would_use_up_what_the_log_needs_is_refused_for_now(
+    tmp_path: Path,
+) -> None:
+    asked: list[int] = []
+
+    def has_room(size: int) -> bool:
+        asked.append(size)
+        return sum(asked) < 2 * MEMORY_BYTES
+
+    incoming = MessageBuffer(LARGE, b"", tmp_path, has_room=has_room, takes_long_lines=True)
+    await fed(incoming, b"y" * 1500, 3 * MEMORY_BYTES)
+
+    assert isinstance(incoming.problem, StoreFull)
+    assert incoming.verdict() == reply_texts.FULL
+    assert sum(asked) < 2 * MEMORY_BYTES + 2 * SPILLED_BYTES, "each octet is asked for once"
+    incoming.discard()
 
 
 async def test_a_disk_that_is_full_in_the_middle_of_a_mail_refuses_it_for_now(
@@ -85,14 +104,15 @@ async def test_a_mail_that_is_given_up_while_it_is_written_leaves_no_file(
 ) -> None:
     """The thread that writes goes on when the session is cut off."""
     opening, may_open = threading.Event(), threading.Event()
-    make = tempfile.mkstemp
+    make, made = tempfile.TemporaryFile, []
 
-    def slowly(*arguments: Any) -> tuple[int, str]:
+    def slowly(**options: Any) -> Any:
         opening.set()
         may_open.wait()
-        return make(*arguments)
+        made.append(make(**options))
+        return made[0]
 
-    monkeypatch.setattr(tempfile, "mkstemp", slowly)
+    monkeypatch.setattr(tempfile, "TemporaryFile", slowly)
     incoming = MessageBuffer(LARGE, b"", tmp_path)
     incoming.feed(b"x" * (MEMORY_BYTES + 1))
     spilling = asyncio.create_task(incoming.spill())
@@ -104,7 +124,7 @@ async def test_a_mail_that_is_given_up_while_it_is_written_leaves_no_file(
     may_open.set()
     await asyncio.get_running_loop().shutdown_default_executor()
 
-    assert list(tmp_path.iterdir()) == []
+    assert made[0].closed
 
 
 async def test_a_mail_that_is_given_up_before_it_is_written_leaves_no_file(tmp_path: Path) -> None:
