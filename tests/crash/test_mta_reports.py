@@ -119,6 +119,93 @@ async def test_switched_off_it_makes_no_report_and_offers_no_dsn(tmp_path: Path)
     assert sink.mails == []
 
 
+NOT_IN_SEVEN_BITS = {
+    "latin": b"Subject: caf\xe9\r\n\r\nplain\r\n",
+    "utf8": "Subject: café\r\n\r\nplain\r\n".encode(),
+    "signed": b"DKIM-Signature: v=1; d=a.example; b=x\r\nSubject: x\r\n\r\ncaf\xe9\r\n",
+    "preamble": b"Content-Type: multipart/mixed; boundary=b\r\n\r\n\xe9\r\n--b\r\n\r\nx\r\n--b--",
+    "encoded": b"Content-Transfer-Encoding: base64\r\n\r\n\xe9\r\n",
+}
+
+
+def send_contents(port: int, contents: dict[str, bytes], sender: str = SENDER) -> None:
+    with smtplib.SMTP("127.0.0.1", port) as client:
+        for name, content in contents.items():
+            options = [] if sender.isascii() else ["SMTPUTF8"]
+            client.sendmail(sender, [f"{name}@dest.example"], content, options)
+
+
+async def test_mails_that_go_in_no_seven_bits_are_reported_in_seven_bits(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with Sink(extensions=("PIPELINING",)) as sink:
+        program, port = await an_mta(tmp_path, root, sink.port)
+        await asyncio.to_thread(send_contents, port, NOT_IN_SEVEN_BITS)
+        await until_empty(root)
+        await program.stop()
+
+    reports = reports_in(sink)
+    named = {groups_of(each)[1]["Final-Recipient"].partition(";")[2] for each in reports}
+    assert named == {f"{name}@dest.example" for name in NOT_IN_SEVEN_BITS}
+    assert len(sink.mails) == len(reports) == len(NOT_IN_SEVEN_BITS)
+    assert all(each.content.isascii() for each in sink.mails)
+
+
+def refuses_first_reports() -> Rule:
+    """Return a rule that knows no recipients of dest.example, and refuses one report after it has
+    read it."""
+    senders: list[str] = []
+
+    def rule(verb: str, argument: str) -> str | None:
+        if verb == "MAIL":
+            senders.append(argument)
+        if verb == "RCPT" and "@dest.example" in argument:
+            return "550 5.1.1 no such user"
+        if verb == "DOT" and sum(each.startswith("FROM:<>") for each in senders) == 1:
+            return "554 5.7.1 spam"
+        return None
+
+    return rule
+
+
+@pytest.mark.parametrize(
+    "extensions", [("SIZE 3000",), ()], ids=["too large by SIZE", "refused at the dot"]
+)
+async def test_a_report_that_is_refused_for_the_mail_in_it_comes_without(
+    tmp_path: Path, extensions: tuple[str, ...]
+) -> None:
+    root = tmp_path / "store"
+    rule = refuses("no") if extensions else refuses_first_reports()
+    async with Sink(rule, extensions=extensions) as sink:
+        program, port = await an_mta(tmp_path, root, sink.port)
+        content = b"Subject: x\r\n\r\n" + b"some words\r\n" * 200
+        await asyncio.to_thread(send_contents, port, {"no": content})
+        await until_empty(root)
+        await program.stop()
+
+    (report,) = reports_in(sink)
+    assert groups_of(report)[1]["Final-Recipient"] == "rfc822;no@dest.example"
+    assert len(cast("list[EmailMessage]", report.get_payload())) == 2
+
+
+async def test_the_administrator_gets_the_report_where_the_sender_needs_smtputf8(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "store"
+    postmaster = "postmaster@origin.example"
+    async with Sink(extensions=("8BITMIME",)) as sink:
+        environment = {"POSTROAD_REPORTS_ADMINISTRATOR": postmaster}
+        program, port = await an_mta(tmp_path, root, sink.port, environment=environment)
+        mail = {"no": b"Subject: x\r\n\r\ny\r\n"}
+        await asyncio.to_thread(send_contents, port, mail, "jörg@origin.example")
+        await until_empty(root)
+        await program.stop()
+
+    (double,) = sink.mails
+    assert double.recipients == [postmaster]
+    assert double.content.isascii()
+    assert rb"Final-Recipient: utf-8;j\x{F6}rg@origin.example" in double.content
+
+
 async def test_of_a_mail_only_the_recipient_that_needs_smtputf8_fails_without_it(
     tmp_path: Path,
 ) -> None:

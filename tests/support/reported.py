@@ -24,9 +24,11 @@ _FAILED = re.compile(rb"Final-Recipient: rfc822;(\S+)\r\nAction: failed\r\n")
 
 class RefusingHop:
     """Refuses recipients whose address begins with `no`, each time in other words,
-    and takes the others. `reports` counts what arrived about each recipient."""
+    and takes the others. `reports` counts what arrived about each recipient; those that return a
+    mail are refused where it `refuses_returned`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, refuses_returned: bool = False) -> None:
+        self._refuses_returned = refuses_returned
         self.copies: Counter[str] = Counter()
         self.reports: Counter[str] = Counter()
         self._refusals = 0
@@ -37,6 +39,8 @@ class RefusingHop:
         octets = b"".join([chunk async for chunk in content])
         if REPORT in envelope.attributes:
             assert envelope.sender is None
+            if self._refuses_returned and b"Content-Type: message/rfc822" in octets:
+                return dict.fromkeys(envelope.recipients, self._refused("554 5.6.0 content"))
             self.reports.update(each.decode() for each in _FAILED.findall(octets))
         return {each: self._answer(each) for each in envelope.recipients}
 
@@ -45,8 +49,12 @@ class RefusingHop:
         if not recipient.startswith("no"):
             self.copies[recipient] += 1
             return _by(responder, Outcome.delivered("250 2.0.0 ok"))
+        return self._refused("550 5.1.1 no such user")
+
+    def _refused(self, text: str) -> Outcome:
         self._refusals += 1
-        return _by(responder, Outcome.failed(f"550 5.1.1 no such user, says {self._refusals}"))
+        outcome = Outcome.failed(f"{text}, says {self._refusals}")
+        return _by(Responder("mx.example.net"), outcome)
 
 
 def _by(responder: Responder, outcome: Outcome) -> Outcome:

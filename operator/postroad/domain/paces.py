@@ -58,6 +58,11 @@ class Paces:
                 del self._due[next(iter(self._due))]
         self._due[name] = max(self._due.get(name, now), now) + rate.interval
 
+    def give_back(self, name: str, rate: Rate) -> None:
+        """Count a mail not that was counted and did not go."""
+        if name in self._due:
+            self._due[name] -= rate.interval
+
     def keep(self, is_kept: Callable[[str], bool]) -> None:
         """Forget all other limits: it is as if no mail had gone under them."""
         self._due = {name: due for name, due in self._due.items() if is_kept(name)}

@@ -2,14 +2,15 @@
 
 Only parts with octets above 127 are changed, and of their headers only the encoding: everything
 else stays as it is, octet for octet. What cannot be converted without a guess, or without breaking
-a signature, is not converted.
-Pure. Source: RFC 6152 3; RFC 2045 6; RFC 2046 5; RFC 1428; ADR 0027.
+a signature, is not converted. A copy, which a report returns, may lose its signatures, and has
+encoded words where its headers have octets above 127.
+Pure. Source: RFC 6152 3; RFC 2045 6; RFC 2046 5; RFC 2047; RFC 1428; ADR 0027.
 """
 
 from __future__ import annotations
 
 import re
-from base64 import encodebytes
+from base64 import b64encode, encodebytes
 from binascii import a2b_qp, b2a_qp
 from collections.abc import Generator
 from dataclasses import dataclass, replace
@@ -65,6 +66,12 @@ it would see neither types nor signatures behind it."""
 _MEDIA_TYPE = re.compile(r"text|[^\s()/]+/[^\s()/]+", re.I)
 """Comments and blanks within a type are read differently by different programs."""
 
+_PHRASE = re.compile(rb"[^\r\n\"<>(),;:@]+")
+_WORD = 11
+"""Characters of an encoded word, which has 75 at most. Source: RFC 2047 2."""
+
+_AS_ASCII = bytes(range(128)) + b"?" * 128
+
 _PARSER = BytesHeaderParser()
 
 
@@ -78,14 +85,16 @@ def is_signed(header: bytes) -> bool:
     return _is_signed(_fields_of(header))
 
 
-def in_seven_bits(content: bytes | bytearray) -> Steps[list[bytes] | None]:
-    """Return a mail in 7 bits, in pieces of at most about PIECE octets each, with lines of at most
-    998 octets where it was converted; None when it cannot be converted. The content has CRLF at
-    the end of each line, and must not change meanwhile.
+def in_seven_bits(
+    content: bytes | bytearray, *, is_copy: bool = False
+) -> Steps[list[bytes] | None]:
+    """Return a mail, or a copy of one, in 7 bits, in pieces of at most about PIECE octets each,
+    with lines of at most 998 octets where it was converted; None when it cannot be converted. The
+    content has CRLF at the end of each line, and must not change meanwhile.
 
     It is done in steps, each of which looks at no more than about PIECE octets.
     """
-    conversion = _Conversion(content)
+    conversion = _Conversion(content, is_copy=is_copy)
     whole = _EntityPlace("text/plain", (), 0, is_message=True)
     try:
         return (yield from conversion.entity(0, len(content), whole))
@@ -128,8 +137,9 @@ class _Delimiter(NamedTuple):
 class _Conversion:
     """`start` and `end` are offsets in the content."""
 
-    def __init__(self, content: bytes | bytearray) -> None:
+    def __init__(self, content: bytes | bytearray, *, is_copy: bool) -> None:
         self._content = content
+        self._is_copy = is_copy
         self._parts = 0
 
     def entity(self, start: int, end: int, place: _EntityPlace) -> Steps[list[bytes]]:
@@ -142,7 +152,9 @@ class _Conversion:
         begin = yield from self._body(start, end)
         header = bytes(self._content[start:begin])
         fields = _fields_of(header)
-        if not header.isascii() or _is_signed(fields):
+        if self._is_copy:
+            header = _PHRASE.sub(_in_encoded_words, header)
+        elif not header.isascii() or _is_signed(fields):
             raise _Unconvertible
         media_type = _type_of(fields, place.default_type)
         if len(fields.get_all("content-transfer-encoding", ())) > 1:
@@ -211,9 +223,12 @@ class _Conversion:
     ) -> Steps[list[bytes]]:
         if is_part:
             return (yield from self.entity(start, end, place))
-        if not (yield from self._is_ascii(start, end)):
+        pieces = yield from self._copied(start, end)
+        if self._is_copy:
+            return [each.translate(_AS_ASCII) for each in pieces]
+        if not all(map(bytes.isascii, pieces)):
             raise _Unconvertible  # a preamble or an epilogue has no encoding
-        return (yield from self._copied(start, end))
+        return pieces
 
     def _encoded(
         self, start: int, end: int, media_type: str, place: _EntityPlace
@@ -285,6 +300,21 @@ class _Conversion:
             pieces.append(bytes(self._content[at : min(at + PIECE, end)]))
             yield
         return pieces
+
+
+def _in_encoded_words(found: re.Match[bytes]) -> bytes:
+    """Return what stands between special characters of a header; with octets above 127, as encoded
+    words in UTF-8, or else in no charset that is known. Source: RFC 2047; RFC 1428."""
+    phrase = found[0].strip(b" \t")
+    if phrase.isascii():
+        return found[0]
+    try:
+        text, charset, name = phrase.decode(), "utf-8", b"utf-8"
+    except UnicodeDecodeError:
+        text, charset, name = phrase.decode("latin-1"), "latin-1", b"unknown-8bit"
+    pieces = (text[at : at + _WORD].encode(charset) for at in range(0, len(text), _WORD))
+    words = b"\r\n ".join(b"=?%s?b?%s?=" % (name, b64encode(each)) for each in pieces)
+    return found[0].replace(phrase, words)
 
 
 def _fields_of(header: bytes) -> Message:

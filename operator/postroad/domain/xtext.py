@@ -1,4 +1,7 @@
-"""xtext: how DSN parameters carry any ASCII text inside one word. Source: RFC 3461 4."""
+"""xtext: how DSN parameters carry any ASCII text inside one word, and an address in UTF-8 in ASCII.
+
+Source: RFC 3461 4; RFC 6533 3.
+"""
 
 from __future__ import annotations
 
@@ -36,3 +39,15 @@ def decode_xtext(xtext: str) -> str:
     if any(not 32 <= ord(char) <= 126 for char in text):
         raise InvalidInput("a DSN parameter holds a character that is not printable ASCII")
     return text
+
+
+def encode_address(address: str) -> str:
+    """Encode an address in UTF-8 as a field of a report in ASCII has it (`utf-8-addr-xtext`).
+
+    >>> encode_address("jörg+x@example.net")
+    'j\\\\x{F6}rg\\\\x{2B}x@example.net'
+    """
+    return "".join(
+        char if "!" <= char <= "~" and char not in "+=\\" else f"\\x{{{ord(char):02X}}}"
+        for char in address
+    )

@@ -9,19 +9,27 @@ Source: AMB-11; ADR 0052.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import cast
 from uuid import UUID
 
 from postroad.domain.mail import Mail, Outcome
-from postroad.domain.reports.composing import ReportAuthor, Returned, is_returned_whole, report_mail
+from postroad.domain.reports.composing import (
+    ReportAuthor,
+    Returned,
+    is_returned_whole,
+    report_mail,
+    shortened,
+)
 from postroad.domain.reports.deciding import (
     ReportedAttempt,
     ReportedRecipient,
     ReportRules,
+    goes_shortened,
     report_key,
     reported_recipients,
     reporting_address,
@@ -29,7 +37,14 @@ from postroad.domain.reports.deciding import (
 from postroad.domain.reports.fields import ReportedMail
 from postroad.domain.reports.limits import ReportLimit
 from postroad.domain.retries import Done, ItemEnding, Reject, RetryPlan
-from postroad.errors import BlobMissing, InvalidInput, InvalidMail, KeyReused, ViewRefused
+from postroad.errors import (
+    BlobMissing,
+    InvalidInput,
+    InvalidMail,
+    KeyReused,
+    StoreFull,
+    ViewRefused,
+)
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.telemetry.logs import logger
@@ -46,15 +61,14 @@ class DueReport:
     address: str
     """To whom it goes."""
 
-    about: ReportedMail
-    reported: tuple[ReportedRecipient, ...]
-    moment: datetime
-    wait: timedelta
+    addresses: frozenset[str]
+    """The recipients that it reports."""
 
-    @property
-    def addresses(self) -> frozenset[str]:
-        """The recipients that it reports."""
-        return frozenset(each.address for each in self.reported)
+    key: str
+    wait: timedelta
+    compose: Callable[[], Awaitable[Mail]]
+    result: str = "queued"
+    """As it is counted once it is."""
 
 
 class Reporting:
@@ -93,6 +107,8 @@ class Reporting:
             now - item.accepted_at,
             item.enqueued_at - item.accepted_at,
         )
+        if goes_shortened(envelope, attempt):
+            return self._shortened(item)
         reported = reported_recipients(envelope, attempt, self._rules)
         address = reporting_address(envelope, self._rules)
         if not reported or address is None:
@@ -103,7 +119,27 @@ class Reporting:
             return None
         retry_until = item.accepted_at + self._plan.max_age
         about = ReportedMail(envelope, item.mail_id, item.accepted_at, retry_until)
-        return DueReport(item, address, about, reported, now, wait)
+        return DueReport(
+            item,
+            address,
+            frozenset(each.address for each in reported),
+            report_key(item.enqueue_id, reported),
+            wait,
+            partial(self._mail, item, about, reported, now),
+        )
+
+    def _shortened(self, item: Item) -> DueReport:
+        """Return the report that goes instead of one that was refused for what it returns. It was
+        counted with that one."""
+
+        async def compose() -> Mail:
+            return shortened(item.mail, await item.content())
+
+        (address,) = item.mail.recipients
+        key = f"report {item.enqueue_id} shortened"
+        return DueReport(
+            item, address, frozenset((address,)), key, timedelta(0), compose, "shortened"
+        )
 
     def leave_out(self, report: DueReport) -> None:
         """Count a report that is not made, since its address is not mailed."""
@@ -112,24 +148,26 @@ class Reporting:
     async def send(self, report: DueReport) -> None:
         """Queue a report; it is durable when this returns. May be repeated, and makes one report.
 
-        A report that no queue takes, as the sender's address is malformed, is counted and logged:
-        its mail must not wait for it for ever. Raises: StoreFull, and every other error that passes
-        by itself.
+        A report that no queue takes, as the sender's address is malformed, or whose own bytes are
+        missing when it is to be shortened, is counted and logged: its mail must not wait for it for
+        ever. Raises: StoreFull, and every other error that passes by itself.
         """
         try:
-            mail = await self._mail(report)
-            is_new = await self._enqueue(mail, report)
-        except InvalidMail as error:
+            is_new = await self._enqueue(await report.compose(), report)
+        except (InvalidMail, BlobMissing) as error:
             self._count("impossible", report.item.enqueue_id, error=str(error))
             return
-        self._count("queued" if is_new else "repeated", report.item.enqueue_id)
+        except StoreFull:  # its mail is put off, and prepares it anew each time
+            if report.result == "queued":
+                self._limit.give_back(report.address)
+            raise
+        self._count(report.result if is_new else "repeated", report.item.enqueue_id)
 
     async def _enqueue(self, mail: Mail, report: DueReport) -> bool:
         """Return whether this is the first report of its kind about an entry. Where a store or
         tables of an earlier release know no enqueue keys, a crash makes a second one."""
-        key = report_key(report.item.enqueue_id, report.reported)
         try:
-            await self._queue.enqueue(mail, report.wait, key=key)
+            await self._queue.enqueue(mail, report.wait, key=report.key)
         except KeyReused:  # the next hop used other words the second time
             return False
         except InvalidMail:
@@ -138,15 +176,28 @@ class Reporting:
             await self._queue.enqueue(mail, report.wait)
         return True
 
-    async def _mail(self, report: DueReport) -> Mail:
-        item, about, reported = report.item, report.about, report.reported
+    async def _mail(
+        self,
+        item: Item,
+        about: ReportedMail,
+        reported: tuple[ReportedRecipient, ...],
+        moment: datetime,
+    ) -> Mail:
         is_whole = is_returned_whole(about, reported, item.size_bytes, self._rules)
+        compose = partial(
+            report_mail, about, reported, reporter=self._reporter, rules=self._rules, moment=moment
+        )
         try:
             octets = await (item.content() if is_whole else self._header(item))
-            returned = Returned(octets, is_whole)
         except BlobMissing:
-            returned = None
-        return report_mail(about, reported, returned, self._reporter, self._rules, report.moment)
+            return compose(None)
+        try:
+            return compose(Returned(octets, is_whole))
+        except InvalidInput:
+            raise
+        except Exception:  # repeated, it would fail again, and its mail would have no end
+            _log.exception("a report returns no mail", enqueue_id=str(item.enqueue_id))
+            return compose(None)
 
     async def _header(self, item: Item) -> bytes:
         """Return the header of a mail, or whole lines of one that is too long to be returned."""

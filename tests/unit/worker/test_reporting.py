@@ -13,7 +13,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.domain.mail import DsnOptions, Mail, Outcome, RecipientDsn, Responder
-from postroad.domain.reports.deciding import REPORT, ReportRules
+from postroad.domain.reports import composing
+from postroad.domain.reports.deciding import DOUBLE_BOUNCE, REPORT, ReportRules
 from postroad.domain.shapes import Shape, shape_of
 from postroad.errors import (
     BlobMissing,
@@ -268,9 +269,26 @@ async def test_reports_beyond_the_limit_wait_and_those_beyond_an_hour_are_not_se
     assert count("limited") == before + 3
 
 
+async def test_a_report_without_room_counts_in_no_limit() -> None:
+    """Its mail is attempted again and again, and would be reported to no address in the end."""
+    clock, item = StillClock(), Reported("a@b")
+    reports, before = Reports(item), count("limited")
+    made = reporting(cast("MailQueue", reports), clock, per_minute=1)
+
+    for _ in range(100):
+        reports.errors = [StoreFull()]
+        due = made.prepare(cast("Item", item), {"a@b": NO}, {}, ending=None)  # type: ignore[arg-type]
+        assert due is not None
+        with pytest.raises(StoreFull):
+            await made.send(due)
+    await deliver_item(item, Answers({"a@b": NO}), reporting=made, max_age=24 * HOUR)
+
+    assert reports.delays == [timedelta(0)]
+    assert count("limited") == before
+
+
 def third_part(mail: Mail) -> tuple[str, bytes]:
-    report = email.message_from_bytes(cast("bytes", mail.content))
-    parts = cast("list[email.message.Message]", report.get_payload())
+    parts = parts_of(mail)
     return parts[2].get_content_type(), parts[2].as_bytes()
 
 
@@ -309,8 +327,187 @@ async def test_a_mail_whose_bytes_are_gone_is_reported_without_them() -> None:
 
     (mail,) = (await deliver(item, {"a@b": NO})).mails
 
+    assert len(parts_of(mail)) == 2
+
+
+RULES = ReportRules(administrator="postmaster@x.example")
+BY_HOP = Responder("mx.example.net")
+
+
+async def a_report(age: timedelta = timedelta(0), rules: ReportRules = DEFAULT_RULES) -> Reported:
+    """Return the item of a report that returns a mail."""
+    (mail,) = (await deliver(Reported("a@b"), {"a@b": NO}, rules=rules)).mails
+    item = Reported(*mail.recipients, age=age)
+    item.mail, item.octets = mail.envelope, cast("bytes", mail.content)
+    item.size_bytes = len(item.octets)
+    return item
+
+
+def refused(text: str, responder: Responder | None = BY_HOP) -> dict[str, Outcome]:
+    return {SENDER: replace(Outcome.failed(text), responder=responder)}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "552 5.3.4 the next hop takes at most 100 octets",
+        "552 message size exceeds fixed limit",
+        "552 5.2.2 over quota",
+        "554 5.6.3 the next hop does not offer 8BITMIME, and the mail cannot be converted",
+        "554 5.6.0 the mail holds a NUL octet, which mail must not hold",
+        "550 5.7.1 message contains spam",
+        "554 5.7.1 blocked: contains a URL on a block list",
+        "550 5.7.0 virus found",
+        "554 transaction failed",
+        "554 5.3.0 rejected by milter",
+        "550 no",
+    ],
+)
+async def test_a_report_that_is_refused_for_what_it_returns_goes_once_more_without_it(
+    text: str,
+) -> None:
+    item, before = await a_report(), count("shortened")
+
+    reports = await deliver(item, refused(text), rules=RULES)
+
+    (mail,) = reports.mails
+    assert item.steps == [("report", SENDER), ("reject", text)]
+    assert (mail.sender, mail.recipients, mail.attributes) == (None, (SENDER,), {REPORT: "failed"})
+    assert len(parts_of(mail)) == 2
+    assert b"Subject: hello" not in cast("bytes", mail.content)
+    assert count("shortened") == before + 1
+
+    again = Reported(SENDER)
+    again.mail, again.octets = mail.envelope, cast("bytes", mail.content)
+    (double,) = (await deliver(again, refused(text), rules=RULES)).mails
+    assert double.attributes[REPORT] == "double-bounce"
+    assert double.recipients == ("postmaster@x.example",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "550 5.1.1 no such user",
+        "550 no such user",
+        "550 5.7.1 relay access denied",
+        "556 5.1.10 the domain x.example accepts no mail (null MX)",
+        "550 5.7.1 not mailed, on the suppression list: asked for it",
+        "550 5.4.6 too many hops",
+        "550 5.4.4 unroutable",
+        "553 5.1.7 sender address invalid",
+    ],
+)
+async def test_a_report_whose_address_fails_is_reported_to_the_administrator(text: str) -> None:
+    item = await a_report()
+
+    (mail,) = (await deliver(item, refused(text, None), rules=RULES)).mails
+
+    assert mail.recipients == ("postmaster@x.example",)
+    assert mail.attributes[REPORT] == "double-bounce"
+    assert item.steps == [("report", "postmaster@x.example"), ("reject", text)]
+
+
+@pytest.mark.parametrize("text", ["550 5.1.1 no such user", "554 5.6.0 bad content"])
+async def test_a_report_to_the_administrator_goes_once_more_shortened_and_never_further(
+    text: str,
+) -> None:
+    (double,) = (await deliver(await a_report(), refused("550 5.1.1 no"), rules=RULES)).mails
+    item = Reported(*double.recipients)
+    item.mail, item.octets = double.envelope, cast("bytes", double.content)
+
+    reports = await deliver(item, {"postmaster@x.example": Outcome.failed(text)}, rules=RULES)
+
+    expected = [DOUBLE_BOUNCE] if "5.6.0" in text else []
+    assert [each.attributes[REPORT] for each in reports.mails] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "is_shortened"),
+    [
+        ("452 4.3.4 message too large", True),
+        ("451 4.7.1 looks like spam", True),
+        ("450 4.2.0 greylisted", False),
+        ("451 4.3.0 try later", False),
+        ("451 4.4.2 the connection was lost", False),
+    ],
+)
+async def test_a_report_whose_time_is_over_goes_shortened_where_its_content_was_deferred(
+    text: str, *, is_shortened: bool
+) -> None:
+    item = await a_report(age=25 * HOUR)
+
+    (mail,) = (await deliver(item, {SENDER: Outcome.deferred(text)}, rules=RULES)).mails
+
+    assert mail.attributes[REPORT] == ("failed" if is_shortened else DOUBLE_BOUNCE)
+
+
+async def test_a_report_that_is_deferred_goes_as_it_is() -> None:
+    item = await a_report()
+
+    reports = await deliver(item, {SENDER: Outcome.deferred("451 4.7.1 spam")}, rules=RULES)
+
+    assert reports.mails == []
+
+
+async def test_a_shortened_report_is_queued_under_a_key_of_its_own_and_once() -> None:
+    item, before = await a_report(), count("repeated")
+
+    first = await deliver(item, refused("550 no"), ViewUnavailable())
+    second = await deliver(item, refused("554 no"), KeyReused())
+
+    assert len({*first.keys, *second.keys}) == 1
+    assert second.mails == []
+    assert count("repeated") == before + 1
+
+
+async def test_without_room_for_a_shortened_report_the_report_waits_on() -> None:
+    item = await a_report()
+
+    await deliver(item, refused("550 no"), StoreFull())
+
+    assert item.steps == [("put off", 5 * MINUTE, (SENDER,), NO_ROOM_FOR_REPORT)]
+
+
+async def test_a_report_whose_bytes_are_gone_is_not_shortened_and_ends() -> None:
+    item, before = await a_report(), count("impossible")
+    item.error = BlobMissing()
+
+    reports = await deliver(item, refused("550 no"))
+
+    assert reports.mails == []
+    assert item.steps == [("reject", "550 no")]
+    assert count("impossible") == before + 1
+
+
+async def test_a_shortened_report_counts_in_no_limit() -> None:
+    item = await a_report()
+
+    reports = await deliver(item, refused("550 no"), per_minute=1)
+
+    assert reports.delays == [timedelta(0)]
+
+
+async def test_a_mail_that_breaks_its_report_is_reported_without_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of composing would come again each time, so that the mail would have no end."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise ValueError("a parser's bug")
+
+    monkeypatch.setattr(composing, "_original", broken)
+    item = Reported("a@b")
+
+    (mail,) = (await deliver(item, {"a@b": NO})).mails
+
+    assert len(parts_of(mail)) == 2
+    assert item.steps == [("report", SENDER), ("reject", "550 no")]
+    assert "a report returns no mail" in caplog.text
+
+
+def parts_of(mail: Mail) -> list[email.message.Message]:
     report = email.message_from_bytes(cast("bytes", mail.content))
-    assert len(cast("list[object]", report.get_payload())) == 2
+    return cast("list[email.message.Message]", report.get_payload())
 
 
 async def test_a_next_hop_that_got_what_the_sender_asks_reports_success_itself() -> None:

@@ -63,7 +63,10 @@ async def deliver_with(
     return len(victim.faults.steps) - begun > number
 
 
-@pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST])
+FAULTS = pytest.mark.parametrize("fault", [Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST])
+
+
+@FAULTS
 async def test_a_process_over_servers_may_stop_or_fail_at_any_step(fault: Fault) -> None:
     number, is_met = 0, True
     while is_met:
@@ -87,18 +90,46 @@ async def test_a_process_over_servers_may_stop_or_fail_at_any_step(fault: Fault)
     assert number > 10
 
 
+@FAULTS
+async def test_a_process_may_stop_or_fail_at_any_step_of_shortening_a_report(fault: Fault) -> None:
+    number, is_met = 0, True
+    while is_met:
+        cluster, hop = InMemoryCluster(seed=number), RefusingHop(refuses_returned=True)
+        healthy, victim = await cluster.start(), await cluster.start()
+        await healthy.queue.enqueue(MAIL)
+        consumer, item = await cluster.take(healthy)
+        await consumer.close()
+        await eventually(cluster, of_process(healthy, hop).deliver(item), LONG)
+        is_met = await deliver_with(cluster, victim, hop, number, fault)
+
+        await deliver_all(cluster, await cluster.start(), hop)
+
+        assert hop.reports == {"no1@example.net": 1, "no2@example.net": 1}, number
+        assert hop.copies[SENDER] == 1
+        letters = [view async for view in healthy.queue.dead_letters()]
+        assert sorted(view.mail.sender or "" for view in letters) == ["", SENDER]
+        await cluster.close()
+        number += 1
+        assert number < MOST_STEPS
+    assert number > 5
+
+
 async def deliver_next(consumer: SpoolConsumer, worker: OneByOne) -> None:
     await worker.deliver(await asyncio.wait_for(consumer.next(), 5))
 
 
-async def test_a_store_may_lose_its_power_at_any_write() -> None:
+@pytest.mark.parametrize("is_shortened", [False, True], ids=["a mail", "a report"])
+async def test_a_store_may_lose_its_power_at_any_write(*, is_shortened: bool) -> None:
     """The report is not delivered before the cut, so each disk has it, or what it is made of."""
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
     await queue.maintenance.recovering
     await queue.enqueue(MAIL)
+    consumer = queue.consumer(1)
+    if is_shortened:
+        await deliver_next(consumer, of_store(queue, RefusingHop(), clock))
     accepted = max(files.journal.cuts())
-    await deliver_next(queue.consumer(1), of_store(queue, RefusingHop(), clock))
+    await deliver_next(consumer, of_store(queue, RefusingHop(refuses_returned=True), clock))
     assert (await queue.size()).size == 1
     await queue.close()
 
@@ -107,14 +138,14 @@ async def test_a_store_may_lose_its_power_at_any_write() -> None:
         if cut <= accepted:
             continue
         for disk in disks_after(files.journal, cut, most=4):
-            hop = RefusingHop()
+            hop = RefusingHop(refuses_returned=is_shortened)
             async with opened(disk, ManualClock()) as (_, recovered):
                 consumer, worker = recovered.consumer(50), of_store(recovered, hop, ManualClock())
                 while (await recovered.size()).size:
                     await deliver_next(consumer, worker)
                 letters = [view async for view in recovered.dead_letters()]
             assert hop.reports == {"no1@example.net": 1, "no2@example.net": 1}
-            assert len(letters) == 1
+            assert len(letters) == 1 + is_shortened
             disks += 1
     assert disks > 20
 

@@ -1,34 +1,35 @@
 """A report as a mail: words for people, fields for programs, and the mail that it is about. Pure.
 
+It is in 7 bits, so that every server on its way takes it; but to an address that only SMTPUTF8 can
+express, it is international: in UTF-8, which such servers take.
 Source: RFC 3464; RFC 6522 (multipart/report); RFC 6533 (the same in UTF-8); RFC 3834 3; RFC 3461 6.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
+from binascii import b2a_qp
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
 from typing import NamedTuple
 
 from postroad.domain.internationalized import ascii_address
-from postroad.domain.mail import TENANT, Mail
+from postroad.domain.mail import TENANT, Envelope, Mail
 from postroad.domain.reports.deciding import (
     DOUBLE_BOUNCE,
     REPORT,
+    RETURNS,
     Action,
     ReportedRecipient,
     ReportRules,
     reporting_address,
 )
-from postroad.domain.reports.fields import (
-    ReportedMail,
-    delivery_status,
-    needs_utf8,
-    on_one_line,
-)
+from postroad.domain.reports.fields import ReportedMail, delivery_status, on_one_line
+from postroad.domain.seven_bits import in_seven_bits
 from postroad.domain.shapes import with_crlf
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, InvalidMail
 
 _SUBJECTS = {
     Action.FAILED: "Undelivered mail",
@@ -36,6 +37,7 @@ _SUBJECTS = {
     Action.RELAYED: "Delivery report",
     Action.DELIVERED: "Delivery report",
 }
+_BOUNDARY = re.compile(rb'boundary="([^"]+)"')
 _DOUBLE = "Undelivered mail with the null reverse-path"
 _INTRODUCTIONS = {
     Action.FAILED: "Your mail was not delivered to these recipients, and no attempt follows:",
@@ -95,14 +97,22 @@ def report_mail(
         raise InvalidInput("the mail has no address to report to")
     worst = next(each for each in Action if any(one.action is each for one in reported))
     is_double = mail.envelope.sender is None
-    parts = [_words(mail, reported, reporter), _status(mail, reported, reporter, moment)]
+    recipient = ascii_address(address)
+    is_international = not recipient.isascii()
+    name = "global-delivery-status" if is_international else "delivery-status"
+    status = delivery_status(
+        mail, reported, host=reporter.host, moment=moment, is_international=is_international
+    )
+    parts = [_words(mail, reported, reporter), _Part(f"message/{name}", status, "Delivery report")]
+    attributes = {REPORT: DOUBLE_BOUNCE if is_double else worst.value}
     if returned is not None:
-        parts.append(_original(returned))
+        parts.append(_original(returned, is_international=is_international))
+        attributes[RETURNS] = parts[-1].media_type
     body, boundary = _multipart(parts)
     digest = hashlib.sha256(f"{mail.mail_id} {moment.isoformat()}".encode() + body).hexdigest()
     header = (
         f"From: Mail Delivery System <{reporter.author}>\r\n"
-        f"To: <{ascii_address(address)}>\r\n"
+        f"To: <{recipient}>\r\n"
         f"Subject: {_DOUBLE if is_double else _SUBJECTS[worst]}\r\n"
         f"Date: {format_datetime(moment.replace(microsecond=0))}\r\n"
         f"Message-ID: <{digest[:32]}@{reporter.host}>\r\n"
@@ -110,13 +120,23 @@ def report_mail(
         "MIME-Version: 1.0\r\n"
         "Content-Type: multipart/report; report-type=delivery-status;\r\n"
         f'\tboundary="{boundary}"\r\n'
-        f"Content-Transfer-Encoding: {_encoding(body)}\r\n"
+        f"Content-Transfer-Encoding: {'7bit' if body.isascii() else '8bit'}\r\n"
         "\r\n"
     )
-    attributes = {REPORT: DOUBLE_BOUNCE if is_double else worst.value}
     if mail.envelope.tenant is not None:
         attributes[TENANT] = mail.envelope.tenant
     return Mail(None, (address,), header.encode() + body, attributes=attributes)
+
+
+def shortened(envelope: Envelope, report: bytes) -> Mail:
+    """Return a report without what it returns, which is its last part. Raises: InvalidMail."""
+    boundary = _BOUNDARY.search(report.partition(b"\r\n\r\n")[0])
+    delimiter = b"\r\n--" + (boundary[1] if boundary else b"")
+    kept, found, _ = report.rpartition(delimiter + b"\r\n")
+    if not boundary or not found:
+        raise InvalidMail("a report has not the parts that reports are composed of")
+    attributes = {name: value for name, value in envelope.attributes.items() if name != RETURNS}
+    return Mail(None, envelope.recipients, kept + delimiter + b"--\r\n", attributes=attributes)
 
 
 def _words(
@@ -144,29 +164,28 @@ def _explained(each: ReportedRecipient) -> list[str]:
     return lines
 
 
-def _status(
-    mail: ReportedMail,
-    reported: tuple[ReportedRecipient, ...],
-    reporter: ReportAuthor,
-    moment: datetime,
-) -> _Part:
-    is_global = needs_utf8(mail, reported)
-    name = "global-delivery-status" if is_global else "delivery-status"
-    body = delivery_status(mail, reported, host=reporter.host, moment=moment, is_global=is_global)
-    return _Part(f"message/{name}", body, "Delivery report")
-
-
-def _original(returned: Returned) -> _Part:
-    """A header in UTF-8 needs the types of RFC 6533; one in another charset has none, and goes as
-    the types of before."""
-    octets = with_crlf(returned.octets).replace(b"\0", b"")  # no next hop gets a mail with NUL
-    header = octets.partition(b"\r\n\r\n")[0]
-    is_global = not header.isascii() and _is_utf8(header)
-    if returned.is_whole:
-        name = "message/global" if is_global else "message/rfc822"
-        return _Part(name, octets, "Undelivered mail")
+def _original(returned: Returned, *, is_international: bool) -> _Part:
+    """A header in UTF-8 needs the types of RFC 6533 in an international report; what is in another
+    charset has none, and goes as the types of before. What cannot be in 7 bits goes by its header,
+    which is text (RFC 6522 4)."""
+    octets = with_crlf(returned.octets)
+    header = octets.partition(b"\r\n\r\n")[0].removesuffix(b"\r\n") + b"\r\n"
+    is_global = is_international and not header.isascii() and _is_utf8(header)
+    whole = octets if is_international or not returned.is_whole else _copied(octets)
+    if returned.is_whole and whole is not None and b"\0" not in whole:
+        return _Part(f"message/{'global' if is_global else 'rfc822'}", whole, "Undelivered mail")
     name = "message/global-headers" if is_global else "text/rfc822-headers"
-    return _Part(name, header.removesuffix(b"\r\n") + b"\r\n", "Header of the mail")
+    return _Part(name, header, "Header of the mail")
+
+
+def _copied(octets: bytes) -> bytes | None:
+    """Return a mail in 7 bits, without regard to its signatures; None where that cannot be."""
+    steps = in_seven_bits(octets, is_copy=True)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return None if end.value is None else b"".join(end.value)
 
 
 def _multipart(parts: list[_Part]) -> tuple[bytes, str]:
@@ -175,20 +194,26 @@ def _multipart(parts: list[_Part]) -> tuple[bytes, str]:
     digest = hashlib.sha256(b"".join(each.body for each in parts)).hexdigest()
     boundary = f"postroad={digest[:40]}"
     pieces = [b"This is a report in several parts, as RFC 3464 describes them.\r\n"]
-    for part in parts:
+    for media_type, body, description in parts:
+        encoding, octets = _encoded(body, is_text=media_type.startswith("text/"))
         head = (
             f"\r\n--{boundary}\r\n"
-            f"Content-Type: {part.media_type}\r\n"
-            f"Content-Description: {part.description}\r\n"
-            f"Content-Transfer-Encoding: {_encoding(part.body)}\r\n"
+            f"Content-Type: {media_type}\r\n"
+            f"Content-Description: {description}\r\n"
+            f"Content-Transfer-Encoding: {encoding}\r\n"
             "\r\n"
         )
-        pieces += [head.encode(), part.body]
+        pieces += [head.encode(), octets]
     return b"".join((*pieces, f"\r\n--{boundary}--\r\n".encode())), boundary
 
 
-def _encoding(body: bytes) -> str:
-    return "7bit" if body.isascii() else "8bit"
+def _encoded(body: bytes, *, is_text: bool) -> tuple[str, bytes]:
+    """Return the encoding of a body, and the body in it: a message has none but its own."""
+    if body.isascii() and b"\0" not in body:
+        return "7bit", body
+    if is_text:
+        return "quoted-printable", with_crlf(b2a_qp(body, istext=True))
+    return "8bit", body
 
 
 def _is_utf8(octets: bytes) -> bool:

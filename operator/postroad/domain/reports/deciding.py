@@ -15,6 +15,7 @@ from datetime import timedelta
 from enum import StrEnum
 from uuid import UUID
 
+from postroad.domain.bounces import BounceClass, bounce_of
 from postroad.domain.mail import DsnOptions, Envelope, Outcome, OutcomeKind
 
 DELAY_REPORTED_AFTER = timedelta(hours=4)
@@ -27,7 +28,18 @@ LARGEST_RETURNED_BYTES = 50_000
 REPORT = "postroad.report"
 """The attribute of a report: its most serious action, or DOUBLE_BOUNCE."""
 
+RETURNS = "postroad.report.returns"
+"""The attribute of a report that returns a mail or its header: the type of that part."""
+
 DOUBLE_BOUNCE = "double-bounce"
+
+_EXPIRED_FOR_CONTENT = frozenset((BounceClass.TOO_LARGE, BounceClass.CONTENT))
+_FAILED_FOR_CONTENT = _EXPIRED_FOR_CONTENT | {
+    *(BounceClass.MAILBOX_FULL, BounceClass.BLOCKED, BounceClass.POLICY, BounceClass.SYSTEM),
+    *(BounceClass.PROTOCOL, BounceClass.OTHER),
+}
+"""Classes of refusals that leave open whether a report would be taken without what it returns:
+filters give many reasons, and often none."""
 
 _UNSAID = ("FAILURE", "DELAY")
 """What a recipient without NOTIFY is reported for. Source: RFC 3461 4.1."""
@@ -107,6 +119,19 @@ def reported_recipients(
         each
         for each in found
         if each is not None and (envelope.sender is not None or each.action is Action.FAILED)
+    )
+
+
+def goes_shortened(envelope: Envelope, attempt: ReportedAttempt) -> bool:
+    """Return whether a report is to go once more, without what it returns: it failed, or a reply
+    deferred it to its end, for what may be that."""
+    if RETURNS not in envelope.attributes or not attempt.is_over:
+        return False
+    return any(
+        bounce_of(each.text).reason
+        in (_FAILED_FOR_CONTENT if each.kind is OutcomeKind.FAILED else _EXPIRED_FOR_CONTENT)
+        for each in attempt.outcomes.values()
+        if each.kind is not OutcomeKind.DELIVERED
     )
 
 

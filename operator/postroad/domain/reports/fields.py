@@ -1,7 +1,7 @@
 """The fields of a delivery status, as programs read them. Pure.
 
-What is not ASCII stands in them as UTF-8 where the status is global (RFC 6533 3), else as `?`:
-a reply of a next hop is free text.
+What is not ASCII stands in them as UTF-8 where the report is international (RFC 6533 3), else
+addresses as `utf-8-addr-xtext` has them, and the rest as `?`: a reply of a next hop is free text.
 Source: RFC 3464 2; RFC 3463; RFC 6533 3, 4; RFC 6522.
 """
 
@@ -19,6 +19,7 @@ from uuid import UUID
 from postroad.domain.internationalized import ascii_address
 from postroad.domain.mail import Envelope
 from postroad.domain.reports.deciding import Action, ReportedRecipient
+from postroad.domain.xtext import encode_address
 
 _CODES = re.compile(r"([245])\d\d(?:[ -](\d)(\.\d{1,3}\.\d{1,3})(?!\S))?")
 _ATOM = re.compile(r"[A-Za-z0-9._:\[\]-]+")
@@ -39,23 +40,21 @@ class ReportedMail:
     retry_until: datetime
 
 
-def needs_utf8(mail: ReportedMail, reported: tuple[ReportedRecipient, ...]) -> bool:
-    """Whether a delivery status has an address that ASCII cannot express."""
-    return not all(ascii_address(each.address).isascii() for each in reported)
-
-
 def delivery_status(
     mail: ReportedMail,
     reported: tuple[ReportedRecipient, ...],
     *,
     host: str,
     moment: datetime,
-    is_global: bool,
+    is_international: bool,
 ) -> bytes:
     """Return the fields about the mail, and then those about each recipient."""
-    groups = [_of_mail(mail, host), *(_of_recipient(mail, each, moment) for each in reported)]
+    groups = [
+        _of_mail(mail, host),
+        *(_of_recipient(mail, each, moment, is_international) for each in reported),
+    ]
     text = "\r\n".join("".join(_field(*each) for each in group) for group in groups)
-    return text.encode("utf-8" if is_global else "ascii", "replace")
+    return text.encode("utf-8" if is_international else "ascii", "replace")
 
 
 def status_of(each: ReportedRecipient) -> str:
@@ -94,15 +93,14 @@ def _of_mail(mail: ReportedMail, host: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_recipient(
-    mail: ReportedMail, each: ReportedRecipient, moment: datetime
+    mail: ReportedMail, each: ReportedRecipient, moment: datetime, is_international: bool
 ) -> Iterator[tuple[str, str]]:
     dsn, outcome = mail.envelope.dsn, each.outcome
     options = None if dsn is None else dsn.recipients.get(each.address)
     if options is not None and options.orcpt:
         kind, _, address = options.orcpt.partition(";")
         yield "Original-Recipient", f"{kind};{address}"
-    address = ascii_address(each.address)
-    yield "Final-Recipient", f"{'rfc822' if address.isascii() else 'utf-8'};{address}"
+    yield "Final-Recipient", _typed(ascii_address(each.address), is_international)
     yield "Action", each.action
     yield "Status", status_of(each)
     if outcome.responder is not None:
@@ -113,6 +111,12 @@ def _of_recipient(
     yield "Last-Attempt-Date", _date(moment)
     if each.action is Action.DELAYED:
         yield "Will-Retry-Until", _date(mail.retry_until)
+
+
+def _typed(address: str, is_international: bool) -> str:
+    if address.isascii():
+        return f"rfc822;{address}"
+    return f"utf-8;{address if is_international else encode_address(address)}"
 
 
 def on_one_line(text: str) -> str:

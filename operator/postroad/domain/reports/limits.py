@@ -37,3 +37,7 @@ class ReportLimit:
             return None
         self._paces.take(key, self._rate, seconds)
         return wait
+
+    def give_back(self, address: str) -> None:
+        """Count a report not that was counted and is made later."""
+        self._paces.give_back(address.lower(), self._rate)

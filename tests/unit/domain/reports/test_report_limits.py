@@ -33,6 +33,17 @@ def test_a_report_that_would_wait_too_long_is_not_sent_and_not_counted() -> None
     assert limit.wait_of(A, START + timedelta(minutes=1)) == LONGEST_WAIT
 
 
+def test_a_report_that_is_given_back_is_not_counted() -> None:
+    limit = ReportLimit(1)
+    for _ in range(100):
+        assert limit.wait_of(A, START) == timedelta(0)
+        limit.give_back("A@X.example")
+
+    limit.give_back("b@x.example")
+    assert limit.wait_of(A, START) == timedelta(0)
+    assert limit.wait_of(A, START) == timedelta(minutes=1)
+
+
 def test_addresses_do_not_share_a_limit_and_their_case_does_not_matter() -> None:
     limit = ReportLimit(1)
 
