@@ -51,6 +51,7 @@ def declared(variables: Mapping[str, str]) -> Object:
         cassandra={
             "contactPoints": variables["POSTROAD_CASSANDRA_CONTACT_POINTS"].split(","),
             "port": int(variables["POSTROAD_CASSANDRA_PORT"]),
+            "keyspace": "postroad",
             "localDatacenter": variables["POSTROAD_CASSANDRA_LOCAL_DATACENTER"],
             "secretRef": {"name": "cassandra"},
             "tls": trusted.get("tls", {}) | {"mode": mode},

@@ -11,6 +11,7 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.controller.absences import Absences
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
@@ -77,7 +78,10 @@ class World:
     def _start(self) -> None:
         self.connections = Connections(lambda settings: self.connect())
         self.clusters = Clusters(
-            self.api, self.connections, ambient_credentials=self.ambient_credentials
+            self.api,
+            self.connections,
+            Absences(self.clock),
+            ambient_credentials=self.ambient_credentials,
         )
         engines = Engines(self.clock, SeededRandomness(1))
         logins = QueueLogins(self.api, self.clusters, self.clock)

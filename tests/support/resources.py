@@ -30,6 +30,7 @@ def queue_cluster(namespace: str, name: str = "main", **spec: Any) -> Object:
             "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
             "cassandra": {
                 "contactPoints": ["cassandra"],
+                "keyspace": "postroad",
                 "secretRef": {"name": "cassandra"},
                 "tls": {"mode": "disabled"},
             },

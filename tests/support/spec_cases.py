@@ -11,7 +11,7 @@ from typing import Any
 Spec = dict[str, Any]
 
 RABBITMQ: Spec = {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}}
-CASSANDRA: Spec = {"contactPoints": ["cassandra"], "tls": {"mode": "disabled"}}
+CASSANDRA: Spec = {"contactPoints": ["cassandra"], "keyspace": "k", "tls": {"mode": "disabled"}}
 OWN_CA: Spec = {"tls": {"caRef": {"name": "ours"}}}
 
 
@@ -268,7 +268,8 @@ QUEUE_CLUSTERS = (
     Case({"s3": OWN_CA}),
     Case({"s3": {"endpoint": "https://s3"} | OWN_CA}),
     Case({"s3": {"endpoint": "http://s3"} | OWN_CA}, "tls needs an endpoint"),
-    Case({"cassandra": {"contactPoints": ["cassandra"]}}, "cassandra.tls"),
+    Case({"cassandra": {"contactPoints": ["cassandra"], "keyspace": "k"}}, "cassandra.tls"),
+    Case({"cassandra": {"contactPoints": ["c"], "tls": {"mode": "disabled"}}}, "keyspace"),
     Case(_cassandra(), "mode"),
     Case(_cassandra(mode="required"), "mode"),
     Case(_cassandra(mode="verify-full", serverName="nodes.example.org")),

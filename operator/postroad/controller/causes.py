@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller.api import MAIL_QUEUE, Key
-from postroad.controller.claims import adopted_by
 from postroad.controller.confirmation import answers
 from postroad.controller.finalizers import has_finalizer
-from postroad.controller.queue_resource import asks_to_rotate, cluster_of
+from postroad.controller.queue_resource import adopted_by, asks_to_rotate, cluster_of
 from postroad.controller.watched import OWN, Indexes, key_of, owner_of
 from postroad.controller.watched_kubernetes import WatchedKubernetes
 from postroad.controller.workqueue import Urgency, Workqueue

@@ -8,15 +8,19 @@ Source: ADR 0040.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from postroad.controller.absences import PATIENCE, Absences
 from postroad.controller.actions import log_action
 from postroad.controller.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
+from postroad.controller.cluster_users import ClusterUsers
 from postroad.controller.conditions import VIEW_READY
+from postroad.controller.queue_resource import cluster_of
 from postroad.domain.claims import Claim, Claimant
+from postroad.domain.durations import format_duration
 from postroad.errors import (
     KubernetesRefused,
     PostroadError,
@@ -69,8 +73,10 @@ class Claims:
     """Makes claims for the QueueClusters and MailQueues of one Kubernetes cluster, and keeps in
     memory which QueueClusters have their keyspaces: all else that is claimed goes with that."""
 
-    def __init__(self, api: Kubernetes) -> None:
+    def __init__(self, api: Kubernetes, users: ClusterUsers, absences: Absences) -> None:
         self._api = api
+        self._users = users
+        self._absences = absences
         self._kubernetes = ""
         self._keyspaces: dict[str, Claim] = {}
         self._conflicts: dict[str, ResourceConflict] = {}
@@ -159,7 +165,7 @@ class Claims:
         if not found.is_of(wanted):
             if found.claimant is not None:
                 self._waiting[waiting] = found.claimant
-            raise conflict(found, what)
+            raise conflict(found, what, is_missing=self._absences.has(found.claimant))
         self._waiting.pop(waiting, None)
         return found
 
@@ -188,19 +194,29 @@ class Claims:
             log_action("the claim on the keyspace stays", error=str(error))
 
     async def _is_gone(self, found: Claim) -> bool:
-        """Whether the claimant was a resource of this Kubernetes cluster, and does not exist."""
+        """Whether the claimant was a resource of this Kubernetes cluster, and is gone for good."""
         owner = found.claimant
         if owner is None or owner.kubernetes != self._kubernetes:
             return False
         try:
-            if await self._api.get(QUEUE_CLUSTER, owner.namespace, owner.name) is None:
-                return True
-            if not owner.queue:
-                return False
-            namespace, _, name = owner.queue.partition(".")
-            return await self._api.get(MAIL_QUEUE, namespace, name) is None
+            is_there = await self._is_there(owner)
         except KubernetesRefused:  # an operator of some namespaces may not read others
             return False
+        if is_there:
+            self._absences.end(owner)
+        return not is_there and self._absences.lasts(owner)
+
+    async def _is_there(self, owner: Claimant) -> bool:
+        """Whether a claimant exists. A QueueCluster does as long as MailQueues refer to its name,
+        because their mail is in its keyspace."""
+        if owner.queue:
+            key = resource_of(owner)
+            queue = await self._api.get(MAIL_QUEUE, key.namespace, key.name)
+            return queue is not None and cluster_of(queue) == resource_of(replace(owner, queue=""))
+        place = owner.namespace, owner.name
+        if await self._api.get(QUEUE_CLUSTER, *place) is not None:
+            return True
+        return bool(await self._users.referring(*place, certain=True))
 
 
 def resource_of(claimant: Claimant) -> Key:
@@ -211,14 +227,13 @@ def resource_of(claimant: Claimant) -> Key:
     return Key(MAIL_QUEUE.name, namespace, name)
 
 
-def conflict(found: Claim, what: str) -> ResourceConflict:
-    """Return the error about an object that another claimant has."""
+def conflict(found: Claim, what: str, *, is_missing: bool) -> ResourceConflict:
+    """Return the error about an object that another claimant has. `is_missing`: which does not
+    exist at the moment."""
     hint = "give this one another"
+    if is_missing:
+        patience = format_duration(PATIENCE)
+        hint = f"that does not exist; once it has been gone for {patience}, this one gets it"
     if found.id:
         hint += f", delete the other, or take it over by the annotation {ADOPT}={found.id}"
     return ResourceConflict(f"{what} is claimed by {found}", hint=hint)
-
-
-def adopted_by(found: Mapping[str, Any]) -> str:
-    """Return the id of the claim that a resource may adopt; empty: none."""
-    return str((found["metadata"].get("annotations") or {}).get(ADOPT, ""))

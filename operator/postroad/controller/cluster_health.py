@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +20,8 @@ from postroad.controller.queue_logins import QueueLogins
 from postroad.controller.queue_servers import CONFLICT
 from postroad.controller.status import Report, Status, composed
 from postroad.controller.status_writer import WARNING, Announcement, StatusWriter
-from postroad.controller.upgrades import Upgrades
+from postroad.controller.upgrades import Upgrades, named
+from postroad.controller.watched import User, key_of
 from postroad.domain.durations import format_duration
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
@@ -142,9 +143,8 @@ class ClusterHealth:
         return STILL_USED
 
     async def _report_in_use(self, found: Object, users: Sequence[Object]) -> None:
-        names = [f"{each['metadata']['namespace']}/{each['metadata']['name']}" for each in users]
-        listed = ", ".join(sorted(names)[:5]) + (", …" if len(names) > 5 else "")
-        message = f"{len(names)} MailQueues with deletionPolicy Delete use this cluster: {listed}"
+        listed = named(map(key_of, users))
+        message = f"{len(users)} MailQueues with deletionPolicy Delete use this cluster: {listed}"
         known = (found.get("status") or {}).get("conditions") or []
         if all(each["reason"] != "InUse" for each in known if each["type"] == condition.READY):
             in_use = Announcement(WARNING, "InUse", message, "Delete")
@@ -206,6 +206,18 @@ class ClusterHealth:
             return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True)
         message = f"{reached.message}; its tables exist in {cluster.spec.cassandra.keyspace}"
         return good(condition.VIEW_READY, message)
+
+
+def left_in_use(deleted: Object, users: Collection[User]) -> list[Announcement]:
+    """Return the Event about a QueueCluster that was deleted while MailQueues use it."""
+    if deleted["kind"] != QUEUE_CLUSTER.name or not users:
+        return []
+    note = (
+        f"{len(users)} MailQueues refer to this QueueCluster, which is deleted: "
+        f"{named(each.key for each in users)}; their pods go on, and its keyspace stays theirs: "
+        "create it again, or delete them"
+    )
+    return [Announcement(WARNING, "InUse", note, "Delete", once=True)]
 
 
 def answers_of(checked: Mapping[str, Checked]) -> dict[str, bool]:

@@ -112,8 +112,9 @@ class Cassandra(Model):
 
     keyspace: Annotated[
         str, Field(max_length=48, pattern="^[a-z][a-z0-9_]{0,47}$"), NOT_A_SYSTEM_KEYSPACE
-    ] = "postroad"
-    """Keyspace of this cluster's tables; created when missing. Cannot be changed."""
+    ]
+    """Keyspace of this cluster's tables, which no other QueueCluster has; created when missing.
+    Cannot be changed."""
 
     replication: Replication = Replication()
     """Replication of the keyspace, applied when it is created."""

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field, replace
 
 from pydantic import ValidationError
 
+from postroad.controller.absences import Absences
 from postroad.controller.actions import log_action
 from postroad.controller.api import QUEUE_CLUSTER
 from postroad.controller.attempts import count_error, ends_reconcile
-from postroad.controller.claims import Claims, adopted_by
+from postroad.controller.claims import Claims
 from postroad.controller.cluster_facts import KnownFacts
 from postroad.controller.cluster_spec import DEFAULT_CLASS, QueueClusterSpec, spec_of
 from postroad.controller.cluster_users import ClusterUsers
@@ -30,7 +31,7 @@ from postroad.controller.credentials import (
     read_credentials,
 )
 from postroad.controller.keeping import is_kept_elsewhere, kept_elsewhere
-from postroad.controller.queue_resource import Queue
+from postroad.controller.queue_resource import Queue, adopted_by
 from postroad.controller.remembered_reads import Reads
 from postroad.controller.schema_locks import SchemaLocks, place_of
 from postroad.controller.tables import need_of, table_options
@@ -81,6 +82,7 @@ class Clusters:
         self,
         api: Kubernetes,
         connections: Connections,
+        absences: Absences,
         namespaces: Sequence[str] = (),
         *,
         ambient_credentials: bool = False,
@@ -100,7 +102,7 @@ class Clusters:
         self._specs: dict[str, tuple[object, QueueClusterSpec]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
         self.facts = KnownFacts()
-        self.claims = Claims(certain or api)
+        self.claims = Claims(certain or api, self.users, absences)
         self._schema = SchemaLocks()
 
     async def for_queue(self, queue: Queue, *, begun: bool) -> Cluster:
@@ -262,9 +264,12 @@ class Clusters:
         return options, changes
 
     async def release(self, uid: str, namespace: str, name: str) -> None:
-        """Release the keyspace of a QueueCluster that is gone. Best effort."""
+        """Release the keyspace of a QueueCluster that is gone, unless MailQueues refer to it. Best
+        effort. Raises: KubernetesError."""
         servers = self._connections.last(uid)
-        if servers is not None and self.claims.is_held(uid):
+        if servers is None or not self.claims.is_held(uid):
+            return
+        if not await self.users.referring(namespace, name, certain=True):
             await self.claims.release(servers.keyspace_claim(), namespace, name)
 
     def forget(self, uid: str) -> None:

@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
+from postroad.controller.absences import Absences
 from postroad.controller.actions import read, reconciling
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import ApiErrors, api_errors, count_error
 from postroad.controller.causes import Causes
-from postroad.controller.claims import adopted_by
 from postroad.controller.classes import OperatorClass, pipeline_role
 from postroad.controller.cluster_facts import ClusterFacts, secrets_of
-from postroad.controller.cluster_health import ClusterHealth
+from postroad.controller.cluster_health import ClusterHealth, left_in_use
 from postroad.controller.cluster_spec import DEFAULT_CLASS, pace_of
 from postroad.controller.clusters import Clusters
 from postroad.controller.connections import Connect, Connections
@@ -29,7 +29,7 @@ from postroad.controller.failures import Failures
 from postroad.controller.figures import Turns
 from postroad.controller.keeping import is_kept_elsewhere, is_left
 from postroad.controller.leftovers import Leftovers
-from postroad.controller.queue_resource import PipelineProgram, cluster_of
+from postroad.controller.queue_resource import PipelineProgram, adopted_by, cluster_of
 from postroad.controller.queues import Queues
 from postroad.controller.remembered_reads import RememberedReads
 from postroad.controller.scope import LastCheck, LastReconcile
@@ -98,9 +98,11 @@ class Controller:
         self._turns = Turns()
         self._reads = RememberedReads(api, clock)
         self._connections = Connections(connect)
+        self._absences = Absences(clock)
         self._clusters = Clusters(
             watched,
             self._connections,
+            self._absences,
             namespaces,
             ambient_credentials=ambient_credentials,
             operator_class=operator_class,
@@ -135,6 +137,8 @@ class Controller:
         self._last: dict[Key, LastReconcile] = {}
         self._checked: dict[str, LastCheck] = {}
         self._uids: dict[Key, str] = {}
+        self._left: dict[Key, str] = {}
+        """Uids of QueueClusters that are gone, and whose connections are open."""
 
     async def run(self, tasks: int) -> None:
         """Reconcile with so many tasks until cancelled."""
@@ -230,14 +234,15 @@ class Controller:
         deleted = self.causes.deleted(key)
         if deleted is not None:
             if await self._class.has(deleted):
-                await self._status_writer.require_announced(deleted, retained(deleted))
+                left = left_in_use(deleted, self.indexes.users_of(key))
+                await self._status_writer.require_announced(deleted, [*retained(deleted), *left])
             self.causes.announced(key, deleted)
         kind = kind_of(key)
         found = await self._api.get(kind, key.namespace, key.name)
-        if found is None and kind is QUEUE_CLUSTER and (gone := self._uids.get(key)):
-            await self._clusters.release(gone, key.namespace, key.name)
         self._forget_others(key, found)
-        if found is None or not await self._class.has(found):
+        if found is None:
+            return await self._leave(key)
+        if not await self._class.has(found):
             return None
         read(found)
         if kind is QUEUE_CLUSTER:
@@ -321,13 +326,19 @@ class Controller:
         gone = self._uids.pop(key, None)
         if uid is not None:
             self._uids[key] = uid
+            self._absences.end(key)
+            if left := self._left.pop(key, None):
+                self._clusters.forget(left)
         if uid is None:
             self._failures.end(key)
         if gone in (None, uid):
             return
         self._engines.forget(gone)
         self._status_writer.forget(gone)
-        self._clusters.forget(gone)
+        if uid is None and key.kind == QUEUE_CLUSTER.name:
+            self._left[key] = gone
+        else:
+            self._clusters.forget(gone)
         self._health.answers.pop(gone, None)
         self._checked.pop(gone, None)
         self._last.pop(key, None)
@@ -336,6 +347,19 @@ class Controller:
         if uid is None:
             self.causes.forget(key)
             self._turns.forget(key)
+
+    async def _leave(self, key: Key) -> timedelta | None:
+        """Close the connections to a QueueCluster that is gone for good, and release its keyspace;
+        return when to look again, None when it is done."""
+        gone = self._left.get(key)
+        if gone is None:
+            return None
+        if not self._absences.lasts(key):
+            return self._intervals.clusters * self._jitter()
+        await self._clusters.release(gone, key.namespace, key.name)
+        self._absences.end(key)
+        self._clusters.forget(self._left.pop(key))
+        return None
 
     def _wake_waiting(self, gone: Key) -> None:
         """Reconcile the resources that wait for what one had claimed that is gone."""

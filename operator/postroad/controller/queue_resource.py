@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, Key
-from postroad.controller.claims import adopted_by
+from postroad.controller.api import ADOPT, MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, Key
 from postroad.controller.cluster_spec import QueueClusterSpec
 from postroad.controller.spec import MailQueueSpec
 from postroad.delivery_settings.secret_references import SecretReference
@@ -76,6 +75,11 @@ class Queue:
     def owns_bucket(self) -> bool:
         """Whether the operator created the bucket for this queue, and deletes it when empty."""
         return self.spec.blobs.bucket is None
+
+
+def adopted_by(found: Mapping[str, Any]) -> str:
+    """Return the id of the claim that a resource may adopt; empty: none."""
+    return str((found["metadata"].get("annotations") or {}).get(ADOPT, ""))
 
 
 def asks_to_rotate(found: Mapping[str, Any]) -> str:

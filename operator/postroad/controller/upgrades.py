@@ -55,14 +55,15 @@ class Progress:
             parts = [f"{self.waiting} MailQueues keep their pods: spec.upgrades.atOnce is 0"]
         elif self.waiting:
             replaced = [each for each in self.rolling if each not in self.failing]
-            names = _named(map(str_of, replaced))
+            names = named(replaced)
             wait = f"{self.waiting} MailQueues wait for the replacement of their pods"
             parts = [f"{wait}, at most {at_once} at once; being replaced are those of {names}"]
         if self.failing:
-            parts.append(f"new pods do not get ready: {_named(map(str_of, self.failing))}")
+            parts.append(f"new pods do not get ready: {named(self.failing)}")
         if self.lapsed:
-            short = (f"{str_of(each)} ({why})" for each, why in self.lapsed.items())
-            parts.append(f"pods cannot be replaced, which holds up no others: {_named(short)}")
+            short = {each: f" ({why})" for each, why in self.lapsed.items()}
+            held = "pods cannot be replaced, which holds up no others"
+            parts.append(f"{held}: {named(short, short)}")
         if not parts:
             return good(UP_TO_DATE, "no MailQueue waits for the replacement of its pods")
         reason = "UpgradeWaits" if self.waiting else "UpgradeHeldUp"
@@ -73,14 +74,10 @@ class Progress:
         return advice(UP_TO_DATE, reason, "; ".join(parts))
 
 
-def str_of(queue: Key) -> str:
-    """Return a MailQueue as messages name it."""
-    return f"{queue.namespace}/{queue.name}"
-
-
-def _named(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    return ", ".join(listed[:NAMED]) + (", …" if len(listed) > NAMED else "") or "none"
+def named(queues: Iterable[Key], notes: Mapping[Key, str] | None = None) -> str:
+    """Return MailQueues as a message names them, not all of many."""
+    listed = [f"{each.namespace}/{each.name}{(notes or {}).get(each, '')}" for each in queues]
+    return ", ".join(sorted(listed)[:NAMED]) + (", …" if len(listed) > NAMED else "") or "none"
 
 
 class Upgrades:

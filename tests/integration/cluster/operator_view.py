@@ -12,6 +12,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
+from postroad.controller.absences import Absences
 from postroad.controller.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.cluster_health import ClusterHealth
 from postroad.controller.clusters import Clusters
@@ -33,7 +34,7 @@ class OperatorView:
         clock = MachineClock()
         self._api = api
         upgrades = Upgrades(api, Indexes(), clock)
-        clusters = Clusters(api, connections)
+        clusters = Clusters(api, connections, Absences(clock))
         self._health = ClusterHealth(api, clusters, StatusWriter(api, clock), clock, upgrades)
 
     async def conditions(self) -> Mapping[str, Mapping[str, Any]]:

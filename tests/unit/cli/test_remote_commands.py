@@ -27,6 +27,7 @@ CLUSTER = {
     "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
     "cassandra": {
         "contactPoints": ["cassandra"],
+        "keyspace": "postroad",
         "secretRef": {"name": "cassandra"},
         "tls": {"mode": "verify-full", "caRef": {"name": "ours"}},
     },

@@ -26,6 +26,7 @@ CLUSTER = QueueClusterSpec.model_validate(
         "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
         "cassandra": {
             "contactPoints": ["c1", "c2"],
+            "keyspace": "postroad",
             "secretRef": {"name": "cassandra"},
             "tls": {"mode": "disabled"},
         },

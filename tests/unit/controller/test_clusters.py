@@ -15,6 +15,7 @@ from postroad.adapters.memory.fault_injection import FaultInjector, Step
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
+from postroad.controller.absences import Absences
 from postroad.controller.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.clusters import Cluster, Clusters
 from postroad.controller.connections import Connections
@@ -48,7 +49,7 @@ class World:
         self.memory = MemoryWorld(MachineClock())
         self.api = MemoryKubernetes(KubernetesWorld(MachineClock()))
         self.connections = Connections(self._connect)
-        self.clusters = Clusters(self.api, self.connections)
+        self.clusters = Clusters(self.api, self.connections, Absences(MachineClock()))
 
     async def declare(self) -> list[Cluster]:
         """Create the QueueClusters, and open them."""

@@ -15,7 +15,7 @@ from support.running_controller import NAMESPACE, RunningController
 
 ROTATED = ClusterCredentials(Credentials(version="2"), Credentials(), Credentials())
 URI = {"rabbitmq": {"uri": "amqp://elsewhere:5672/%2F", "secretRef": {"name": "rabbitmq"}}}
-CLEAR = {"tls": {"mode": "disabled"}}
+CLEAR = {"tls": {"mode": "disabled"}, "keyspace": "postroad"}
 POINTS = {"cassandra": {"contactPoints": ["cassandra", "another"]} | CLEAR}
 
 

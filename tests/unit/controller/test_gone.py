@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.controller.absences import PATIENCE
 from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Key
 from postroad.controller.finalizers import has_finalizer
 from support.manual_loop import move, run
@@ -84,7 +85,7 @@ def test_a_queue_that_its_cluster_does_not_allow_holds_neither_itself_nor_the_cl
 
             await operator.delete(QUEUE_CLUSTER, "main")
             assert operator.at("queueclusters", NAMESPACE, "main") is None
-            await move(2)
+            await move(PATIENCE.total_seconds() + 90)
             assert [each.closed for each in operator.connected] == [True]
 
     run(scene())

@@ -47,7 +47,12 @@ LOGIN = {"secretRef": {"name": "login"}}
 CLUSTER = QueueClusterSpec.model_validate(
     {
         "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", **LOGIN},
-        "cassandra": {"contactPoints": ["c1"], "tls": {"mode": "disabled"}, **LOGIN},
+        "cassandra": {
+            "contactPoints": ["c1"],
+            "keyspace": "k",
+            "tls": {"mode": "disabled"},
+            **LOGIN,
+        },
         "s3": {"endpoint": "http://s3:9000", **LOGIN},
     }
 )

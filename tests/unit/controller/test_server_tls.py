@@ -30,6 +30,7 @@ TLS = {
     "rabbitmq": {"uri": "amqps://rabbitmq", "secretRef": {"name": "rabbitmq"}, "tls": CA | CLIENT},
     "cassandra": {
         "contactPoints": ["cassandra"],
+        "keyspace": "postroad",
         "tls": {"mode": "verify-full", "serverName": "nodes.example.org"} | CLIENT,
     },
     "s3": {
