@@ -44,6 +44,15 @@ async def test_a_mail_with_nul_is_refused_whatever_the_next_hop_offers() -> None
     assert refused == {PLAIN: "554 5.6.0"}
 
 
+@pytest.mark.parametrize("offered", ["8BITMIME", "SMTPUTF8"])
+async def test_a_next_hop_with_smtputf8_takes_eight_bits(offered: str) -> None:
+    """Source: RFC 6531 3.1."""
+    content = OpenContent.at_hand(UTF8_HEADER, None)
+
+    assert refused_by({offered: ""}, content) == {}
+    assert refused_by({}, content) == {PLAIN: "554 5.6.3"}
+
+
 @pytest.mark.parametrize(
     ("limit", "is_refused"),
     [("1000", False), ("999", True), (" 999 ", True), ("0", False), ("", False)]

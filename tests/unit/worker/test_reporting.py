@@ -407,6 +407,22 @@ async def test_a_report_whose_address_fails_is_reported_to_the_administrator(tex
     assert item.steps == [("report", "postmaster@x.example"), ("reject", text)]
 
 
+@pytest.mark.parametrize(
+    ("sender", "recipients", "reported"),
+    [(SENDER, (SENDER,), SENDER), (None, (SENDER, "a@b"), "postmaster@x.example")],
+)
+async def test_a_mail_with_the_attributes_of_a_report_is_reported_as_any_mail(
+    sender: str | None, recipients: tuple[str, ...], reported: str
+) -> None:
+    """A program may copy attributes to mail of its own."""
+    item = await a_report()
+    item.mail = replace(item.mail, sender=sender, recipients=recipients)
+
+    reports = await deliver(item, dict.fromkeys(recipients, NO), rules=RULES)
+
+    assert [each.recipients for each in reports.mails] == [(reported,)]
+
+
 @pytest.mark.parametrize("text", ["550 5.1.1 no such user", "554 5.6.0 bad content"])
 async def test_a_report_to_the_administrator_goes_once_more_shortened_and_never_further(
     text: str,

@@ -83,6 +83,12 @@ def most_octets(extensions: Extensions) -> int | None:
     return _least(extensions.get("SIZE", "").splitlines())
 
 
+def takes_8bit(extensions: Extensions) -> bool:
+    """Return whether the next hop takes octets above 127. One that offers SMTPUTF8 does, whether or
+    not it names 8BITMIME, too. Source: RFC 6531 3.1."""
+    return "8BITMIME" in extensions or "SMTPUTF8" in extensions
+
+
 def _limit(extensions: Extensions, name: str) -> int | None:
     words = (word.partition("=") for word in extensions.get("LIMITS", "").split())
     return _least(number for key, _, number in words if key.upper() == name)
@@ -123,7 +129,7 @@ def _refusal(needs: Needs, extensions: Extensions) -> Outcome | None:
     """Return why this next hop cannot accept the mail at all, or None."""
     if needs.has_utf8 and "SMTPUTF8" not in extensions:
         return _NO_SMTPUTF8
-    if needs.has_8bit and "8BITMIME" not in extensions:
+    if needs.has_8bit and not takes_8bit(extensions):
         return Outcome.failed(
             "554 5.6.3 the next hop does not offer 8BITMIME, and the mail cannot be converted"
         )

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 from postroad.adapters.network import chunks
 from postroad.adapters.network.chunks import ChunkTransaction
-from postroad.adapters.network.commands import Needs, most_mails, most_recipients, refusals
+from postroad.adapters.network.commands import (
+    Needs,
+    most_mails,
+    most_recipients,
+    refusals,
+    takes_8bit,
+)
 from postroad.adapters.network.connecting import Reached
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import (
@@ -108,8 +114,8 @@ class ClientSession:
 
     @property
     def takes_8bit(self) -> bool:
-        """Whether the next hop offers 8BITMIME."""
-        return "8BITMIME" in self._extensions
+        """Whether the next hop takes octets above 127."""
+        return takes_8bit(self._extensions)
 
     def begin(self, envelope: Envelope, content: OpenContent) -> Outgoing | Mapping[str, Outcome]:
         """Begin the next transaction: `by_data` or `by_chunk` carries it out; or return outcomes

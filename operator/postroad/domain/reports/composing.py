@@ -120,7 +120,7 @@ def report_mail(
         "MIME-Version: 1.0\r\n"
         "Content-Type: multipart/report; report-type=delivery-status;\r\n"
         f'\tboundary="{boundary}"\r\n'
-        f"Content-Transfer-Encoding: {'7bit' if body.isascii() else '8bit'}\r\n"
+        f"Content-Transfer-Encoding: {_identity(body)}\r\n"
         "\r\n"
     )
     if mail.envelope.tenant is not None:
@@ -168,11 +168,11 @@ def _original(returned: Returned, *, is_international: bool) -> _Part:
     """A header in UTF-8 needs the types of RFC 6533 in an international report; what is in another
     charset has none, and goes as the types of before. What cannot be in 7 bits goes by its header,
     which is text (RFC 6522 4)."""
-    octets = with_crlf(returned.octets)
+    octets = with_crlf(returned.octets).replace(b"\0", b"")  # no next hop gets a mail with NUL
     header = octets.partition(b"\r\n\r\n")[0].removesuffix(b"\r\n") + b"\r\n"
     is_global = is_international and not header.isascii() and _is_utf8(header)
     whole = octets if is_international or not returned.is_whole else _copied(octets)
-    if returned.is_whole and whole is not None and b"\0" not in whole:
+    if returned.is_whole and whole is not None:
         return _Part(f"message/{'global' if is_global else 'rfc822'}", whole, "Undelivered mail")
     name = "message/global-headers" if is_global else "text/rfc822-headers"
     return _Part(name, header, "Header of the mail")
@@ -209,11 +209,13 @@ def _multipart(parts: list[_Part]) -> tuple[bytes, str]:
 
 def _encoded(body: bytes, *, is_text: bool) -> tuple[str, bytes]:
     """Return the encoding of a body, and the body in it: a message has none but its own."""
-    if body.isascii() and b"\0" not in body:
-        return "7bit", body
-    if is_text:
+    if is_text and not body.isascii():
         return "quoted-printable", with_crlf(b2a_qp(body, istext=True))
-    return "8bit", body
+    return _identity(body), body
+
+
+def _identity(body: bytes) -> str:
+    return "7bit" if body.isascii() else "8bit"
 
 
 def _is_utf8(octets: bytes) -> bool:

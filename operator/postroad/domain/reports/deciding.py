@@ -125,7 +125,8 @@ def reported_recipients(
 def goes_shortened(envelope: Envelope, attempt: ReportedAttempt) -> bool:
     """Return whether a report is to go once more, without what it returns: it failed, or a reply
     deferred it to its end, for what may be that."""
-    if RETURNS not in envelope.attributes or not attempt.is_over:
+    is_report = envelope.sender is None and len(envelope.recipients) == 1
+    if not (is_report and RETURNS in envelope.attributes and attempt.is_over):
         return False
     return any(
         bounce_of(each.text).reason
