@@ -18,7 +18,7 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 from typing import NamedTuple, TypeVar
 
-from postroad.domain.shapes import LONGEST_HEADER, with_crlf
+from postroad.domain.shapes import LONGEST_HEADER
 
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
@@ -83,6 +83,11 @@ def is_signed(header: bytes) -> bool:
     """Return whether a mail with this header is signed or encrypted, so that it must not be
     changed."""
     return _is_signed(_fields_of(header))
+
+
+def quoted_printable(text: bytes | bytearray) -> bytes:
+    """Return a text whose lines end by CRLF, without the time of a search for other ends."""
+    return b2a_qp(text, istext=True).replace(_CRLF, b"\n").replace(b"\n", _CRLF)
 
 
 def in_seven_bits(
@@ -257,7 +262,7 @@ class _Conversion:
             stop = min(start + PIECE, end)
             if stop < end and self._content[stop - 1] == _CR:
                 stop -= 1  # a CR alone would become a line's end
-            quoted = with_crlf(b2a_qp(self._content[start:stop], istext=True))
+            quoted = quoted_printable(self._content[start:stop])
             if stop < end:
                 # What is behind its last line break is encoded with what follows it.
                 whole = quoted.rfind(b"\n") + 1

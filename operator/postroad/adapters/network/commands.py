@@ -84,8 +84,7 @@ def most_octets(extensions: Extensions) -> int | None:
 
 
 def takes_8bit(extensions: Extensions) -> bool:
-    """Return whether the next hop takes octets above 127. One that offers SMTPUTF8 does, whether or
-    not it names 8BITMIME, too. Source: RFC 6531 3.1."""
+    """Return whether it takes octets above 127, as one with SMTPUTF8 must. Source: RFC 6531 3.1."""
     return "8BITMIME" in extensions or "SMTPUTF8" in extensions
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from binascii import b2a_qp
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import format_datetime
@@ -27,7 +26,7 @@ from postroad.domain.reports.deciding import (
     reporting_address,
 )
 from postroad.domain.reports.fields import ReportedMail, delivery_status, on_one_line
-from postroad.domain.seven_bits import in_seven_bits
+from postroad.domain.seven_bits import in_seven_bits, quoted_printable
 from postroad.domain.shapes import with_crlf
 from postroad.errors import InvalidInput, InvalidMail
 
@@ -195,23 +194,16 @@ def _multipart(parts: list[_Part]) -> tuple[bytes, str]:
     boundary = f"postroad={digest[:40]}"
     pieces = [b"This is a report in several parts, as RFC 3464 describes them.\r\n"]
     for media_type, body, description in parts:
-        encoding, octets = _encoded(body, is_text=media_type.startswith("text/"))
+        is_quoted = not body.isascii() and media_type.startswith("text/")
         head = (
             f"\r\n--{boundary}\r\n"
             f"Content-Type: {media_type}\r\n"
             f"Content-Description: {description}\r\n"
-            f"Content-Transfer-Encoding: {encoding}\r\n"
+            f"Content-Transfer-Encoding: {'quoted-printable' if is_quoted else _identity(body)}\r\n"
             "\r\n"
         )
-        pieces += [head.encode(), octets]
+        pieces += [head.encode(), quoted_printable(body) if is_quoted else body]
     return b"".join((*pieces, f"\r\n--{boundary}--\r\n".encode())), boundary
-
-
-def _encoded(body: bytes, *, is_text: bool) -> tuple[str, bytes]:
-    """Return the encoding of a body, and the body in it: a message has none but its own."""
-    if is_text and not body.isascii():
-        return "quoted-printable", with_crlf(b2a_qp(body, istext=True))
-    return _identity(body), body
 
 
 def _identity(body: bytes) -> str:

@@ -49,10 +49,8 @@ def delivery_status(
     is_international: bool,
 ) -> bytes:
     """Return the fields about the mail, and then those about each recipient."""
-    groups = [
-        _of_mail(mail, host),
-        *(_of_recipient(mail, each, moment, is_international) for each in reported),
-    ]
+    of_recipients = (_of_recipient(mail, each, moment, is_international) for each in reported)
+    groups = [_of_mail(mail, host), *of_recipients]
     text = "\r\n".join("".join(_field(*each) for each in group) for group in groups)
     return text.encode("utf-8" if is_international else "ascii", "replace")
 
@@ -100,7 +98,11 @@ def _of_recipient(
     if options is not None and options.orcpt:
         kind, _, address = options.orcpt.partition(";")
         yield "Original-Recipient", f"{kind};{address}"
-    yield "Final-Recipient", _typed(ascii_address(each.address), is_international)
+    address = ascii_address(each.address)
+    if address.isascii():
+        yield "Final-Recipient", f"rfc822;{address}"
+    else:
+        yield "Final-Recipient", f"utf-8;{address if is_international else encode_address(address)}"
     yield "Action", each.action
     yield "Status", status_of(each)
     if outcome.responder is not None:
@@ -111,12 +113,6 @@ def _of_recipient(
     yield "Last-Attempt-Date", _date(moment)
     if each.action is Action.DELAYED:
         yield "Will-Retry-Until", _date(mail.retry_until)
-
-
-def _typed(address: str, is_international: bool) -> str:
-    if address.isascii():
-        return f"rfc822;{address}"
-    return f"utf-8;{address if is_international else encode_address(address)}"
 
 
 def on_one_line(text: str) -> str:
