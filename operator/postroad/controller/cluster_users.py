@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from postroad.controller.absences import Absences
 from postroad.controller.allowed_namespaces import AllowedNamespaces, allowed_by, allows
 from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.cluster_spec import QueueClusterSpec
@@ -21,13 +22,18 @@ class ClusterUsers:
     memory. `reads`: reads of namespaces. `namespaces`: the watched ones; none: all."""
 
     def __init__(
-        self, api: Kubernetes, certain: Kubernetes, reads: Reads, namespaces: Sequence[str]
+        self,
+        api: Kubernetes,
+        certain: Kubernetes,
+        reads: Reads,
+        namespaces: Sequence[str],
+        absences: Absences,
     ) -> None:
         self._api = api
         self._certain = certain
         self._reads = reads
         self._namespaces = tuple(namespaces)
-        self.quotas = Quotas()
+        self.quotas = Quotas(absences)
 
     async def admit(self, found: Object, queue: Queue, *, begun: bool) -> None:
         """Check that a MailQueue may use a QueueCluster. One that has `begun` keeps its place under
@@ -46,7 +52,7 @@ class ClusterUsers:
             return
         if not self.quotas.is_counted(found, queue.uid):
             self.quotas.count(found, spec, await self.allowed(own, name, spec.allowed_namespaces))
-        self.quotas.require(found, spec, queue.uid)
+        self.quotas.require(found, spec, f"{queue.name.namespace}/{queue.name.name}")
 
     async def referring(
         self, namespace: str, name: str, *, certain: bool = False

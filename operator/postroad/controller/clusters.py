@@ -92,8 +92,9 @@ class Clusters:
     ) -> None:
         self.operator_class = operator_class
         self._api = api
+        self.absences = absences
         self.reads: Reads = reads or api
-        self.users = ClusterUsers(api, certain or api, self.reads, namespaces)
+        self.users = ClusterUsers(api, certain or api, self.reads, namespaces, absences)
         self._connections = connections
         self.namespaces = tuple(namespaces)
         self._ambient_credentials = ambient_credentials

@@ -130,6 +130,13 @@ class Candidacy:
         chance: float,
     ) -> Candidacy:
         """The Lease was read."""
+        before = self.observed
+        if record is None and self.held is None and before and before.record is not None:
+            expires = before.since + before.record.duration
+            if before.record.holder not in ("", self.identity) and now < expires:
+                # Deleted, while its holder may act until then.
+                due = min(sent + self.rules.pause(chance), expires)
+                return replace(self, is_current=False, due=due)
         same = self.observed is not None and self.observed.record == record
         since = self.observed.since if self.observed is not None and same else now
         seen = replace(self, observed=Observed(record, version, since))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from postroad.controller import conditions as condition
+from postroad.controller.absences import Absences
 from postroad.controller.actions import log_action, log_repair
 from postroad.controller.api import (
     CHILDREN,
@@ -21,6 +22,7 @@ from postroad.controller.api import (
     INSTANCE,
     MANAGED_BY,
     QUEUE_CLUSTER,
+    ROLE_BINDING,
     Key,
 )
 from postroad.controller.attempts import attempt
@@ -62,7 +64,7 @@ from postroad.controller.status import deployment_facts
 from postroad.controller.upgrades import Upgrades, is_rolling, marked, paced
 from postroad.controller.watched import as_child, owner_of
 from postroad.controller.workloads import report_workload, within_quota
-from postroad.errors import InvalidInput, NameTaken
+from postroad.errors import InvalidInput, KubernetesRefused, NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 COMPONENTS = {WORKER: condition.WORKERS_READY, INTAKE: condition.INTAKE_READY}
@@ -81,8 +83,11 @@ class QueueChildren:
         reads: Reads,
         image: str,
         upgrades: Upgrades,
+        absences: Absences,
         pipeline: PipelineProgram = NO_PIPELINE,
     ) -> None:
+        self._absences = absences
+        self._autoscaled: set[str] = set()
         self._pipeline = pipeline
         self._api = api
         self._reads = reads
@@ -199,11 +204,25 @@ class QueueChildren:
                     deployment_facts(present, 0)["desired"],
                 )
             )
-        autoscaled = await is_autoscaled(self._api, present)
+        autoscaled = await self._is_autoscaled(present)
         wanted, waits = self._paced(queue, context, component, present, autoscaled=autoscaled)
         state.waits |= waits
         now = await apply_children(self._api, state, wanted, found)
         return now if present is None or not waits else {place: present, **now}
+
+    async def _is_autoscaled(self, present: Object | None) -> bool:
+        """Whether an autoscaler has the replicas of a Deployment, or had them before it went: one
+        that is replaced comes back, and pods that it made would be gone meanwhile."""
+        if present is None:
+            return False
+        uid = present["metadata"]["uid"]
+        if await is_autoscaled(self._api, present):
+            self._autoscaled.add(uid)
+            self._absences.end(uid)
+        elif uid in self._autoscaled and self._absences.lasts(uid):
+            self._autoscaled.discard(uid)
+            self._absences.end(uid)
+        return uid in self._autoscaled
 
     async def _apply_pipeline(
         self, state: ReconcileState, context: PodContext, found: Found
@@ -213,7 +232,16 @@ class QueueChildren:
         wanted = pipeline_children(queue, context)
         if spec is not None and spec.addresses.key_ref is not None:
             await check_address_key(self._reads, queue.name.namespace, spec.addresses.key_ref)
-        return await apply_children(self._api, state, wanted, found)
+        try:
+            return await apply_children(self._api, state, wanted, found)
+        except KubernetesRefused as error:
+            if ROLE_BINDING.plural not in str(error):
+                raise
+            hint = (
+                "spec.pipeline.executors needs pipelineExecutors=true of the operator's chart, or "
+                "manifests/executors.yaml"
+            )
+            raise KubernetesRefused(str(error), hint=hint) from error
 
     def _paced(
         self,

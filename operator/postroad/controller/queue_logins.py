@@ -101,8 +101,12 @@ class QueueLogins:
         ]
         for certain in (False, True):
             there = await self._names(cluster, certain=certain) if unused else set()
+            for each in unused:
+                if str(each.queue) in there:
+                    self._clusters.absences.end(each)
             unused = [each for each in unused if str(each.queue) not in there]
-        for each in unused:
+        for each in filter(self._clusters.absences.lasts, unused):
+            self._clusters.absences.end(each)
             await users.delete(each)
             log_action("deleted a user", user=str(each))
 

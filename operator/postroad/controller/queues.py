@@ -93,7 +93,9 @@ class Queues:
         self._engines = engines
         logins = QueueLogins(api, clusters, clock)
         self._servers = QueueServers(clusters, engines, clock, logins)
-        self._children = QueueChildren(api, clusters.reads, image, upgrades, pipeline)
+        self._children = QueueChildren(
+            api, clusters.reads, image, upgrades, clusters.absences, pipeline
+        )
         self._turns = turns
 
     async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from postroad.controller.absences import PATIENCE, Absences
 from postroad.controller.cluster_spec import QueueClusterSpec
+from postroad.domain.durations import format_duration
 from postroad.errors import QuotaExceeded
 from postroad.ports.kubernetes import Object
 
@@ -18,14 +20,14 @@ from postroad.ports.kubernetes import Object
 def with_a_place(
     users: Sequence[Object], most: int | None, known: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Return the uids of the MailQueues that have a place: those with a configuration, then those
+    """Return the places of the MailQueues that have one: those with a configuration, then those
     that are `known` to have one, then the others as they were created. `most` None: all."""
 
     def place(each: Mapping[str, Any]) -> tuple[bool, bool, str, str, str]:
         metadata = each["metadata"]
         return (
             not has_configuration(each),
-            metadata["uid"] not in known,
+            place_of(each) not in known,
             metadata["creationTimestamp"],
             metadata["namespace"],
             metadata["name"],
@@ -33,7 +35,12 @@ def with_a_place(
 
     configured = sum(map(has_configuration, users))
     places = len(users) if most is None else max(most, configured)
-    return frozenset(each["metadata"]["uid"] for each in sorted(users, key=place)[:places])
+    return frozenset(map(place_of, sorted(users, key=place)[:places]))
+
+
+def place_of(queue: Mapping[str, Any]) -> str:
+    """Return what a place is for: a name, as a MailQueue that is replaced has another uid."""
+    return f"{queue['metadata']['namespace']}/{queue['metadata']['name']}"
 
 
 def has_configuration(queue: Mapping[str, Any]) -> bool:
@@ -57,18 +64,26 @@ class Quotas:
     """The places at each QueueCluster as they were last counted, so that a MailQueue which is
     refused and asks again costs no list of all."""
 
-    def __init__(self) -> None:
+    def __init__(self, absences: Absences) -> None:
+        self._absences = absences
         self._places: dict[str, _Places] = {}
 
     def count(
         self, cluster: Mapping[str, Any], spec: QueueClusterSpec, users: Sequence[Object]
     ) -> None:
-        """Count the places anew, with the MailQueues that a QueueCluster allows."""
-        metadata = cluster["metadata"]
+        """Count the places anew, with the MailQueues that a QueueCluster allows. One that is gone
+        for a moment keeps its place."""
+        metadata, most = cluster["metadata"], spec.quota.queues
         known = self._places.get(metadata["uid"])
+        held = known.held if known else frozenset()
+        there = set(map(place_of, users))
+        for each in held & there:
+            self._absences.end((metadata["uid"], each))
+        kept = {each for each in held - there if not self._absences.lasts((metadata["uid"], each))}
+        left = None if most is None else max(0, most - len(kept))
         self._places[metadata["uid"]] = _Places(
             metadata["generation"],
-            with_a_place(users, spec.quota.queues, known.held if known else frozenset()),
+            with_a_place(users, left, held) | kept,
             frozenset(each["metadata"]["uid"] for each in users),
         )
 
@@ -81,14 +96,15 @@ class Quotas:
             and uid in known.asked
         )
 
-    def require(self, cluster: Mapping[str, Any], spec: QueueClusterSpec, uid: str) -> None:
+    def require(self, cluster: Mapping[str, Any], spec: QueueClusterSpec, place: str) -> None:
         """Raises: QuotaExceeded for a MailQueue that has no place."""
         metadata = cluster["metadata"]
-        if uid not in self._places[metadata["uid"]].held:
+        if place not in self._places[metadata["uid"]].held:
             raise QuotaExceeded(
                 f"QueueCluster {metadata['namespace']}/{metadata['name']} has places for "
                 f"{spec.quota.queues} MailQueues, and others came first",
-                hint="delete another MailQueue, or raise its spec.quota.queues",
+                hint="raise its spec.quota.queues, or delete another MailQueue, whose place is "
+                f"free after {format_duration(PATIENCE)}",
             )
 
     def forget(self, uid: str) -> None:

@@ -116,12 +116,21 @@ class WatchedKubernetes:
                 for namespace in self._namespaces or (None,)
                 for uid in await self._api.uids(kind, namespace, labels)
             }
-            missed += [(kind, each) for each in known if each["metadata"]["uid"] not in there]
+            missing = [each for each in known if each["metadata"]["uid"] not in there]
+            missed += [(kind, each) for each in missing if await self._is_gone(kind, each)]
         for _, each in missed:
             self._written.pop(key_of(each), None)
         new = [each for each in missed if each[1]["metadata"]["uid"] not in self._gone]
         self._gone = frozenset(each["metadata"]["uid"] for _, each in missed)
         return new
+
+    async def _is_gone(self, kind: Kind, body: Object) -> bool:
+        """Whether an object that a list lacks is gone: a list may be empty by a fault."""
+        key, uid = key_of(body), body["metadata"]["uid"]
+        if uid in self._gone:
+            return True
+        found = await self._api.get(kind, key.namespace, key.name)
+        return found is None or found["metadata"]["uid"] != uid
 
     # Everything else is a request
 

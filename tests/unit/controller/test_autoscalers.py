@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.controller.absences import PATIENCE
 from postroad.controller.api import AUTOSCALERS, DEPLOYMENT
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import scale
@@ -67,6 +68,8 @@ def test_an_autoscaler_has_the_replicas_until_it_is_deleted(
 
             await operator.user.delete(kind, made)
             await move(A_FULL_RECONCILE)
+            assert replicas(operator) == wanted, "it may only be replaced"
+            await move(PATIENCE.total_seconds() + A_FULL_RECONCILE)
             assert replicas(operator) == 2
 
             await operator.change({"workers": {"replicas": 3}})

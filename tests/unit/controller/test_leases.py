@@ -78,6 +78,19 @@ def test_an_unchanged_lease_is_taken_when_its_duration_is_over() -> None:
     assert candidate.next_step(at(115), NOW) == WriteLease(taken, "7")
 
 
+def test_a_lease_that_is_deleted_runs_out_all_the_same() -> None:
+    """Its holder may act until it finds that."""
+    candidate = seen(record("b"))
+    for now in (102, 104, 114):
+        candidate = candidate.found(None, "", at(now), at(now), 0)
+        assert isinstance(candidate.next_step(at(now), NOW), WaitUntil)
+
+    candidate = candidate.found(None, "", at(115), at(115), 0)
+
+    created = LeaseRecord("a", RULES.duration, NOW, NOW, 0)
+    assert candidate.next_step(at(115), NOW) == WriteLease(created, None)
+
+
 def test_a_renewed_lease_begins_anew_whatever_its_timestamps_are() -> None:
     candidate = seen(record("b"))
     renewed = replace(record("b"), renewed="1999-01-01T00:00:00.000000Z")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from postroad.controller.absences import PATIENCE
 from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.quotas import granted_workers, with_a_place
 from postroad.ports.kubernetes import Object
@@ -46,7 +47,8 @@ def test_places_go_to_those_that_have_begun_then_in_the_order_of_creation(
         user("c", 5, configured=True),
     ]
 
-    assert with_a_place(users, most, frozenset(known)) == set(held)
+    names = frozenset(f"mail/{each}" for each in known)
+    assert with_a_place(users, most, names) == {f"mail/{each}" for each in held}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +88,13 @@ def test_the_queue_that_comes_last_waits_for_a_place_and_the_others_go_on() -> N
             await set_quota(operator, queues=1)
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(LONGEST_RETRY)
+            await operator.create(mail_queue(NAMESPACE, workers=workers()))
+            await move(PATIENCE.total_seconds() + LONGEST_RETRY)
+            assert operator.condition("Ready")["status"] == "True", "it was only replaced"
+            assert reason(operator, "second") == "QuotaExceeded"
+
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(PATIENCE.total_seconds() + 2 * LONGEST_RETRY)
             assert operator.condition("Ready", name="second")["status"] == "True"
 
     run(scene())

@@ -156,6 +156,21 @@ async def test_of_two_resources_of_one_name_the_newer_one_is_read() -> None:
     assert (await watching.found())["metadata"]["uid"] == second["metadata"]["uid"]
 
 
+async def test_a_list_that_lacks_what_is_there_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def nothing(*_: object) -> set[str]:
+        return set()
+
+    watching = Watching()
+    found = await watching.queue()
+    watching.watch(await watching.user.create(CONFIG_MAP, child()))
+    monkeypatch.setattr(MemoryKubernetes, "uids", nothing)
+
+    assert await watching.api.missed_deletions() == []
+    assert (await watching.found())["metadata"]["uid"] == found["metadata"]["uid"]
+
+
 async def test_a_deletion_that_no_watch_brought_is_found() -> None:
     watching = Watching()
     gone, stays = await watching.queue(), await watching.queue("stays")
