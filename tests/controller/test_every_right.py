@@ -21,17 +21,19 @@ from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, workers
 from support.running_operator import Running
 from support.shipped_roles import (
+    EXECUTORS,
     LEASE_ROLE,
     PIPELINE,
     ROLE,
     USERS,
     WITH_USERS,
+    gives_rights,
     shipped,
     unprivileged,
     writes_secrets,
 )
 
-__all__ = ["unprivileged", "writes_secrets"]
+__all__ = ["gives_rights", "unprivileged", "writes_secrets"]
 
 pytestmark = [
     pytest.mark.needs("kubernetes"),
@@ -39,7 +41,7 @@ pytestmark = [
     pytest.mark.skipif(
         "POSTROAD_EVERY_RIGHT" not in os.environ, reason="POSTROAD_EVERY_RIGHT is not set"
     ),
-    pytest.mark.usefixtures("writes_secrets"),
+    pytest.mark.usefixtures("writes_secrets", "gives_rights"),
 ]
 
 SHOWN_SECONDS, RESTORED_SECONDS = 12, 120
@@ -74,6 +76,7 @@ RIGHTS = sorted(
     {
         *rights_of(ROLE, shipped("ClusterRole")),
         *rights_of(ROLE, shipped("ClusterRole", "postroad-operator-users", USERS)),
+        *rights_of(ROLE, shipped("ClusterRole", "postroad-operator-executors", EXECUTORS)),
         *rights_of(LEASE_ROLE, shipped("Role")),
     },
     key=lambda each: each[1:],

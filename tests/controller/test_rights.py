@@ -24,13 +24,22 @@ from postroad.ports.kubernetes import Kind
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, workers
 from support.running_operator import Running
-from support.shipped_roles import PIPELINE, RBAC, ROLE, WITH_USERS, unprivileged, writes_secrets
+from support.shipped_roles import (
+    PIPELINE,
+    RBAC,
+    ROLE,
+    WITH_USERS,
+    gives_rights,
+    unprivileged,
+    writes_secrets,
+)
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 
-__all__ = ["unprivileged", "writes_secrets"]
+__all__ = ["gives_rights", "unprivileged", "writes_secrets"]
 
 
+@pytest.mark.usefixtures("gives_rights")
 async def test_nothing_is_forbidden_in_the_life_of_a_queue(
     api: ApiServer, unprivileged: RecordingApi, namespace: str
 ) -> None:
@@ -75,6 +84,7 @@ async def test_nothing_is_forbidden_in_the_life_of_a_queue(
     assert {"Ready", "Deleted"} <= {each["reason"] for each in await operator.events()}
 
 
+@pytest.mark.usefixtures("gives_rights")
 async def test_the_operator_gives_the_role_of_drivers_and_no_other(
     api: ApiServer, unprivileged: RecordingApi, namespace: str
 ) -> None:

@@ -67,9 +67,15 @@ def installed_by_kubectl() -> dict[Path, str]:
     users = template(
         *image, "--set", "rabbitmqUsers=true", "--show-only", "templates/rabbitmq-users.yaml"
     )
+    executors = template(
+        *image,
+        *("--set", "pipelineExecutors=true"),
+        *("--show-only", "templates/pipeline-executors.yaml"),
+    )
     folder = ROOT / "manifests"
     return {
         folder / "install.yaml": HEADER + _without_sources(install),
+        folder / "executors.yaml": _without_sources(executors).removeprefix("---\n"),
         folder / "users.yaml": _without_sources(users).removeprefix("---\n"),
     }
 

@@ -58,7 +58,8 @@ class Installation:
     def install(self) -> None:
         """Install CRDs, RBAC and the operator, and wait until it runs."""
         self.kubectl.apply(*manifests(ROOT / "crds"))
-        text = (ROOT / "manifests" / "install.yaml").read_text()
+        names = ("install", "executors")
+        text = "---\n".join((ROOT / "manifests" / f"{each}.yaml").read_text() for each in names)
         documents = documents_in(text.replace(RELEASED_IMAGE, self.image))
         self.kubectl.apply(*[each for each in documents if each["kind"] == "Namespace"])
         self.kubectl.apply(*[each for each in documents if each["kind"] != "Namespace"])

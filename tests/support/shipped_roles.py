@@ -22,6 +22,7 @@ LEASE_ROLE = Kind(RBAC, "Role", "roles")
 LEASE_BINDING = Kind(RBAC, "RoleBinding", "rolebindings")
 INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
 USERS = INSTALL.with_name("users.yaml")
+EXECUTORS = INSTALL.with_name("executors.yaml")
 WITH_USERS = {
     "uri": "amqp://rabbitmq:5672/%2F",
     "managementURL": "http://rabbitmq:15672",
@@ -79,13 +80,8 @@ async def unprivileged(api: ApiServer, namespace: str) -> AsyncIterator[Recordin
         await api.delete(kind, each)
 
 
-@pytest.fixture
-async def writes_secrets(
-    api: ApiServer, unprivileged: RecordingApi, namespace: str
-) -> AsyncIterator[None]:
-    """The operator's account has the role of `manifests/users.yaml` too."""
-    named = "postroad-operator-users"
-    role, binding = (shipped(kind, named, USERS) for kind in ("ClusterRole", "ClusterRoleBinding"))
+async def _with_role(api: ApiServer, namespace: str, named: str, path: Path) -> AsyncIterator[None]:
+    role, binding = (shipped(kind, named, path) for kind in ("ClusterRole", "ClusterRoleBinding"))
     name = f"{named}-{namespace}"
     role["metadata"]["name"] = binding["metadata"]["name"] = binding["roleRef"]["name"] = name
     binding["subjects"] = [
@@ -95,3 +91,21 @@ async def writes_secrets(
     yield
     for kind, each in made:
         await api.delete(kind, each)
+
+
+@pytest.fixture
+async def writes_secrets(
+    api: ApiServer, unprivileged: RecordingApi, namespace: str
+) -> AsyncIterator[None]:
+    """The operator's account has the role of `manifests/users.yaml` too."""
+    async for each in _with_role(api, namespace, "postroad-operator-users", USERS):
+        yield each
+
+
+@pytest.fixture
+async def gives_rights(
+    api: ApiServer, unprivileged: RecordingApi, namespace: str
+) -> AsyncIterator[None]:
+    """The operator's account has the role of `manifests/executors.yaml` too."""
+    async for each in _with_role(api, namespace, "postroad-operator-executors", EXECUTORS):
+        yield each

@@ -74,14 +74,10 @@ capabilities:
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [list]
-# A job with executors makes pods. Beside its own rights, the operator can give away this role alone.
+# Those of jobs with executors; pipelineExecutors has the right to make them.
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [rolebindings]
-  verbs: [get, list, watch, create, patch, delete]
-- apiGroups: [rbac.authorization.k8s.io]
-  resources: [clusterroles]
-  resourceNames: [{{ include "postroad.pipelineRole" . }}]
-  verbs: [bind]
+  verbs: [get, list, watch]
 # Whether an autoscaler scales a Deployment that another process scaled.
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]

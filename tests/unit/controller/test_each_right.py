@@ -14,7 +14,7 @@ from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
-INSTALL = Path(__file__).parents[3] / "manifests" / "install.yaml"
+MANIFESTS = Path(__file__).parents[3] / "manifests"
 LONGEST_RETRY = 70
 UNTIL_A_DELETION_ENDS = 200
 
@@ -38,15 +38,20 @@ WITHOUT_EFFECT = {
 
 
 def shipped() -> list[tuple[str, str]]:
-    """Return verbs and kinds of the operator's role, but for Kopf's watches."""
-    (role,) = (
+    """Return verbs and kinds of the operator's roles, but for Kopf's watches."""
+    roles = [
         each
-        for each in manifests(INSTALL)
-        if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", "postroad-operator")
-    )
+        for file, name in (
+            ("install", "postroad-operator"),
+            ("executors", "postroad-operator-executors"),
+        )
+        for each in manifests(MANIFESTS / f"{file}.yaml")
+        if (each["kind"], each["metadata"]["name"]) == ("ClusterRole", name)
+    ]
     return sorted(
         {
             (verb, resource.removesuffix("/status"))
+            for role in roles
             for rule in role["rules"]
             for resource in rule["resources"]
             for verb in rule["verbs"]
@@ -86,6 +91,26 @@ async def life(operator: RunningController) -> set[str]:
     found |= await messages(operator, 10)
     await operator.delete(MAIL_QUEUE, "outgoing")
     return found | await messages(operator, 10)
+
+
+def test_without_the_rights_to_executors_all_is_ready_and_a_condition_names_the_switch() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            operator.api.refused |= {
+                (verb, "rolebindings") for verb in ("create", "patch", "delete")
+            }
+            assert await missing_rights(operator.api, "mail") == ()
+            await operator.declare(workers=workers(2), pipeline=PIPELINE)
+            found = operator.condition("PipelineReady")
+            assert (found["status"], found["reason"]) == ("False", "KubernetesRefused")
+            assert "pipelineExecutors=true" in found["message"]
+
+            await operator.change({"pipeline": {"executors": None}})
+            await move(LONGEST_RETRY)
+            assert operator.condition("PipelineReady")["status"] == "True"
+            assert operator.at("cronjobs", NAMESPACE, "outgoing-archive") is not None
+
+    run(scene())
 
 
 @pytest.mark.parametrize("right", shipped(), ids=" ".join)

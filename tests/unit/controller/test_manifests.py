@@ -90,6 +90,21 @@ def test_the_operator_writes_secrets_only_with_a_role_that_is_applied_for_it() -
     assert binding["subjects"] == operators["subjects"]
 
 
+def test_the_operator_gives_rights_away_only_with_a_role_that_is_applied_for_it() -> None:
+    rights = {(resource, verb) for resource, verb in granted("postroad-operator")}
+    assert {verb for resource, verb in rights if resource == "rolebindings"} == {
+        *("get", "list", "watch")
+    }
+    assert "bind" not in {verb for _, verb in rights}
+
+    of_drivers, role, binding = manifests(ROOT / "manifests" / "executors.yaml")
+    assert of_drivers["metadata"]["name"] == "postroad-pipeline"
+    assert [each["verbs"] for each in role["rules"]] == [["create", "patch", "delete"], ["bind"]]
+    assert role["rules"][1]["resourceNames"] == ["postroad-pipeline"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == installed("ClusterRoleBinding")["subjects"]
+
+
 def test_only_administrators_of_a_namespace_get_queue_clusters_by_their_role() -> None:
     reading, changing = {"get", "list", "watch"}, {"create", "update", "patch", "delete"}
 
