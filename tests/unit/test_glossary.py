@@ -25,6 +25,7 @@ ORDINARY = frozenset(
         seen selectable skipped store wait watch work written wrong
         advance ascending code connection disk enhanced handshake lock mode network protocol
         received refusal remote serving tls
+        build info last success timestamp
         """,
     )
 )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from postroad.controller.absences import Absences
 from postroad.controller.actions import read, reconciling
@@ -151,11 +152,14 @@ class Controller:
             metrics.end_samples()
 
     async def _find_missed_deletions(self) -> None:
+        after = self._intervals.full
         while True:
-            await self._clock.sleep(self._intervals.full)
+            await self._clock.sleep(after)
             self._reads.forget_old()
+            after = self._intervals.first_retry
             with suppress(PostroadError):
                 await self.causes.find_missed_deletions()
+                after = self._intervals.full
 
     async def finish(self) -> None:
         """Begin nothing more; return when what is under way has ended."""
@@ -174,7 +178,9 @@ class Controller:
         metrics.WORKQUEUE_OLDEST.samples = lambda: [((), work.oldest_seconds())]
         metrics.RESOURCE_CONDITIONS.samples = states.conditions
         metrics.QUEUE_MAILS.samples = states.mails
-        metrics.PIPELINE_JOBS.samples = states.jobs
+        metrics.PIPELINE_SUCCESSES.samples = partial(states.jobs, "success")
+        metrics.PIPELINE_LAGS.samples = partial(states.jobs, "lag")
+        metrics.PIPELINE_FINDINGS.samples = partial(states.jobs, "findings")
         metrics.RECONCILE_FAILING_SINCE.samples = self._failures.samples
 
     # Reconciles

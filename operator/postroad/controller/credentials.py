@@ -112,8 +112,18 @@ class _ReadObject:
                 hint=f"it needs the keys {_listed(keys)}",
             )
         is_secret = _kind_of(self.reference) == SECRET.name
-        texts = {key: _decoded(data[key]) if is_secret else str(data[key]) for key in keys}
+        texts = {
+            key: self._decoded(key, data[key]) if is_secret else str(data[key]) for key in keys
+        }
         return {key: text.strip("\r\n") for key, text in texts.items()}
+
+    def _decoded(self, key: str, value: str) -> str:
+        try:
+            return base64.b64decode(value, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise CredentialsMissing(
+                f"`{key}` of {self} is not text", hint="put it in as UTF-8"
+            ) from error
 
 
 async def read_credentials(
@@ -268,10 +278,3 @@ def _listed(keys: Sequence[str]) -> str:
 @lru_cache(maxsize=4096)
 def _version(content: bytes, objects: str) -> str:
     return scrypt(content, salt=objects.encode(), n=VERSION_COST, r=8, p=1, dklen=16).hex()
-
-
-def _decoded(value: str) -> str:
-    try:
-        return base64.b64decode(value).decode()
-    except (binascii.Error, UnicodeDecodeError) as error:
-        raise CredentialsMissing("a Secret's value is not text") from error

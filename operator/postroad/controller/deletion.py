@@ -64,6 +64,9 @@ AT_ONCE = 2
 """Deletions that take a step at the same time: those of a whole namespace leave the other tasks to
 the queues that stay."""
 
+PODS_END = timedelta(minutes=10)
+"""After so long pods that still run are a matter for an administrator."""
+
 ASKED_AGAIN = timedelta(seconds=15)
 """Interval of looks at mail that waits, while its deletion is not confirmed."""
 
@@ -98,6 +101,8 @@ class Deletion:
         self._engines = engines
         self._leftovers = leftovers
         self._stepping = 0
+        self._ending: dict[str, timedelta] = {}
+        """Since when deletions wait for pods, by the uid of the MailQueue."""
         self._claims = QueueClaims(clusters.claims)
         self._logins = QueueLogins(api, clusters, clock)
 
@@ -225,10 +230,17 @@ class Deletion:
             if ends_reconcile(error):
                 raise
             return None if is_forced(found) else await self._refused(found, error)
+        uid, now = found["metadata"]["uid"], self._clock.elapsed()
         if not pods or is_forced(found):
+            self._ending.pop(uid, None)
             return None
-        await self._report(found, DELETING, f"waiting for {', '.join(pods[:5])} to end")
-        return SOON
+        message = f"waiting for {', '.join(pods[:5])} to end"
+        if now - self._ending.setdefault(uid, now) < PODS_END:
+            await self._report(found, DELETING, message)
+            return SOON
+        message += "; where the node of a pod is lost, delete the Node, or the pod with `--force`; "
+        await self._report(found, HELD_UP, message + self._how_to_force(found), is_stuck=True)
+        return LATEST
 
     async def _end_pods(self, queue: Queue) -> list[str]:
         """Delete what makes pods; return the pods that still run."""

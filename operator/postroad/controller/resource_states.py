@@ -10,8 +10,9 @@ from postroad.domain.durations import parse_duration
 from postroad.ports.kubernetes import Object
 from postroad.telemetry.metrics import Sample
 
-STATES = {"waiting": "size", "delayed": "delayed", "held": "held", "dead": "deadLetters"}
-"""Fields of the status of a MailQueue, by the state of the mails that they count."""
+STATES = {"delayed": "delayed", "held": "held", "dead": "deadLetters"}
+"""Fields of the status of a MailQueue, by the state of the mails that they count. Those of `size`
+that are neither delayed nor held are waiting."""
 
 
 class _ResourceState(NamedTuple):
@@ -33,7 +34,7 @@ class ResourceStates:
         self._states[metadata["uid"]] = _ResourceState(
             (found["kind"], metadata["namespace"], metadata["name"]),
             tuple((each["type"], each["status"]) for each in status.get("conditions") or []),
-            tuple((state, status[field]) for state, field in STATES.items() if field in status),
+            tuple(_mails_by_state(status)),
             tuple(_of_jobs(status.get("pipeline") or [])),
         )
 
@@ -52,14 +53,25 @@ class ResourceStates:
         for each in self._states.values():
             _, namespace, name = each.resource
             for state, count in each.mails:
-                yield (f"{namespace}.{name}", state), count
+                yield (namespace, name, state), count
 
-    def jobs(self) -> Iterator[Sample]:
-        """Yield what is known of each job of each MailQueue's pipeline."""
+    def jobs(self, which: str) -> Iterator[Sample]:
+        """Yield one quantity of each job of each MailQueue's pipeline: success, lag or findings."""
         for each in self._states.values():
             _, namespace, name = each.resource
             for job, what, value in each.jobs:
-                yield (f"{namespace}.{name}", job, what), value
+                if what == which:
+                    yield (namespace, name, job), value
+
+
+def _mails_by_state(status: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield counts that add up to all mails of a queue."""
+    if "size" in status:
+        apart = status.get("delayed", 0) + status.get("held", 0)
+        yield "waiting", max(0, status["size"] - apart)
+    for state, field in STATES.items():
+        if field in status:
+            yield state, status[field]
 
 
 def _of_jobs(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, float]]:

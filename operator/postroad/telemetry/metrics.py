@@ -6,6 +6,7 @@ No label holds an address. Only `queue`, and the names of resources, have no fix
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from importlib.metadata import version
 
 from prometheus_client import REGISTRY, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -244,13 +245,23 @@ RESOURCE_CONDITIONS = SampledGauge(
 QUEUE_MAILS = SampledGauge(
     "postroad_queue_mails",
     "Mails of a queue when the operator last counted them.",
-    ["queue", "state"],  # state: waiting (delayed and held ones too), delayed, held, dead
+    ["namespace", "name", "state"],  # state: waiting, delayed, held, dead; each mail is in one
 )
-PIPELINE_JOBS = SampledGauge(
-    "postroad_pipeline_job",
-    "A job of a queue's pipeline, as of its last run that succeeded.",
-    ["queue", "job", "what"],  # what: success (seconds since 1970), lag (seconds), findings
+PIPELINE_SUCCESSES = SampledGauge(
+    "postroad_pipeline_job_last_success_timestamp_seconds",
+    "When the last run of a job of a queue's pipeline that succeeded ended, since 1970.",
+    ["namespace", "name", "job"],
 )
+PIPELINE_LAGS = SampledGauge(
+    "postroad_pipeline_job_lag_seconds",
+    "How far the job was behind when that run ended.",
+    ["namespace", "name", "job"],
+)
+PIPELINE_FINDINGS = SampledGauge(
+    "postroad_pipeline_job_findings", "What that run found.", ["namespace", "name", "job"]
+)
+BUILD = Gauge("postroad_build_info", "1, with the release of this process.", ["version"])
+BUILD.labels(version("postroad")).set(1)
 
 
 def end_samples() -> None:
@@ -260,7 +271,9 @@ def end_samples() -> None:
         WORKQUEUE_OLDEST,
         RESOURCE_CONDITIONS,
         QUEUE_MAILS,
-        PIPELINE_JOBS,
+        PIPELINE_SUCCESSES,
+        PIPELINE_LAGS,
+        PIPELINE_FINDINGS,
         RECONCILE_FAILING_SINCE,
     ):
         each.samples = tuple

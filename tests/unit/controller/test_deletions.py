@@ -14,11 +14,14 @@ import pytest
 from contract.view_contract import entry
 from postroad.adapters.memory.clock import START
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
+from postroad.adapters.memory.kubernetes_world import ObjectPlace
 from postroad.controller.api import (
     CONFIG_MAP,
     CONFIRM_DELETION,
     FORCE_DELETION,
+    INSTANCE,
     MAIL_QUEUE,
+    POD,
     QUEUE_CLUSTER,
 )
 from postroad.controller.api import (
@@ -293,6 +296,35 @@ def test_a_deletion_whose_mail_cannot_be_counted_waits() -> None:
             await move(20)
             assert is_gone(operator)
             assert is_erased(operator)
+
+    run(scene())
+
+
+def test_a_pod_that_does_not_end_is_a_matter_for_an_administrator() -> None:
+    """As one of a lost node."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(deletionPolicy="Delete", workers=workers(1))
+            tags = {"app.kubernetes.io/name": "postroad", INSTANCE: "outgoing"}
+            metadata = {"name": "outgoing-worker-x", "namespace": NAMESPACE, "labels": tags}
+            await operator.user.create(
+                POD, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+            )
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(5 * 60)
+            assert operator.condition("Ready")["reason"] == "Deleting"
+            await move(7 * 60)
+            assert operator.condition("Ready")["reason"] == "DeletionHeldUp"
+            stalled = operator.condition("Stalled")
+            assert stalled["status"] == "True"
+            for part in ("pod outgoing-worker-x", "--force", f"{FORCE_DELETION}=outgoing"):
+                assert part in stalled["message"]
+
+            pod = operator.kubernetes.objects[ObjectPlace("pods", NAMESPACE, "outgoing-worker-x")]
+            await operator.user.delete(POD, pod)
+            await move(90)
+            assert operator.at("mailqueues", NAMESPACE, "outgoing") is None
 
     run(scene())
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import version
 
 from prometheus_client import REGISTRY
 
 from postroad.adapters.memory.fault_injection import away
 from postroad.controller.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE
+from postroad.controller.resource_states import ResourceStates
 from postroad.domain.names import QueueName
+from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -76,7 +79,7 @@ def test_a_resource_that_is_gone_has_no_samples() -> None:
             await operator.create(mail_queue(NAMESPACE, "second"))
             await move(40)
             assert condition("Ready", "True", of="second") == 1
-            mails = {"queue": f"{NAMESPACE}.second", "state": "waiting"}
+            mails = {"namespace": NAMESPACE, "name": "second", "state": "waiting"}
             assert REGISTRY.get_sample_value("postroad_queue_mails", mails) == 0
 
             await operator.delete(MAIL_QUEUE, "second")
@@ -86,6 +89,21 @@ def test_a_resource_that_is_gone_has_no_samples() -> None:
             assert REGISTRY.get_sample_value("postroad_queue_mails", mails) is None
 
     run(scene())
+
+
+def test_the_states_of_mails_add_up_to_all_of_them() -> None:
+    states = ResourceStates()
+    found: Object = {"kind": "MailQueue", "metadata": {"uid": "u", "namespace": "a", "name": "b"}}
+    states.record(found, {"size": 10, "delayed": 3, "held": 2, "deadLetters": 4})
+
+    counts = dict(states.mails())
+    assert counts["a", "b", "waiting"] == 5
+    assert sum(counts.values()) == 10 + 4
+
+
+def test_the_release_of_a_process_is_a_metric() -> None:
+    labels = {"version": version("postroad")}
+    assert REGISTRY.get_sample_value("postroad_build_info", labels) == 1
 
 
 def test_resources_that_wait_for_a_reconcile_are_reported() -> None:

@@ -431,8 +431,8 @@ SUMMARY = json.dumps({"counts": {"rows": 12, "gaps": 0}, "lag_seconds": 4200, "f
 
 
 def metric(what: str) -> float | None:
-    labels = {"queue": f"{NAMESPACE}.outgoing", "job": "archive", "what": what}
-    return REGISTRY.get_sample_value("postroad_pipeline_job", labels)
+    labels = {"namespace": NAMESPACE, "name": "outgoing", "job": "archive"}
+    return REGISTRY.get_sample_value(f"postroad_pipeline_job_{what}", labels)
 
 
 def test_the_status_has_what_the_last_run_wrote_and_why_a_later_one_failed() -> None:
@@ -451,8 +451,8 @@ def test_the_status_has_what_the_last_run_wrote_and_why_a_later_one_failed() -> 
                 "findings": 0,
             }
             assert pipeline_of(operator) == [good]
-            assert metric("lag") == 4200
-            assert metric("success") == 1767261660
+            assert metric("lag_seconds") == 4200
+            assert metric("last_success_timestamp_seconds") == 1767261660
 
             line = "WARN something\npostroad: the object store does not answer\n"
             await end(

@@ -1,0 +1,92 @@
+"""What is missing for a moment changes nothing that runs, and comes back without help."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from postroad.adapters.memory.fault_injection import Fault
+from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.controller.api import DEPLOYMENT, QUEUE_CLUSTER, SECRET
+from support.manual_loop import move, run
+from support.resources import workers
+from support.running_controller import NAMESPACE, running_controller
+
+WORKERS = "outgoing-worker"
+A_MINUTE = 70
+
+
+@pytest.mark.parametrize("name", ["rabbitmq", "cassandra", "s3"])
+@pytest.mark.parametrize("seconds", [1, 30, 400])
+def test_a_secret_that_is_replaced_leaves_pods_and_connections_as_they_are(
+    name: str, seconds: int
+) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(2))
+            before = deepcopy(operator.found(DEPLOYMENT, WORKERS))
+            secret = operator.found(SECRET, name)
+            connections = len(operator.connected)
+            await operator.delete(SECRET, name)
+            await move(seconds)
+            metadata = {"name": name, "namespace": NAMESPACE}
+            await operator.create({**secret, "metadata": metadata})
+            await move(A_MINUTE)
+
+            assert operator.condition("Ready")["status"] == "True"
+            assert operator.found(DEPLOYMENT, WORKERS) == before
+            assert len(operator.connected) == connections
+
+    run(scene())
+
+
+@pytest.mark.parametrize("value", ["/////w==", "!!"], ids=["no UTF-8", "no base64"])
+def test_a_secret_that_is_no_text_is_named_with_its_key(value: str) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(1))
+            change: dict[str, Any] = {"data": {"username": value}}
+            await operator.user.patch(SECRET, NAMESPACE, "cassandra", change)
+            await move(A_MINUTE)
+
+            message = operator.condition("Ready", QUEUE_CLUSTER, "main")["message"]
+            assert f"`username` of Secret {NAMESPACE}/cassandra is not text" in message
+            assert value not in message
+
+    run(scene())
+
+
+def test_a_child_that_went_unseen_is_back_soon_after_the_api_server() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(1))
+            operator.api.faults.plan = lambda step: Fault.AWAY
+            await move(600)
+            operator.kubernetes.objects.pop(ObjectPlace("deployments", NAMESPACE, WORKERS))
+            operator.api.faults.plan = lambda step: None
+            await move(A_MINUTE)
+
+            assert operator.at("deployments", NAMESPACE, WORKERS) is not None
+
+    run(scene())
+
+
+def test_a_list_of_nothing_ends_no_resource(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: object) -> set[str]:
+        return set()
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(1))
+            monkeypatch.setattr(operator.api, "uids", nothing)
+            await move(700)
+
+            assert operator.condition("Ready")["status"] == "True"
+            assert not operator.events("Retained")
+            await operator.delete(DEPLOYMENT, WORKERS)
+            await move(10)
+            assert operator.at("deployments", NAMESPACE, WORKERS) is not None
+
+    run(scene())
