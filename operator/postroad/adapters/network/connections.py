@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from postroad.adapters.network.exchange import SessionRefused, text_of
+from postroad.adapters.network.exchange import OutOfStep, SessionRefused, text_of
 from postroad.adapters.network.job_line import JobLine
 from postroad.adapters.network.jobs import ConnectionJob
 from postroad.adapters.network.mail_replies import MailReplies
@@ -185,7 +185,9 @@ class SmtpConnection:
         await self._settle(session, job, transaction, ended_session=ended_session)
         if (ended_by := transaction.ended_by) is None:
             return transaction.is_clean
-        raise ended_by if self._line.chunks() else SessionRefused(text_of(ended_by))
+        if isinstance(ended_by, OutOfStep) and not self._line.chunks():
+            raise SessionRefused(str(ended_by))  # no reply to what began behind it is out of step
+        raise ended_by
 
     async def _settle(
         self,
@@ -230,6 +232,8 @@ class SmtpConnection:
     async def _end(self, error: WireError | None) -> None:
         self._is_over = True
         if self._session is not None:
+            if error is not None:
+                self._session.ended(error)
             await self._finish_begun(self._session, error)
             if error is None and not self._line.begun and not self._is_aborted:
                 await self._session.quit()

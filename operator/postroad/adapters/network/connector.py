@@ -48,6 +48,7 @@ class SmtpConnector:
         self._ca_file = ca_file
         self._context_for = lru_cache(context_for)
         self._broken_tls, self._unfit = RememberedHops(), RememberedHops()
+        self._fit_for_tls = RememberedHops()
         self._authentication_of = lru_cache(MOST_LOGINS)(authentication_at)
         self._preparation = Preparation(signer)
 
@@ -70,6 +71,7 @@ class SmtpConnector:
                 hop.certificates,
                 self._broken_tls,
                 self._unfit,
+                self._fit_for_tls,
             ),
         )
         return SmtpConnection(open_session, self._preparation, on_event, before_end)

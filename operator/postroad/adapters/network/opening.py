@@ -14,7 +14,7 @@ from pathlib import Path
 from postroad import tls
 from postroad.adapters.network.authentication import Authentication
 from postroad.adapters.network.client import ClientWire
-from postroad.adapters.network.exchange import Exchange, SessionRefused
+from postroad.adapters.network.exchange import Exchange, SessionRefused, text_of
 from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
@@ -31,7 +31,7 @@ _GREETS_IN_CLEAR = (
 
 
 class SecuringFailed(SessionRefused):
-    """The next hop offers TLS, and it could not be started."""
+    """The next hop offers TLS, and it could not be started, or EHLO failed behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,17 @@ class SessionTerms:
     certificates: TlsaRecords | None = None
     """What the certificate of a next hop `by_tlsa` has to match."""
     broken_tls: RememberedHops = field(default_factory=RememberedHops)
-    """Next hops with opportunistic TLS that offer it and with which none could be started. No other
-    mail ever goes in clear."""
+    """Next hops with opportunistic TLS that offer it and with which it breaks. No other mail ever
+    goes in clear, and none with a login."""
     unfit: RememberedHops = field(default_factory=RememberedHops)
     """Those that offer CHUNKING, and left mails in doubt that were sent so."""
+    fit_for_tls: RememberedHops = field(default_factory=RememberedHops)
+    """Those that took mail over TLS: a connection that is lost says nothing about it."""
+
+    @property
+    def may_go_in_clear(self) -> bool:
+        """Whether mail goes in clear where TLS breaks."""
+        return self.next_hop.tls is TlsMode.OPPORTUNISTIC and self.authentication is None
 
 
 class Opening:
@@ -111,11 +118,15 @@ class Opening:
             if self._next_hop.tls.never_in_clear:
                 raise SessionRefused("451 4.7.5 the next hop does not offer STARTTLS")
             return
-        reply = await self._exchange.ask(b"STARTTLS\r\n", self._timeouts.command)
-        if reply.is_positive:
-            await self._start_tls()
-            await self._hello(name)
-        elif self._next_hop.tls.never_in_clear or reply.is_unclear:
+        try:
+            reply = await self._exchange.ask(b"STARTTLS\r\n", self._timeouts.command)
+            if reply.is_positive:
+                await self._start_tls()
+                await self._hello(name)
+                return
+        except WireError as error:  # TLS 1.3 has the server's alerts behind the client's handshake
+            raise SecuringFailed(text_of(error)) from error
+        if self._next_hop.tls.never_in_clear or reply.is_unclear:
             raise SecuringFailed(f"451 4.7.5 the next hop refused STARTTLS: {reply}")
 
     async def _start_tls(self) -> None:

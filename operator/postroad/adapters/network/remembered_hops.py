@@ -26,6 +26,10 @@ class RememberedHops:
         """Whether a next hop is remembered."""
         return self._until.get(hop, 0.0) > asyncio.get_running_loop().time()
 
+    def forget(self, hop: NextHop) -> None:
+        """Remember a next hop no more."""
+        self._until.pop(hop, None)
+
     def add(self, hop: NextHop) -> None:
         """Remember a next hop."""
         self._until[hop] = asyncio.get_running_loop().time() + KEPT.total_seconds()

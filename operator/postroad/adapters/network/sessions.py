@@ -26,9 +26,9 @@ from postroad.adapters.network.exchange import (
 from postroad.adapters.network.mail_replies import MailReplies, Outgoing
 from postroad.adapters.network.opening import Opening, SecuringFailed, SessionTerms
 from postroad.adapters.network.transactions import ClientTransaction
-from postroad.adapters.network.wire import WireError
+from postroad.adapters.network.wire import ConnectionLost, TooSlow, WireError
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind, Responder
-from postroad.domain.next_hops import Protocol, TlsMode
+from postroad.domain.next_hops import Protocol
 from postroad.domain.return_paths import return_path
 from postroad.telemetry.metrics import PLAIN_RETURN_PATHS
 
@@ -62,6 +62,7 @@ class ClientSession:
         self._has_worked = False
         self.transactions = 0
         """Transactions so far, failed ones too."""
+        self._last: ClientTransaction | None = None
 
     @classmethod
     async def open(cls, reached: Reached, terms: SessionTerms) -> ClientSession:
@@ -72,7 +73,7 @@ class ClientSession:
         """
         if terms.authentication is not None:
             terms.authentication.check()
-        if terms.next_hop.tls is not TlsMode.OPPORTUNISTIC:
+        if not terms.may_go_in_clear:
             return await cls._open(reached, terms)
         in_clear = replace(terms, context=None)
         if terms.broken_tls.has(terms.next_hop):
@@ -135,7 +136,7 @@ class ClientSession:
 
     def by_data(self, mail: Outgoing, *, follows_chunks: bool = False) -> ClientTransaction:
         """Return the transaction of a mail that is sent by DATA."""
-        return ClientTransaction(
+        self._last = ClientTransaction(
             self.exchange,
             self.next_hop.protocol,
             self._extensions,
@@ -143,6 +144,7 @@ class ClientSession:
             mail,
             behind_chunks=self._hello if follows_chunks else None,
         )
+        return self._last
 
     def may_be_chunk(self, mail: Outgoing) -> bool:
         """Whether a mail may be sent as a chunk, if another one follows it."""
@@ -185,7 +187,9 @@ class ClientSession:
     def settled(self, transaction: MailReplies, envelope: Envelope) -> dict[str, Outcome]:
         """Return the outcomes of a transaction that was carried through."""
         self._is_broken = not transaction.is_clean
-        self._has_worked |= transaction.is_clean
+        if not self._has_worked:
+            self._has_worked = transaction.is_clean
+            self._note_tls(transaction)
         self.learn(transaction)
         outcomes = transaction.outcomes
         goes_on = transaction.is_clean and any(
@@ -199,6 +203,23 @@ class ClientSession:
         """Remember how many recipients the next hop takes in one transaction."""
         if transaction.has_overflowed:
             self._most_recipients = transaction.accepted
+
+    def _note_tls(self, transaction: MailReplies) -> None:
+        """Remember by the first mail of a session whether TLS works, or is wanted after all."""
+        if self.wire.is_secured and transaction.is_clean:
+            self._terms.fit_for_tls.add(self.next_hop)
+        elif any(each.text.startswith("530") for each in transaction.outcomes.values()):
+            self._terms.broken_tls.forget(self.next_hop)
+
+    def ended(self, error: WireError) -> None:
+        """Note what ended the session. Mail goes in clear next, where it may, if the connection was
+        lost under TLS before a mail was sent: for this side, the handshake succeeds although the
+        server refuses it, or breaks behind it."""
+        is_lost = isinstance(error, ConnectionLost | TooSlow) and self.wire.is_secured
+        was_sent = self._has_worked or (self._last is not None and self._last.is_ended)
+        may_break = self._terms.may_go_in_clear and not self._terms.fit_for_tls.has(self.next_hop)
+        if is_lost and not was_sent and may_break:
+            self._terms.broken_tls.add(self.next_hop)
 
     async def quit(self) -> None:
         """Send QUIT and close, within seconds. Never raises."""
