@@ -36,6 +36,7 @@ from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
 from postroad.worker.crowding import Crowding
+from postroad.worker.deferrals import Deferrals
 from postroad.worker.deliveries import Deliverer, ids_of
 from postroad.worker.gate import Gate, Passage
 from postroad.worker.job_table import JobTable
@@ -111,11 +112,13 @@ class Driving:
         if suppressing is not None:
             self._screening = Screening(deliverer.queue, suppressing, self._numbers, self._screened)
         self._withdrawals = Withdrawals(self._jobs, self._look_ups, self._withdrawn)
+        self._deferrals = Deferrals()
         self._transmissions = Transmissions(
             deliverer,
             connector,
             self._jobs,
             self._withdrawals,
+            self._deferrals,
             on_event=self._on,
             on_replied=self._replied,
             on_left=self._submit,
@@ -173,16 +176,23 @@ class Driving:
         self._book.seen(route, recipients)
         if self._gate.is_shut(ledger, route, recipients):
             return
-        for each in chunks_of(recipients, route.most_recipients(ledger.item.mail.sender)):
-            if not self._crowding.has_room(route):
-                ledger.not_tried(each, IN_TROUBLE)
-                continue
-            job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, each)
-            passage = self._gate.admit(job)
-            if passage is not Passage.PUT_OFF:
-                self._jobs.add(job)
-            if passage is Passage.GOES:
-                self._on(Submitted(job.scheduled))
+        most = route.most_recipients(ledger.item.mail.sender)
+        for way, together in self._deferrals.routes(ledger.item.mail_id, route, recipients):
+            for each in chunks_of(together, most):
+                self._submit_job(ledger, way, each)
+
+    def _submit_job(
+        self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]
+    ) -> None:
+        if not self._crowding.has_room(route):
+            ledger.not_tried(recipients, IN_TROUBLE)
+            return
+        job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, recipients)
+        passage = self._gate.admit(job)
+        if passage is not Passage.PUT_OFF:
+            self._jobs.add(job)
+        if passage is Passage.GOES:
+            self._on(Submitted(job.scheduled))
 
     def _withdrawn(self, job: OpenJob) -> None:
         self._gate.drop(job)

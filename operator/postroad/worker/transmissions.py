@@ -35,6 +35,7 @@ from postroad.scheduling.events import (
     Withdrawn,
 )
 from postroad.telemetry.logs import logger
+from postroad.worker.deferrals import Deferrals
 from postroad.worker.deliveries import Deliverer, ids_of
 from postroad.worker.job_table import JobTable
 from postroad.worker.ledger import Ledger
@@ -67,6 +68,7 @@ class Transmissions:
         connector: Connector,
         jobs: JobTable,
         withdrawals: Withdrawals,
+        deferrals: Deferrals,
         on_event: Callable[[Event], None],
         on_replied: Callable[[str, Collection[Outcome]], None],
         on_left: Callable[[Ledger, DeliveryRoute, tuple[str, ...]], None],
@@ -74,6 +76,7 @@ class Transmissions:
         self._deliverer = deliverer
         self._jobs = jobs
         self._withdrawals = withdrawals
+        self._deferrals = deferrals
         self._on_event = on_event
         self._on_replied = on_replied
         self._on_left = on_left
@@ -204,6 +207,7 @@ class Transmissions:
         if rest:
             self._on_event(LeftAlone(link.destination, (now + rest).total_seconds()))
         self._on_replied(job.route.name, placed.values())
+        self._deferrals.heard(ledger.item.mail_id, job.route, link.destination, placed)
         self._on_event(Finished(job.number, event.ended_session))
         left = tuple(each for each in job.recipients if each not in placed)
         if left and not ledger.is_over:

@@ -63,9 +63,10 @@ class Worker:
         *,
         has_relay: bool,
         rules: SchedulerRules | None,
+        hops: MemoryConnector | None = None,
     ) -> None:
         self.cluster, self.process, self.queue = cluster, process, process.queue
-        self.hops, self.resolver = MemoryConnector(), MemoryResolver()
+        self.hops, self.resolver = hops or MemoryConnector(), MemoryResolver()
         randomness = SeededRandomness(7)
         self.routes = ReplacedRoutes(self._routes(RoutingTable()))
         self.driving = a_driving(
@@ -124,9 +125,11 @@ async def a_worker(
     *,
     has_relay: bool = False,
     rules: SchedulerRules | None = None,
+    hops: MemoryConnector | None = None,
 ) -> AsyncIterator[Worker]:
     cluster = InMemoryCluster()
-    worker = Worker(cluster, await cluster.start(), window, has_relay=has_relay, rules=rules)
+    process = await cluster.start()
+    worker = Worker(cluster, process, window, has_relay=has_relay, rules=rules, hops=hops)
     running = asyncio.create_task(worker.consumer.run(worker.stop, timedelta(seconds=within)))
     try:
         yield worker
