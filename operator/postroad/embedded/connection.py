@@ -62,8 +62,8 @@ class OwnerConnection:
             ) from error
 
     async def _read(self) -> None:
+        frames = wire.FrameReader()
         try:
-            frames = wire.FrameReader()
             while data := await self._reader.read(wire.READ):
                 for number, kind, body in frames.feed(data):
                     self._take(number, FrameKind(kind), body)
@@ -72,6 +72,7 @@ class OwnerConnection:
         except Exception as error:  # what cannot be understood is as good as gone
             log.warning("the owner was not understood", error=f"{type(error).__name__}: {error}")
         finally:
+            frames.close()
             self.fail(StoreUnavailable("the owner of the store went away"))
 
     def _take(self, number: int, kind: FrameKind, body: bytes) -> None:

@@ -32,6 +32,7 @@ class Answering:
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._input: dict[int, asyncio.Queue[bytes | None]] = {}
         self._credit: dict[int, asyncio.Semaphore] = {}
+        self._is_greeted = False
 
     async def answer(self, call: int, operation: str, arguments: Arguments) -> object:
         """Do an operation and return its result, as it is sent. Raises: PostroadError."""
@@ -46,19 +47,31 @@ class Answering:
 
     async def serve(self) -> None:
         """Answer until the client leaves."""
+        frames = wire.FrameReader()
         try:
-            frames = wire.FrameReader()
             while data := await self._reader.read(wire.READ):
                 for call, kind, body in frames.feed(data):
                     await self._take(call, kind, body)
         finally:
+            frames.close()
             for task in list(self._calls.values()):
                 task.cancel()
             if self._calls:
                 await asyncio.wait(list(self._calls.values()))
             self.left()
 
+    def _greet(self, call: int, kind: int, body: bytes) -> None:
+        """Take the first call. Raises: InvalidInput, which ends the connection."""
+        greeting = json.loads(body) if kind == FrameKind.CALL else {}
+        if greeting.get("op") != "hello":
+            error = InvalidInput("the first call is hello")
+            self.say(wire.json_frame(call, FrameKind.ERROR, wire.error_value(error)))
+            raise error
+        self._is_greeted = greeting.get("protocol") == wire.PROTOCOL
+
     async def _take(self, call: int, kind: int, body: bytes) -> None:
+        if not self._is_greeted:
+            self._greet(call, kind, body)
         if kind == FrameKind.CALL:
             arguments = json.loads(body)
             operation = CALLS.get(arguments["op"])

@@ -14,17 +14,20 @@ A frame is the length of what follows (4 bytes, little-endian), the number of th
                         RESULT   JSON, the last answer of a call
                         ERROR    JSON: {"type", "message", "hint"}
 
-The first call is {"op": "hello", "protocol": 1}. When a connection ends, its leases are given back;
-slots that were leased to it are not, because the client's process may still be writing.
+The first call is {"op": "hello", "protocol": 1}; another one ends the connection. When a connection
+ends, its leases are given back; slots that were leased to it are not, because the client's process
+may still be writing.
 The RESULT of STORED is the 16 bytes of the enqueue id. "lend" is only for processes that share the
 lock on the store (receiver.py).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from struct import Struct
+from typing import ClassVar
 
 from postroad import errors
 from postroad.domain.json_values import to_json
@@ -33,8 +36,15 @@ from postroad.errors import InvalidInput, PostroadError, StoreUnavailable
 PROTOCOL = 1
 HEAD = Struct("<IIB")
 _LENGTH_BYTES = 4
-LONGEST = 64 * 1024 * 1024
-"""Bytes of a frame behind its length; a longer one is an error of the sender."""
+LONGEST_DATA = 1024 * 1024
+"""Bytes of a piece of content."""
+
+LONGEST = 16 * 1024 * 1024
+"""Bytes of any other frame behind its length, which has room for the largest envelope with the
+outcomes of its recipients; a longer one is an error of the sender."""
+
+MAX_HELD = 64 * 1024 * 1024
+"""Bytes of frames that have not arrived whole, of all connections of a process together."""
 
 READ = 256 * 1024
 """Bytes that are read at most at a time."""
@@ -70,19 +80,28 @@ def json_frame(call: int, kind: FrameKind, value: object) -> bytes:
 class FrameReader:
     """Cuts what arrives into frames: those that were sent together are read together."""
 
+    _all_held: ClassVar[Counter[int]] = Counter()
+    """What each reader of this process holds that is more than it reads at a time."""
+
     def __init__(self) -> None:
         self._held = bytearray()
+
+    def close(self) -> None:
+        """Drop what has not arrived whole."""
+        self._held.clear()
+        self._all_held.pop(id(self), None)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
         """Yield call, kind and body of each frame that is complete. To be read to its end.
 
-        Raises: InvalidInput for a length that no frame has.
+        Raises: InvalidInput for a length that no frame has, and beyond MAX_HELD.
         """
         self._held += data
         start = 0
         while len(self._held) - start >= HEAD.size:
             length, call, kind = HEAD.unpack_from(self._held, start)
-            if not HEAD.size - _LENGTH_BYTES <= length <= LONGEST:
+            longest = LONGEST_DATA + 5 if kind == FrameKind.DATA else LONGEST
+            if not HEAD.size - _LENGTH_BYTES <= length <= longest:
                 raise InvalidInput("what arrived is no frame")
             end = start + _LENGTH_BYTES + length
             if end > len(self._held):
@@ -90,6 +109,12 @@ class FrameReader:
             yield call, kind, bytes(self._held[start + HEAD.size : end])
             start = end
         del self._held[:start]
+        if len(self._held) <= READ:
+            self._all_held.pop(id(self), None)
+            return
+        self._all_held[id(self)] = len(self._held)
+        if self._all_held.total() > MAX_HELD:
+            raise InvalidInput("too much arrived in frames that are not whole yet")
 
 
 SENT_NAMES: Mapping[str, type[PostroadError]] = {

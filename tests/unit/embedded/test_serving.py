@@ -17,9 +17,10 @@ from postroad.embedded import wire
 from postroad.embedded.rpc import PIECES
 from postroad.embedded.serving import Serving
 from postroad.embedded.wire import FrameKind
-from postroad.errors import StoreFailed
+from postroad.errors import InvalidInput, StoreFailed
 
 PIECE = bytes(1000)
+HELLO = {"op": "hello", "protocol": wire.PROTOCOL}
 MANY = 10 * PIECES
 
 
@@ -50,7 +51,11 @@ class Written:
 
     def write(self, data: bytes) -> None:
         _, call, kind = wire.HEAD.unpack_from(data)
-        self.frames.append((call, FrameKind(kind)))
+        if call != 9:  # the answer to hello
+            self.frames.append((call, FrameKind(kind)))
+
+    def is_closing(self) -> bool:
+        return False
 
     async def drain(self) -> None:
         """Nothing is held back."""
@@ -62,6 +67,7 @@ async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asynci
     arguments = {
         "op": "enqueue", "mail": brief_envelope(letter().envelope), "delay": 0, "whole": False,
     }  # fmt: skip
+    reader.feed_data(wire.json_frame(9, FrameKind.CALL, HELLO))
     reader.feed_data(wire.json_frame(1, FrameKind.CALL, arguments))
     for _ in range(MANY):
         reader.feed_data(wire.frame(1, FrameKind.DATA, PIECE))
@@ -115,3 +121,24 @@ async def test_an_owner_that_closes_does_not_wait_for_a_mail_that_waits() -> Non
 
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(serving, 5)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        wire.json_frame(1, FrameKind.CALL, {"op": "size"}),
+        wire.frame(1, FrameKind.STORED, b"x"),
+        wire.frame(1, FrameKind.DATA, b"x"),
+        wire.json_frame(9, FrameKind.CALL, HELLO | {"protocol": 2})
+        + wire.json_frame(1, FrameKind.CALL, {"op": "size"}),
+    ],
+    ids=["another call", "a mail", "content", "hello of another protocol"],
+)
+async def test_a_connection_that_does_not_begin_with_hello_is_ended(first: bytes) -> None:
+    reader, written = asyncio.StreamReader(), Written()
+    reader.feed_data(first)
+
+    with pytest.raises(InvalidInput, match="the first call is hello"):
+        await Serving(SlowQueue(), reader, written).serve()  # type: ignore[arg-type]
+
+    assert written.frames == [(1, FrameKind.ERROR)]

@@ -50,3 +50,39 @@ def test_errors_are_sent_by_the_names_that_earlier_releases_know(
 
     assert value["type"] == name
     assert type(wire.error_from(value)) is type(error)
+
+
+def unfinished(kind: FrameKind, length: int) -> bytes:
+    return wire.HEAD.pack(length + 5, 1, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "longest"),
+    [(FrameKind.DATA, wire.LONGEST_DATA), (FrameKind.CALL, wire.LONGEST - 5)],
+)
+def test_a_frame_is_at_most_as_long_as_the_protocol_says(kind: FrameKind, longest: int) -> None:
+    reader = wire.FrameReader()
+    assert list(reader.feed(unfinished(kind, longest))) == []
+
+    with pytest.raises(InvalidInput, match="no frame"):
+        list(wire.FrameReader().feed(unfinished(kind, longest + 1)))
+
+
+def test_frames_that_are_not_whole_take_bounded_memory_over_all_connections() -> None:
+    readers = [wire.FrameReader() for _ in range(5)]
+    try:
+        for each in readers[:4]:
+            list(each.feed(unfinished(FrameKind.CALL, wire.LONGEST - 5)))
+            list(each.feed(bytes(wire.LONGEST - 100)))
+        list(readers[4].feed(unfinished(FrameKind.CALL, wire.LONGEST - 5)))
+        with pytest.raises(InvalidInput, match="not whole yet"):
+            list(readers[4].feed(bytes(wire.READ + 1000)))
+        readers[4].close()
+
+        readers[0].close()
+        reader = wire.FrameReader()
+        list(reader.feed(unfinished(FrameKind.CALL, wire.LONGEST - 5) + bytes(wire.READ + 1000)))
+        reader.close()
+    finally:
+        for each in readers:
+            each.close()
