@@ -16,5 +16,6 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     fi
 fi
 [ -x .venv/bin/python ] || "$python" -m venv .venv
+echo "installing $(grep -c == locks/dev.txt) packages of locks/dev.txt into .venv: a minute or two"
 .venv/bin/python -m pip install -q --disable-pip-version-check --require-hashes -r locks/dev.txt
 .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .

@@ -36,8 +36,8 @@ async def answer_to(name: str, server: DnsServer) -> Answer:
         pytest.param("hasty", AnswerKind.RECORDS, 7, id="the shortest of a chain"),
         pytest.param("partly", AnswerKind.RECORDS, 9, id="the shortest of two messages"),
         pytest.param("gone", AnswerKind.NO_NAME, NEGATIVE_TTL_SECONDS, id="SOA, no name"),
-        pytest.param("vague", AnswerKind.NO_DATA, 0, id="no SOA, no data"),
-        pytest.param("vanished", AnswerKind.NO_NAME, 0, id="no SOA, no name"),
+        pytest.param("vague", AnswerKind.NO_DATA, 30, id="no SOA, no data"),
+        pytest.param("vanished", AnswerKind.NO_NAME, 30, id="no SOA, no name"),
         pytest.param(
             "ringed", AnswerKind.UNAVAILABLE, KEPT_FAILURE.total_seconds(), id="endless chain"
         ),

@@ -20,7 +20,7 @@ from typing import Any
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import open_inherited, open_queue
 from postroad.cli.event_loop import run_long
-from postroad.errors import PostroadError
+from postroad.errors import InvalidSettings, PostroadError
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry import logs
@@ -91,7 +91,12 @@ async def process(
     if inheritance is not None:
         loop.add_reader(inheritance.parent, _orphaned, loop, inheritance.parent, this)
     health = HealthServer(this.readiness)
-    await health.listen(settings.health_host, settings.health_port)
+    try:
+        await health.listen(settings.health_host, settings.health_port)
+    except InvalidSettings:
+        if "health_port" in settings.model_fields_set or not url.startswith("embedded:"):
+            raise
+        await health.listen(settings.health_host, 0)  # beside another MTA of this machine
     try:
         lock = None if inheritance is None else inheritance.lock
         queue = this._queue = await _open(settings, url, create=create, stop=this.stop, lock=lock)

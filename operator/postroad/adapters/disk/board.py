@@ -45,7 +45,8 @@ class DirectoryBoard:
         until = (self._clock.now() + lifetime).timestamp()
         file = self._file(topic, name)
         with Translated("write", file):
-            file.parent.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            self._folder.mkdir(PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+            file.parent.mkdir(PRIVATE_DIRECTORY, exist_ok=True)  # of parents, mkdir sets no mode
             draft = file.with_name(f"{uuid4().hex}{DRAFT}")
             draft.touch(PRIVATE_FILE)
             draft.write_text(json.dumps({"name": name, "text": text, "until": until}))

@@ -57,6 +57,10 @@ MOST_RECORDS = 100
 """Records of an answer that are kept, the preferred ones: a message has thousands of them, and
 a sender of mail chooses the domains whose answers a cache holds."""
 
+KEPT_WITHOUT_SOA = timedelta(seconds=30)
+"""How long it is known that there are no records, where the server did not add for how long: short,
+as RFC 2308 5 has it, but not asked anew for each mail."""
+
 KEPT_FAILURE = timedelta(seconds=30)
 """How long a question that no server answered is not asked again. Source: RFC 9520 3.2."""
 
@@ -223,7 +227,7 @@ def _answer(
     if chain.answer is None:
         is_missing = response.rcode() == dns.rcode.NXDOMAIN
         kind = AnswerKind.NO_NAME if is_missing else AnswerKind.NO_DATA
-        kept = ttl if _has(response, dns.rdatatype.SOA) else NOT_KEPT
+        kept = ttl if _has(response, dns.rdatatype.SOA) else KEPT_WITHOUT_SOA
         return Answer(kind, kept, aliases=aliases)
     records = list(chain.answer)
     if chain.answer.rdtype == dns.rdatatype.MX:
