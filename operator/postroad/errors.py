@@ -56,6 +56,7 @@
     ├── ArchiveUnderWay         another run of the archive is under way (transient)
     ├── StoreDamaged            an embedded store failed verification; it never opens empty
     ├── StoreFull               no space or inodes left for one more mail (transient)
+    │   └── TooManyOpenFiles    the process, or the system, may open no more files (transient)
     ├── StoreFailed             the disk refused a write or a sync; the engine stopped (transient)
     ├── StoreInUse              a process owns the store, which the command needs closed
     └── StoreUnavailable        the process that owns the store does not answer (transient)
@@ -392,6 +393,12 @@ class StoreFull(PostroadError):
 
     transient = True
     hint = "free space or inodes on the queue's file system"
+
+
+class TooManyOpenFiles(StoreFull):
+    """The process, or the system, may open no more files."""
+
+    hint = "raise the limit of open files (ulimit -n, or LimitNOFILE= of systemd)"
 
 
 class StoreFailed(PostroadError):

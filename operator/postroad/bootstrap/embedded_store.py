@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote
 
 from postroad.adapters.disk.board import DirectoryBoard
-from postroad.adapters.disk.files import DiskFiles
+from postroad.adapters.disk.files import DiskFiles, make_private
 from postroad.adapters.disk.suppression_list import FileSuppressionList
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
@@ -22,7 +24,7 @@ from postroad.embedded.limits import FreeSpace, StoreLimits
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.options import StoreOptions
+from postroad.embedded.options import KEPT_OPEN, StoreOptions
 from postroad.embedded.rebuild import Rebuilt, rebuild
 from postroad.embedded.receiver import SpoolReceiver
 from postroad.embedded.spool_files import SpoolFiles
@@ -75,6 +77,7 @@ def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, StoreOptions]]:
     files = DiskFiles()
     if not root.is_dir():
         raise QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
+    make_private(root)
     lock = files.lock(Layout(root, root).lock)
     if lock is None:
         raise StoreInUse(f"a process owns {root}")
@@ -110,12 +113,19 @@ def _engine(files: DiskFiles, layout: Layout, options: StoreOptions) -> Engine:
     return Engine(
         files,
         layout,
-        options,
+        replace(options, kept_open=_kept_open()),
         MachineClock(),
         SystemRandomness(),
         ThreadPool(LOG_THREADS, "log"),
         ThreadPool(MAIL_THREADS, "mail"),
     )
+
+
+def _kept_open() -> int:
+    """Return how many idle spool files stay open: most of those that the process may open are for
+    its connections."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return KEPT_OPEN if limit < 0 else min(KEPT_OPEN, limit // 8)
 
 
 async def open_directory(
@@ -135,6 +145,7 @@ async def open_directory(
         await asyncio.to_thread(files.make_directory, root)
     elif not await asyncio.to_thread(root.is_dir):
         raise QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
+    await asyncio.to_thread(make_private, root)
 
     async def engine() -> tuple[Engine, Maintenance]:
         layout, stored = await asyncio.to_thread(
@@ -172,4 +183,6 @@ def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
     clock = MachineClock()
     limits = StoreLimits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))
     threads = ThreadPool(MAIL_THREADS, "mail")
-    return SpoolReceiver(SpoolFiles(files, layout), limits, clock, SystemRandomness(), threads)
+    return SpoolReceiver(
+        SpoolFiles(files, layout, _kept_open()), limits, clock, SystemRandomness(), threads
+    )

@@ -12,6 +12,10 @@ from typing import Any
 
 import uvloop
 
+from postroad.embedded.options import KEPT_OPEN
+from postroad.errors import InvalidSettings
+from postroad.settings import Settings
+from postroad.telemetry import logs
 from postroad.threaded_calls import ThreadedCalls
 
 OBJECTS_BEFORE_SEARCH = 50_000
@@ -25,6 +29,12 @@ read them is found before it has as many again."""
 
 MOST_LOOK_UPS = 200
 """Names that are looked up at a time: each takes a thread for as long as no name server answers."""
+
+LEAST_DESCRIPTORS = 64
+"""With fewer, the log of a store may not find one for its next segment, and mail stands still."""
+
+OWN_DESCRIPTORS = 32
+"""Of a process without sessions and connections: its log, sockets, libraries."""
 
 _TOO_MANY = f"{MOST_LOOK_UPS} names are being looked up, and none more: do name servers answer?"
 
@@ -72,6 +82,32 @@ def collect_seldom(thresholds: tuple[int, int, int]) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*thresholds)
+
+
+def within_descriptors(settings: Settings) -> Settings:
+    """Return settings whose sessions and connections leave the log and the spool files of a store
+    the descriptors that they need; a large mail takes a second one. Raises: InvalidSettings."""
+    allow_all_descriptors()
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < LEAST_DESCRIPTORS:
+        raise InvalidSettings(
+            f"this process may open {limit} files, and needs {LEAST_DESCRIPTORS} at least",
+            hint="raise the limit (ulimit -n, or LimitNOFILE= of systemd)",
+        )
+    sessions, connections = settings.intake.max_sessions, settings.worker.concurrency
+    wanted = 2 * sessions + connections + KEPT_OPEN
+    if limit < 0 or wanted <= limit - OWN_DESCRIPTORS:
+        return settings
+    share = (limit - OWN_DESCRIPTORS) / wanted
+    fewer = max(1, int(share * sessions)), max(1, int(share * connections))
+    logs.configure(settings.log_level)
+    logs.logger("process").warning(
+        "fewer sessions and connections than set, because of the limit of open files",
+        limit=limit, max_sessions=fewer[0], concurrency=fewer[1],
+    )  # fmt: skip
+    intake = settings.intake.model_copy(update={"max_sessions": fewer[0]})
+    worker = settings.worker.model_copy(update={"concurrency": fewer[1]})
+    return settings.model_copy(update={"intake": intake, "worker": worker})
 
 
 def allow_all_descriptors() -> None:

@@ -10,6 +10,7 @@ import click
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.transports import hostname_of
+from postroad.cli.event_loop import within_descriptors
 from postroad.cli.long_running import (
     Inheritance,
     Process,
@@ -78,7 +79,7 @@ def intake(
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
     POSTROAD_HEALTH_PORT; 0: any free one).
     """
-    settings = with_clients(from_environment(), listen, relay_from)
+    settings = within_descriptors(with_clients(from_environment(), listen, relay_from))
     listening = dict.fromkeys(inherited, False) | dict.fromkeys(inherited_tls, True)
     run(settings, _receive(settings, url, create, listening, lock))
 

@@ -20,6 +20,7 @@ from postroad.cli.delivery_options import (
     tls_option,
     with_relay,
 )
+from postroad.cli.event_loop import within_descriptors
 from postroad.cli.intake import (
     certificate_of,
     listen_option,
@@ -80,7 +81,7 @@ def mta(
             hint="leave out --receivers, or use embedded:///DIR",
         )
     settings = with_relay(from_environment(), relay, tls, concurrency, delivery, more)
-    settings = with_clients(settings, listen, relay_from)
+    settings = within_descriptors(with_clients(settings, listen, relay_from))
     certificate = certificate_of(settings.intake)
     way, decided = way_and_file(settings)
     run(settings, _serve(settings, url, way, decided, certificate, receivers))

@@ -17,6 +17,7 @@ from postroad.cli.delivery_options import (
     tls_option,
     with_relay,
 )
+from postroad.cli.event_loop import within_descriptors
 from postroad.cli.long_running import process, run
 from postroad.cli.queue_options import queue_option
 from postroad.settings import Settings, from_environment
@@ -46,7 +47,9 @@ def worker(
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
     POSTROAD_HEALTH_PORT; 0: any free one).
     """
-    settings = with_relay(from_environment(), relay, tls, concurrency, delivery, more)
+    settings = within_descriptors(
+        with_relay(from_environment(), relay, tls, concurrency, delivery, more)
+    )
     run(settings, _deliver(settings, url, create))
 
 

@@ -18,6 +18,7 @@ from postroad.errors import (
     MailTooLarge,
     PostroadError,
     StoreFull,
+    TooManyOpenFiles,
 )
 
 FAILED, USAGE, TRY_AGAIN = 1, 2, 75
@@ -25,6 +26,7 @@ FAILED, USAGE, TRY_AGAIN = 1, 2, 75
 
 TOO_LARGE = Reply(552, ("5.3.4 the mail is larger than accepted",))
 FULL = Reply(452, ("4.3.1 no space left, come again",))
+BUSY = Reply(451, ("4.3.2 too many files are open here, come again",))
 _INVALID = Reply(554, ("5.6.0 the mail cannot be queued",))
 _NOT_NOW = Reply(451, ("4.3.0 not now, come again",))
 
@@ -41,6 +43,7 @@ _ROWS: tuple[tuple[type[PostroadError] | tuple[type[PostroadError], ...], Codes]
     (MailTooLarge, Codes(FAILED, TOO_LARGE)),
     (InvalidMail, Codes(FAILED, _INVALID)),
     ((InvalidQueueURL, InvalidQueueName), Codes(USAGE, _NOT_NOW)),
+    (TooManyOpenFiles, Codes(TRY_AGAIN, BUSY)),
     (StoreFull, Codes(TRY_AGAIN, FULL)),
 )
 

@@ -58,7 +58,7 @@ class Engine:
         self.log_threads, self.mail_threads = log_threads, mail_threads
         self.identifiers = Identifiers(clock.now, randomness.bits)
         self.randomness = randomness
-        self.spool_files = SpoolFiles(files, layout)
+        self.spool_files = SpoolFiles(files, layout, options.kept_open)
         self.lanes: dict[Lane, LaneLog] = {}
         self.reader = EnvelopeReader(self.lanes, log_threads)
         self.limits = StoreLimits(options, FreeSpace(files, layout, self.elapsed))
@@ -175,6 +175,13 @@ class Engine:
             return NEW
         delay = timedelta(microseconds=max(0, record.due_us - self.now_us()))
         return self.options.lane_for(delay)
+
+    async def make_room(self) -> bool:
+        """Remove the free spool files, because the disk is full; return whether there were any."""
+        if not await self.slots.empty():
+            return False
+        self.limits.renew()
+        return True
 
     # -- entries -----------------------------------------------------------------------------------
 

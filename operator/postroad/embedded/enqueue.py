@@ -73,7 +73,12 @@ async def _receive_new(
     engine.check()
     envelope = to_json(brief_envelope(mail.envelope))
     size = len(mail.content) if isinstance(mail.content, bytes) else 0
-    engine.limits.check(envelope, size)
+    try:
+        engine.limits.check(envelope, size)
+    except StoreFull:
+        if not await engine.make_room():
+            raise
+        engine.limits.check(envelope, size)
     engine.arrival_rate.under_way += 1
     try:
         return await _receive(engine, mail, envelope, delay, key)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from postroad.embedded.layout import Layout
 from postroad.embedded.options import StoreOptions
 from postroad.errors import InvalidMail, MailTooLarge, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace, Files
+from postroad.telemetry.logs import logger
+
+log = logger("embedded")
 
 FRESH_SECONDS = 1.0
 """The file system is asked this often, because that costs as much as all else for a small mail
@@ -41,17 +45,38 @@ class FreeSpace:
     def _left(self) -> DiskSpace:
         return DiskSpace(self._room.bytes - self._used, self._room.inodes)
 
+    def renew(self) -> None:
+        """Ask the file system the next time: files were removed."""
+        self._asked_at = float("-inf")
+
     def _ask(self) -> DiskSpace:
-        rooms = [self._files.room(path) for path in (self._layout.mail, self._layout.log)]
+        try:
+            rooms = [self._files.room(path) for path in (self._layout.mail, self._layout.log)]
+        except FileNotFoundError as error:
+            raise gone(self._layout) from error
         inodes = [room.inodes for room in rooms if room.inodes is not None]
         return DiskSpace(min(room.bytes for room in rooms), min(inodes, default=None))
 
 
+def gone(layout: Layout) -> StoreFailed:
+    """Return the error for a directory that does not hold the open store any more."""
+    return StoreFailed(
+        f"{layout.root} does not hold the store any more: it was renamed, removed or replaced",
+        hint="put it back in its place, or start the process with the directory's new name",
+    )
+
+
 class StoreLimits:
-    """Checks the size of mails and the free space."""
+    """Checks the size of mails and the free space; logs once that mail is refused, and that it is
+    taken again."""
 
     def __init__(self, options: StoreOptions, free_space: FreeSpace) -> None:
         self._options, self._free_space = options, free_space
+        self._refuses = False
+
+    def renew(self) -> None:
+        """As `FreeSpace.renew`."""
+        self._free_space.renew()
 
     def check(self, envelope: bytes, size: int) -> None:
         """Check a mail by its encoded envelope and the known size of its content. Raises:
@@ -68,8 +93,18 @@ class StoreLimits:
             raise MailTooLarge(f"the mail is larger than {limit} octets")
 
     def check_room(self, size: int) -> None:
-        """Check that enough stays free behind `size` more octets. Raises: StoreFull."""
-        self._compare(self._free_space.after(size))
+        """Check that enough stays free behind `size` more octets. Raises: StoreFull,
+        StoreFailed."""
+        try:
+            self._compare(self._free_space.after(size))
+        except (StoreFull, StoreFailed) as error:
+            if not self._refuses:
+                self._refuses = True
+                log.warning("the store takes no mail", error=error.explain())
+            raise
+        if self._refuses:
+            self._refuses = False
+            log.warning("the store takes mail again")
 
     def has_room(self, size: int, *, is_taken: bool = False) -> bool:
         """Whether `check_room` would pass; counts `size` as used if it `is_taken`."""
@@ -77,6 +112,8 @@ class StoreLimits:
         try:
             self._compare(space.after(size) if is_taken else space.if_stored(size))
         except StoreFull:
+            with suppress(StoreFull):  # logged there, where no mail at all finds room
+                self.check_room(0)
             return False
         except StoreFailed:
             pass  # the mail itself gets this error

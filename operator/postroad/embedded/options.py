@@ -12,6 +12,9 @@ from postroad.embedded.layout import NEW, Lane
 MIB = 1024 * 1024
 TOLERANCE = timedelta(milliseconds=100)
 
+KEPT_OPEN = 256
+"""Idle spool files that stay open, at most."""
+
 LONGEST_LEASE = timedelta(minutes=25)
 """How long an item may be in hand, as in the distributed engine: recovery reads the log from the
 START of the oldest one."""
@@ -45,6 +48,9 @@ class StoreOptions:
     """Below this free space the store refuses new mail, because the log needs some to end mails."""
 
     least_free_inodes: int = 1000
+
+    kept_open: int = KEPT_OPEN
+    """Idle spool files that stay open."""
 
     pool_files: int = 2048
     """Free spool files kept at most."""

@@ -18,7 +18,7 @@ from postroad.embedded.enqueue import accept_stored, receive
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.limits import reason_of
 from postroad.embedded.maintenance import Maintenance
-from postroad.errors import PostroadError
+from postroad.errors import PostroadError, StoreFull
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.mail_queue import NO_DELAY, check_prefetch
 from postroad.telemetry import metrics
@@ -84,7 +84,8 @@ class OwnedQueue(Administration):
         return Path(self.engine.layout.incoming)
 
     def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
-        return self.engine.limits.has_room(size_bytes, is_taken=is_taken)
+        # A pool of free files is room: the mail that needs it empties the pool.
+        return self.engine.limits.has_room(size_bytes, is_taken=is_taken) or bool(self.engine.slots)
 
     def accept_stored(self, payload: bytes, leased: set[int]) -> tuple[UUID, asyncio.Future[None]]:
         """See `enqueue.accept_stored`."""
@@ -100,7 +101,12 @@ class OwnedQueue(Administration):
     async def lease_slots(self, most: int) -> list[int]:
         """Return slots that another process may fill. Raises: StoreFull, StoreFailed."""
         self.engine.check()
-        self.engine.limits.check_room(0)
+        try:
+            self.engine.limits.check_room(0)
+        except StoreFull:
+            if not await self.engine.make_room():
+                raise
+            self.engine.limits.check_room(0)
         return await self.engine.slots.lease(most)
 
     def count_failure(self, reason: str) -> None:

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 
 from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout
+from postroad.embedded.limits import gone
 from postroad.embedded.options import StoreOptions
 from postroad.embedded.spool_files import SpoolFiles
 from postroad.errors import PostroadError
@@ -99,6 +100,13 @@ class Slots:
         self._free.extend(range(first + BATCH - 1, first - 1, -1))
 
     def _make(self, first: int) -> None:
+        try:
+            self._files.room(self._layout.log)  # else a directory in another's place gets mail
+            self._make_batch(first)
+        except FileNotFoundError as error:
+            raise gone(self._layout) from error
+
+    def _make_batch(self, first: int) -> None:
         directory = self._layout.spool_directory(first)
         if self._directory != first // SLOTS_PER_DIRECTORY:  # again if it failed the last time
             self._files.make_directory(directory)
@@ -152,6 +160,14 @@ class Slots:
             self._recent_low.clear()
             going, self._free = self._free[:surplus], self._free[surplus:]
             await self._threads.run(self._unlink_all, going)
+
+    async def empty(self) -> bool:
+        """Remove the free files, because the disk is full; return whether there were any."""
+        going, self._free = self._free, []
+        self._low_water = 0
+        if going:
+            await self._threads.run(self._unlink_all, going)
+        return bool(going)
 
     def _unlink_all(self, slots: list[int]) -> None:
         for slot in slots:

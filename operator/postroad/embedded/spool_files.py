@@ -18,6 +18,7 @@ from postroad.domain.shapes import Scanner, Shape
 from postroad.embedded.envelopes import read_envelope
 from postroad.embedded.frames import checksum, extended
 from postroad.embedded.layout import Layout
+from postroad.embedded.options import KEPT_OPEN
 from postroad.errors import BlobMissing, StoreFailed
 from postroad.ports.files import File, Files
 
@@ -29,9 +30,6 @@ CHECKED = 128
 CHUNK = 1024 * 1024
 SMALL = 256 * 1024
 """Bytes of content up to which a mail is cached, or read without a thread."""
-
-KEPT_OPEN = 256
-"""Idle spool files that stay open."""
 
 _HEAD = Struct("<I16sQQIIIIQIQQQ")
 _CRC = Struct("<I")
@@ -159,8 +157,8 @@ class Filling:
 class SpoolFiles:
     """The spool files of a store, by slot."""
 
-    def __init__(self, files: Files, layout: Layout) -> None:
-        self._files = files
+    def __init__(self, files: Files, layout: Layout, kept_open: int = KEPT_OPEN) -> None:
+        self._files, self._kept_open = files, kept_open
         self._path = lru_cache(2 * KEPT_OPEN)(layout.spool_file)
         self._idle: OrderedDict[int, File] = OrderedDict()
 
@@ -216,7 +214,7 @@ class SpoolFiles:
         """Keep a slot's file open for the next caller."""
         if self._idle.setdefault(slot, file) is not file:
             file.close()
-        elif len(self._idle) > KEPT_OPEN:
+        elif len(self._idle) > self._kept_open:
             self._idle.popitem(last=False)[1].close()
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from contextvars import ContextVar
 from threading import Event, Thread, current_thread
@@ -11,7 +12,9 @@ from threading import enumerate as enumerate_threads
 import pytest
 
 from postroad.cli import event_loop
-from postroad.cli.event_loop import EventLoop
+from postroad.cli.event_loop import EventLoop, within_descriptors
+from postroad.errors import InvalidSettings
+from postroad.settings import Settings
 from postroad.threaded_calls import ThreadedCalls
 
 
@@ -105,3 +108,28 @@ def test_a_call_that_outlasts_its_event_loop_leaves_its_place_to_the_next_one() 
     may_return.set()
     thread.join()
     assert not calls.is_full
+
+
+@pytest.mark.parametrize(
+    ("limit", "sessions", "connections"),
+    [(64, 10, 4), (1024, 340, 136), (4096, 500, 200), (-1, 500, 200)],
+)
+def test_sessions_and_connections_leave_descriptors_to_the_store(
+    monkeypatch: pytest.MonkeyPatch, limit: int, sessions: int, connections: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+
+    settings = within_descriptors(Settings())
+
+    assert (settings.intake.max_sessions, settings.worker.concurrency) == (sessions, connections)
+
+
+def test_a_process_that_may_open_too_few_files_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (63, 63))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+
+    with pytest.raises(InvalidSettings, match="may open 63 files, and needs 64"):
+        within_descriptors(Settings())

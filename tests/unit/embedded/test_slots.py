@@ -25,6 +25,7 @@ from postroad.embedded.slots import (
 )
 from postroad.embedded.spool_files import HEADER_BYTES, SpoolFiles
 from postroad.errors import StoreFailed, StoreFull
+from postroad.ports.files import DiskSpace
 
 ROOT = PurePosixPath("/store")
 LAYOUT = Layout(ROOT, ROOT / "mail")
@@ -211,3 +212,46 @@ def test_a_process_makes_its_files_behind_all_directories() -> None:
 
     assert first_unused_directory(files, LAYOUT) == 42
     assert slots_on_disk(files, LAYOUT, 41) == []
+
+
+async def test_a_full_disk_takes_a_mail_in_the_room_of_free_spool_files() -> None:
+    """Else a queue that has delivered all refuses mail until its pool has shrunk."""
+    files = LossyFiles()
+    queue = await start(files, options=replace(OPTIONS, least_free_bytes=1000))
+    engine, least = queue.engine, 1000
+    await engine.slots.take()
+
+    def room(path: PurePath) -> DiskSpace:
+        return DiskSpace(least - 1 if len(engine.slots) else 10**9, None)
+
+    files.room = room  # type: ignore[method-assign]
+    engine.limits.renew()
+    assert len(engine.slots)
+    assert queue.has_room(1000)
+    assert await queue.enqueue(letter())
+
+    files.room = lambda path: DiskSpace(least - 1, None)  # type: ignore[method-assign]
+    engine.limits.renew()
+    with pytest.raises(StoreFull):
+        await queue.enqueue(letter())
+    assert not queue.has_room(1000), "the pool is used up"
+    await queue.close()
+
+
+async def test_a_store_whose_directory_was_replaced_gets_no_new_spool_files() -> None:
+    files = RefusingFiles()
+    files.make_directory(LAYOUT.mail)
+    files.make_directory(LAYOUT.log)
+    slots = slots_on(files)
+    asked = files.room
+
+    def room(path: PurePath) -> DiskSpace:
+        if path == LAYOUT.log:
+            raise FileNotFoundError(path)
+        return asked(path)
+
+    files.room = room  # type: ignore[method-assign]
+
+    with pytest.raises(StoreFailed, match="renamed, removed or replaced"):
+        await slots.take()
+    assert ("make", LAYOUT.mail / "000000") not in files.did

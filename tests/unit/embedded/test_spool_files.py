@@ -52,10 +52,9 @@ def test_a_file_that_is_used_again_and_again_is_opened_once() -> None:
     assert files.openings == before + 1
 
 
-def test_no_more_files_stay_open_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool_files, "KEPT_OPEN", 3)
+def test_no_more_files_stay_open_than_allowed() -> None:
     files = CountedFiles(5)
-    store = SpoolFiles(files, LAYOUT)
+    store = SpoolFiles(files, LAYOUT, kept_open=3)
     for slot in range(5):
         fill(store, slot)
     before = files.openings

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 
-from postroad.errors import StoreFailed, StoreFull
+from postroad.errors import StoreFailed, StoreFull, TooManyOpenFiles
 from postroad.ports.files import DiskSpace
 
 SHORT_OF = {
@@ -21,6 +21,13 @@ SHORT_OF = {
     errno.ENFILE: "the system can open no more files",
 }
 PRIVATE_FILE, PRIVATE_DIRECTORY = 0o600, 0o700
+
+
+def short_of(error: OSError, purpose: str) -> StoreFull:
+    """Return the error for a system that is short of what SHORT_OF has."""
+    assert error.errno is not None
+    kind = TooManyOpenFiles if error.errno in (errno.EMFILE, errno.ENFILE) else StoreFull
+    return kind(f"{SHORT_OF[error.errno]} {purpose}")
 
 
 class Translated:
@@ -39,7 +46,9 @@ class Translated:
         if not isinstance(error, OSError) or isinstance(error, FileNotFoundError | FileExistsError):
             return
         if error.errno in SHORT_OF:
-            raise StoreFull(f"{SHORT_OF[error.errno]} to {self._what} {self._name}") from error
+            raise short_of(error, f"to {self._what} {self._name}") from error
+        if error.errno == errno.ELOOP:
+            raise StoreFailed(f"{self._name} is a symbolic link, which a store has none of")
         raise StoreFailed(f"cannot {self._what} {self._name}: {error.strerror}") from error
 
 
@@ -50,6 +59,23 @@ def _all_of_it(what: str, name: object) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileExistsError) as error:
         raise StoreFailed(f"cannot {what} {name}: {error.strerror}") from error
+
+
+def make_private(directory: Path) -> None:
+    """Refuse a directory of another user, whose files this one would follow and change, and which
+    would then have files that its user cannot open; close it to all but its user. Root's is
+    allowed: a volume can be mounted so. Raises: StoreFailed."""
+    user = os.geteuid()
+    with Translated("stat", directory), _all_of_it("stat", directory):
+        found = directory.stat()
+        if found.st_uid not in (user, 0):
+            raise StoreFailed(
+                f"{directory} is a directory of another user ({found.st_uid}), and this one is"
+                f" {user}",
+                hint=f"run this as its user (setpriv --reuid {found.st_uid}), or chown it",
+            )
+        if found.st_uid == user and found.st_mode & 0o077:
+            directory.chmod(PRIVATE_DIRECTORY)
 
 
 class DiskFile:
@@ -97,7 +123,7 @@ class DiskFile:
             os.posix_fallocate(self._descriptor, 0, length)
         except OSError as error:
             if error.errno in SHORT_OF:
-                raise StoreFull(f"{SHORT_OF[error.errno]} to reserve {self._name}") from error
+                raise short_of(error, f"to reserve {self._name}") from error
             # A file system that cannot allocate costs speed only.
 
     def truncate(self, length: int) -> None:
@@ -138,7 +164,7 @@ class DiskFiles:
     """The file system."""
 
     def open(self, path: PurePath, *, create: bool = False) -> DiskFile:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
         with Translated("open", path):
             return DiskFile(os.open(path, flags, PRIVATE_FILE), str(path))
 
@@ -173,7 +199,8 @@ class DiskFiles:
 
     def lock(self, path: PurePath) -> DiskLock | None:
         with Translated("lock", path), _all_of_it("lock", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            descriptor = os.open(path, flags, PRIVATE_FILE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
