@@ -60,6 +60,7 @@
     ├── StoreFailed             the disk refused a write or a sync; the engine stopped (transient)
     ├── StoreInUse              a process owns the store, which the command needs closed
     └── StoreUnavailable        the process that owns the store does not answer (transient)
+        └── EnqueueUnknown      it went before it answered: the mail may be queued
 
 `transient`: the same call, repeated unchanged, can succeed. `hint`: what the administrator can do.
 An error of another kind counts as transient, so that no mail is dropped on a guess.
@@ -412,6 +413,12 @@ class StoreUnavailable(PostroadError):
     """The process that owns the embedded store does not answer."""
 
     transient = True
+
+
+class EnqueueUnknown(StoreUnavailable):
+    """The process that owns the embedded store went before it answered: the mail may be queued."""
+
+    hint = "enqueue with a key: then the repetition of a call is the same mail"
 
 
 class StoreInUse(PostroadError):

@@ -33,7 +33,7 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Outcome
-from postroad.embedded import lanes, wire
+from postroad.embedded import lanes, server, wire
 from postroad.embedded.batches import write
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
@@ -283,7 +283,10 @@ async def test_client_takes_over_when_the_owner_goes(tmp_path: Path) -> None:
     await client.close()
 
 
-async def test_item_of_an_owner_that_went_is_lost_and_its_mail_comes_again(tmp_path: Path) -> None:
+async def test_item_of_an_owner_that_went_is_lost_and_its_mail_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "MAX_HANDOVER", timedelta(0))
     url = f"embedded://{tmp_path}/outgoing"
     owner = await open_queue(url, create=True)
     client = await open_queue(url)

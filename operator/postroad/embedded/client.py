@@ -139,8 +139,19 @@ class RemoteItem(LeasedMail):
         await self._end("reject", reason=explanation(reason), outcomes=outcomes)
 
     async def _end(self, operation: str, **arguments: Any) -> None:
-        await self._call(operation, **arguments)
+        try:
+            await self._call(operation, **arguments)
+        except asyncio.CancelledError:
+            await self.give_back()
+            raise
         self._has_ended = True
+        self._connection.let_go(self._number)
+
+    async def give_back(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._connection.tell("give_back", item=self._number)
+            self._connection.let_go(self._number)
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -177,6 +188,12 @@ class RemoteQueue(Administration):
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
     ) -> UUID:
+        try:
+            return await self._enqueue(mail, delay, key)
+        except StoreUnavailable as error:
+            raise self.connection.unknown(error) from error
+
+    async def _enqueue(self, mail: Mail, delay: timedelta, key: str | None) -> UUID:
         if key is not None:
             digest_of(mail)  # refused here: the owner would take a stream for bytes
             queued: UUID = await self.connection.call(
@@ -199,6 +216,7 @@ class RemoteQueue(Administration):
         consumer = await self.connection.call("consume", prefetch=prefetch)
         while True:
             leased = await self.connection.call("next", consumer=consumer)
+            self.connection.hold(leased.number)
             yield RemoteItem(self.connection, leased, self._clock.elapsed() + LONGEST_LEASE)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:

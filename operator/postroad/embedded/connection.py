@@ -16,7 +16,7 @@ from postroad.embedded import wire
 from postroad.embedded.operations import CALLS
 from postroad.embedded.sockets import short_path
 from postroad.embedded.wire import FrameKind
-from postroad.errors import PostroadError, QueueClosed, StoreUnavailable
+from postroad.errors import EnqueueUnknown, PostroadError, QueueClosed, StoreUnavailable
 from postroad.telemetry.logs import logger
 
 log = logger("embedded")
@@ -29,10 +29,15 @@ class NoOwner(StoreUnavailable):
     """No process serves the store: there is no socket, or none that a process listens on."""
 
 
+class CallRefused(StoreUnavailable):
+    """The owner did not get the whole call, so it did nothing: it went away, or hands over."""
+
+
 class _PendingCall:
     """One call under way: what came of it so far, and its answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, operation: str) -> None:
+        self.operation = operation
         self.arrived: asyncio.Queue[tuple[FrameKind, bytes]] = asyncio.Queue()
 
 
@@ -47,6 +52,11 @@ class OwnerConnection:
         self._stored: dict[int, asyncio.Future[bytes]] = {}
         self._next = 0
         self.lost: PostroadError | None = None
+        self._is_going = False
+        """Whether the owner hands over."""
+        self._left = asyncio.Event()
+        self._in_hand: set[int] = set()
+        """The items that consumers here have."""
         self._reading = asyncio.ensure_future(self._read())
 
     @classmethod
@@ -75,9 +85,46 @@ class OwnerConnection:
             frames.close()
             self.fail(StoreUnavailable("the owner of the store went away"))
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether calls may be made. To an owner that hands over, those who have items make them:
+        they may depend on each other."""
+        return self.lost is None and (not self._is_going or bool(self._in_hand))
+
+    def _check(self) -> None:
+        """Raises: CallRefused; QueueClosed."""
+        if isinstance(self.lost, QueueClosed):
+            raise self.lost
+        if not self.is_usable:
+            raise CallRefused
+
+    def hold(self, item: int) -> None:
+        """Take note of an item that a consumer has now."""
+        self._in_hand.add(item)
+
+    def let_go(self, item: int) -> None:
+        """Take note that an item has ended."""
+        self._in_hand.discard(item)
+        self._leave_if_idle()
+
+    def _go(self) -> None:
+        """Begin to leave an owner that hands over: no consumer waits for items any more."""
+        self._is_going = True
+        for call in self._calls.values():
+            if call.operation == "next":
+                call.arrived.put_nowait((FrameKind.ERROR, b""))
+        self._leave_if_idle()
+
+    def _leave_if_idle(self) -> None:
+        if self._is_going and not (self._calls or self._stored or self._in_hand):
+            self.fail(StoreUnavailable("the owner of the store handed it over"))
+
     def _take(self, number: int, kind: FrameKind, body: bytes) -> None:
-        if (stored := self._stored.pop(number, None)) is not None:
+        if kind is FrameKind.GOING:
+            self._go()
+        elif (stored := self._stored.pop(number, None)) is not None:
             _settle(stored, kind, body)
+            self._leave_if_idle()
         elif (call := self._calls.get(number)) is not None:
             call.arrived.put_nowait((kind, body))
         elif kind in (FrameKind.RESULT, FrameKind.ERROR):
@@ -94,10 +141,11 @@ class OwnerConnection:
             if not stored.done():
                 stored.set_exception(self.lost)
         self._stored.clear()
+        self._left.set()
         self._writer.close()
 
     async def call(self, operation: str, content: Enclosed = None, **arguments: Any) -> Any:
-        """Make a call and return its result. Raises: the owner's error, StoreUnavailable."""
+        """Make a call and return its result. Raises: as `stream`."""
         async for kind, body in self.stream(operation, content, **arguments):
             if kind is FrameKind.RESULT:
                 return CALLS[operation].result.decode(json.loads(body))
@@ -111,24 +159,34 @@ class OwnerConnection:
 
     async def store(self, envelope: bytes) -> bytes:
         """Announce a mail that lies in a leased slot; return the enqueue id that the owner gave it.
-        Raises: the owner's error, StoreUnavailable: then it may be queued."""
-        if self.lost is not None:
-            raise self.lost
+        Raises: the owner's error, CallRefused, EnqueueUnknown."""
+        self._check()
         self._next += 1
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._stored[self._next] = answer
         self._writer.write(wire.frame(self._next, FrameKind.STORED, envelope))
-        return await answer
+        try:
+            return await answer
+        except StoreUnavailable as error:
+            raise self.unknown(error) from error
+
+    def unknown(self, error: StoreUnavailable) -> StoreUnavailable:
+        """Return the error of an enqueue: whether it was made is unknown, if that is how the
+        connection ended."""
+        is_known = self.lost is None or isinstance(error, CallRefused)
+        return error if is_known else EnqueueUnknown()
 
     async def stream(
         self, operation: str, content: Enclosed = None, **arguments: Any
     ) -> AsyncIterator[tuple[FrameKind, bytes]]:
-        """Make a call and yield all that comes of it; the last is its result."""
-        if self.lost is not None:
-            raise self.lost
+        """Make a call and yield all that comes of it; the last is its result. Raises: the owner's
+        error, CallRefused, StoreUnavailable."""
+        if operation == "next" and self._is_going:
+            await self._left.wait()
+        self._check()
         self._next += 1
         number = self._next
-        call = self._calls[number] = _PendingCall()
+        call = self._calls[number] = _PendingCall(operation)
         is_answered = False
         try:
             request = _request(number, operation, arguments)
@@ -144,13 +202,13 @@ class OwnerConnection:
             received = 0
             while not is_answered:
                 kind, body = await call.arrived.get()
-                is_answered = kind in (FrameKind.RESULT, FrameKind.ERROR)
+                is_answered = kind is FrameKind.RESULT or (kind is FrameKind.ERROR and bool(body))
                 if kind is FrameKind.ERROR:
                     raise wire.error_from(json.loads(body)) if body else self._lost()
                 yield kind, body
                 received += 1
-                if received % wire.BURST == 0 and not is_answered:
-                    await self._send(wire.frame(number, FrameKind.MORE))
+                if received % wire.BURST == 0 and not is_answered and self.lost is None:
+                    self._writer.write(wire.frame(number, FrameKind.MORE))
         finally:
             del self._calls[number]
             if not is_answered and self.lost is None:
@@ -158,10 +216,11 @@ class OwnerConnection:
                 self._writer.write(wire.frame(number, FrameKind.CANCEL))
                 while not call.arrived.empty():
                     self._take(number, *call.arrived.get_nowait())
+            self._leave_if_idle()
 
     async def _send(self, data: bytes) -> None:
         if self.lost is not None:
-            raise self.lost
+            raise self.lost if isinstance(self.lost, QueueClosed) else CallRefused()
         self._writer.write(data)
         try:
             await self._writer.drain()

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
@@ -18,7 +19,7 @@ from postroad.domain.mail import Mail
 from postroad.domain.mail_views import MailView, Sizes
 from postroad.domain.selection import Selector
 from postroad.embedded.client import RemoteQueue
-from postroad.embedded.connection import NoOwner
+from postroad.embedded.connection import CallRefused, NoOwner
 from postroad.embedded.engine import Engine
 from postroad.embedded.layout import Layout
 from postroad.embedded.maintenance import Maintenance
@@ -58,6 +59,7 @@ class _OwnerRole:
 
     async def close(self) -> None:
         await self._server.close()
+        await self.queue.settle()
         await self.queue.close()
         self._lock.release()
 
@@ -111,9 +113,10 @@ class EmbeddedQueue(Administration):
             return self._role.queue
         async with self._election:
             self._check_not_closed()
-            if isinstance(self._role, RemoteQueue) and self._role.connection.lost is not None:
-                await self._role.close()
-                self._role = None
+            if isinstance(self._role, RemoteQueue) and not self._role.connection.is_usable:
+                if self._role.connection.lost is not None:
+                    await self._role.close()
+                self._role = None  # one that is being left closes itself
             if self._role is None:
                 self._role = await self._find_role()
             return self._role.queue if isinstance(self._role, _OwnerRole) else self._role
@@ -161,23 +164,36 @@ class EmbeddedQueue(Administration):
             raise
         return owner
 
-    async def _ask(self, question: Callable[[OwnedQueue | RemoteQueue], Awaitable[T]]) -> T:
-        """Ask what changes nothing when it is asked twice; an owner that went is replaced."""
-        try:
-            return await question(await self._queue())
-        except StoreUnavailable:
-            return await question(await self._queue())
+    async def _ask(
+        self, question: Callable[[OwnedQueue | RemoteQueue], Awaitable[T]], *, again: bool = True
+    ) -> T:
+        """Ask the owner, and the next one where the first went before it had the whole question;
+        `again`: also where it went before it answered."""
+        while True:
+            queue = await self._queue()
+            try:
+                return await question(queue)
+            except StoreUnavailable as error:
+                went = isinstance(queue, RemoteQueue) and queue.connection.lost is not None
+                if not (isinstance(error, CallRefused) or (again and went)):
+                    raise
 
     # -- the port --------------------------------------------------------------------------------
 
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
     ) -> UUID:
-        """As the port says. StoreUnavailable: the owner went meanwhile, the mail may be queued."""
+        """As the port says. EnqueueUnknown: the owner went meanwhile, the mail may be queued."""
         check_delay(delay)
         if key is not None:
             return await self._ask(lambda queue: queue.enqueue(mail, delay, key=key))
-        queue = await self._queue()
+        if not isinstance(mail.content, bytes | Path):
+            return await (await self._queue()).enqueue(mail, delay)  # a stream is read once
+        return await self._ask(partial(self._enqueue_whole, mail, delay), again=False)
+
+    async def _enqueue_whole(
+        self, mail: Mail, delay: timedelta, queue: OwnedQueue | RemoteQueue
+    ) -> UUID:
         is_whole_and_due = isinstance(mail.content, bytes) and not delay
         if self._receiver is not None and isinstance(queue, RemoteQueue) and is_whole_and_due:
             return await self._receiver.enqueue(queue.connection, mail)
@@ -224,10 +240,10 @@ class EmbeddedQueue(Administration):
         return await self._ask(lambda queue: queue.ages())
 
     async def change(self, operation: Operation, selector: Selector) -> int:
-        return await (await self._queue()).change(operation, selector)
+        return await self._ask(lambda queue: queue.change(operation, selector), again=False)
 
     async def purge(self) -> int:
-        return await (await self._queue()).purge()
+        return await self._ask(lambda queue: queue.purge(), again=False)
 
     async def republish(self, older_than: timedelta) -> int:
         return await self._ask(lambda queue: queue.republish(older_than))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -171,6 +172,12 @@ class OwnedQueue(Administration):
     async def maintain(self) -> None:
         await self.engine.indexed.wait()
         await self.maintenance.round()
+
+    async def settle(self) -> None:
+        """Make durable what is written, so that those who wait for that get their answers."""
+        with suppress(PostroadError):  # a store that has stopped answers each of them by its error
+            for lane in list(self.engine.lanes.values()):
+                await lane.commit(lane.end)
 
     async def close(self) -> None:
         await self.engine.close()  # first: the keeper's file may be in a thread's hands

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from datetime import timedelta
 from pathlib import Path
 
 from postroad.embedded.owner import OwnedQueue
 from postroad.embedded.serving import Serving
 from postroad.embedded.sockets import short_path
+from postroad.embedded.wire import FrameKind, frame
 from postroad.telemetry.logs import logger
 
 log = logger("embedded")
+
+MAX_HANDOVER = timedelta(seconds=5)
+"""How long an owner that closes waits for its clients to end what they have begun."""
+
+
+GOING = frame(0, FrameKind.GOING)
 
 
 class Server:
@@ -20,7 +28,8 @@ class Server:
     def __init__(self, queue: OwnedQueue) -> None:
         self._queue = queue
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], Serving] = {}
+        self._is_closing = False
 
     async def listen(self, path: Path) -> None:
         """Begin to serve. Only this user can connect."""
@@ -29,21 +38,28 @@ class Server:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._connections.add(task)
+        serving = self._connections[task] = Serving(self._queue, reader, writer)
         try:
-            await Serving(self._queue, reader, writer).serve()
+            if self._is_closing:
+                serving.say(GOING)
+            await serving.serve()
         except (ConnectionError, asyncio.CancelledError):
             pass  # The client left, or we do: its leases are given back, and that is all.
         except Exception as error:  # whatever it said: others go on
             log.warning("a client was cut off", error=f"{type(error).__name__}: {error}")
         finally:
-            self._connections.discard(task)
+            del self._connections[task]
             writer.close()
 
     async def close(self) -> None:
-        """Stop serving."""
+        """Stop serving: let clients end what they have begun, then cut off those that are left."""
+        self._is_closing = True
         if self._server is not None:
             self._server.close()
+        for serving in self._connections.values():
+            serving.say(GOING)
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=MAX_HANDOVER.total_seconds())
         for task in list(self._connections):
             task.cancel()
         if self._connections:

@@ -13,6 +13,10 @@ A frame is the length of what follows (4 bytes, little-endian), the number of th
                         ELEMENT  JSON, one of a stream
                         RESULT   JSON, the last answer of a call
                         ERROR    JSON: {"type", "message", "hint"}
+                        GOING    this owner hands the store over
+
+Behind GOING, number 0, the owner answers on for a while. A client lets it finish the calls that it
+has begun, ends the items in its hands, then closes the connection and looks for the next owner.
 
 The first call is {"op": "hello", "protocol": 1}; another one ends the connection. When a connection
 ends, its leases are given back; slots that were leased to it are not, because the client's process
@@ -65,6 +69,7 @@ class FrameKind(IntEnum):
     RESULT = 7
     ERROR = 8
     STORED = 9
+    GOING = 10
 
 
 def frame(call: int, kind: FrameKind, body: bytes = b"") -> bytes:
