@@ -251,7 +251,19 @@ class DistributedItem(LeasedMail):
         await replacement.finish(engine, self._entry, standing)
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        reason = explanation(reason)
+        # It runs to its end if the caller is cancelled, so that no mail with a dead letter waits.
+        ending = self._engine.in_background(self._reject(explanation(reason), outcomes))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            self._engine.in_background(self._give_back_behind(ending))
+            raise
+
+    async def _give_back_behind(self, ending: asyncio.Task[None]) -> None:
+        await asyncio.wait({ending})
+        await self.give_back()
+
+    async def _reject(self, reason: str, outcomes: AttemptOutcomes | None) -> None:
         async with _OnlyEnding(self):
             undelivered = tuple(
                 each
@@ -290,7 +302,11 @@ class DistributedItem(LeasedMail):
         await self._lease.release()
 
     async def give_back(self) -> None:
-        """End the lease of an item that no consumer saw: it comes again soon."""
+        if self._state is _ItemState.OPEN:
+            self._state = _ItemState.ENDED
+            await asyncio.shield(self._engine.in_background(self._return()))
+
+    async def _return(self) -> None:
         await self.end_lease()
         try:
             await self._delivery.give_back()
@@ -319,3 +335,5 @@ class _OnlyEnding:
 
     async def __aexit__(self, kind: object, *rest: object) -> None:
         self._item.finish_ending(succeeded=kind is None)
+        if kind is asyncio.CancelledError:
+            await self._item.give_back()

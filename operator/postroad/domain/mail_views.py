@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Self
 from uuid import UUID
 
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Envelope
+from postroad.domain.retries import SOONEST
 from postroad.domain.shapes import Shape
+from postroad.errors import PostroadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,31 @@ class LeasedMail:
 
     def __repr__(self) -> str:
         return f"<Item {self.enqueue_id}>"  # no address: items are written into logs
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None:
+        if kind is not None and isinstance(error, Exception):
+            with suppress(PostroadError):
+                return await self.retry(SOONEST, error=kind.__name__)
+        return await self.give_back()
+
+    async def retry(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        error: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        """See `Item`."""
+        raise NotImplementedError
+
+    async def give_back(self) -> None:
+        """See `Item`."""
+        raise NotImplementedError
 
     def at_hand(self) -> tuple[bytes, Shape | None] | None:
         """See `Item`. Of an engine that fetches each content: None."""

@@ -268,8 +268,10 @@ class SpoolItem(LeasedMail):
                 if outcomes is not None:
                     leases.keep(self._engine, self._record, outcomes)
                 await work()
-        except BaseException:
+        except BaseException as error:
             self._stage = _Stage.OPEN
+            if isinstance(error, asyncio.CancelledError):
+                self.end_lease()
             raise
         self._leave()
         _ended_of(self._label, name).inc()
@@ -284,7 +286,10 @@ class SpoolItem(LeasedMail):
         if self._stage is not _Stage.OPEN:
             raise EntryEnded
 
-    def give_back(self) -> None:
+    async def give_back(self) -> None:
+        self.end_lease()
+
+    def end_lease(self) -> None:
         """End the lease of an item whose consumer went away: the same entry comes again."""
         if self._stage is not _Stage.OPEN or self._engine.failure is not None:
             return

@@ -41,7 +41,7 @@ class Serving(Answering):
 
     def left(self) -> None:
         for item in list(self._items.values()):
-            item.give_back()
+            item.end_lease()
 
     async def answer(self, call: int, operation: str, arguments: Arguments) -> object:
         return await OPERATIONS[operation](self, call, arguments)
@@ -162,7 +162,7 @@ class Serving(Answering):
 
     async def give_back(self, call: int, arguments: Arguments) -> object:
         if (item := self._items.pop(arguments["item"], None)) is not None:
-            item.give_back()
+            item.end_lease()
         return None
 
     async def _end(

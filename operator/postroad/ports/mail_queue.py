@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Self
 from uuid import UUID
 
 from postroad.domain.attempts import AttemptOutcomes
@@ -62,6 +62,11 @@ class Item(Protocol):
     An ending keeps the outcomes of the attempt that it is handed (ADR 0033), in the write that it
     makes anyway. Outcomes decide nothing. Where the entry was ended otherwise meanwhile they may be
     gone; in the embedded engine a crash within a second may lose them.
+
+    `async with item:` ends the lease of an item that its block does not end: after an error of the
+    handler by `retry` within a second, with the error's class as the last error, otherwise by
+    `give_back`. An ending that is cancelled is made, or the item goes back: the lease ends in any
+    case. A `record` that is cancelled may be made; the item is as before.
     """
 
     @property
@@ -178,6 +183,18 @@ class Item(Protocol):
         is a process of the release before, the attempt is counted."""
         ...
 
+    async def give_back(self) -> None:
+        """End the lease of an item that is not ended: the entry comes again for those not recorded,
+        at once or after the distributed engine's redelivery delay, and no attempt is counted.
+        Raises nothing, also for an item that has ended."""
+        ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
+    ) -> None: ...
+
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
         """Move the mail to the dead letters with a reason. Durable when it returns.
 
@@ -219,8 +236,12 @@ class MailQueue(Administration, Protocol):
         queued: repeat the call with its key. What a process left half done another one settles
         within a minute. Two mails for one key are possible only where ADR 0045 names it.
 
+        After a cancellation the mail is queued whole, or will be, or is not: with a key, repeat the
+        call to know. Of a directory whose owner closes, the calls go on with the next owner;
+        EnqueueUnknown where the owner was killed before it answered.
+
         Raises: InvalidInput and KeyReused, for a key; InvalidMail, MailTooLarge, StoreFull,
-        DeadlineExceeded, ServerError, QueueClosed.
+        DeadlineExceeded, EnqueueUnknown, ServerError, QueueClosed.
         """
         ...
 
@@ -250,8 +271,8 @@ class MailQueue(Administration, Protocol):
         """Yield items as they become due, for ever; roughly in order of their entries.
 
         At most `prefetch` items, 1 to 65535, are leased and not ended at a time. Leaving the loop
-        (or `aclose`) stops new leases; items handed out stay leased until they end or the queue is
-        closed.
+        (or `aclose`) stops new leases; items handed out stay leased until they end, are given back
+        or the queue is closed. A cancelled wait leaves no item behind.
         Waits out an unavailable server with backoff and goes on by itself.
         Raises: InvalidInput, QueueClosed, ConfigurationError (permanent ones only).
         """
