@@ -316,6 +316,6 @@ async def test_why_an_item_ends_is_a_string_with_whatever_characters(queue: Mail
 def test_an_outcome_of_another_kind_is_refused(value: Any) -> None:
     with pytest.raises(InvalidInput, match="string"):
         Outcome.failed(value)
-    with pytest.raises(InvalidInput, match="kind"):
+    with pytest.raises(ValueError, match="OutcomeKind"):
         Outcome(value)
     assert Outcome("failed", "no\ud800") == Outcome.failed("no?")  # type: ignore[arg-type]

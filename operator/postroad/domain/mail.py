@@ -79,12 +79,8 @@ class Origin:
     def __post_init__(self) -> None:
         if _are_plain((self.host, self.address, self.protocol)):
             return
-        _keep(
-            self,
-            host=_optional(self.host, "origin.host"),
-            address=_optional(self.address, "origin.address"),
-            protocol=_optional(self.protocol, "origin.protocol"),
-        )
+        for each in self.__slots__:
+            _keep(self, **{each: _optional(getattr(self, each), f"origin.{each}")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,15 +193,8 @@ class Mail:
         if not _RESERVED.isdisjoint(self.attributes):
             names = " and ".join(sorted(_RESERVED))
             raise InvalidMail(f"attributes named {names} are the queue's own")
-        origin = self.origin or _NO_ORIGIN
-        dsn = () if self.dsn is None else self.dsn.recipients.items()
-        texts = self.name, origin.host, origin.address, origin.protocol, *self.recipients
-        length = (
-            sum(len(each or "") for each in texts)
-            + sum(len(name) + len(value) for name, value in self.attributes.items())
-            + sum(len(address) + len(each.orcpt or "") for address, each in dsn)
-        )
-        if length > MAX_ENVELOPE:
+        all_of_it = self.recipients, self.name, self.attributes, self.origin, self.dsn
+        if len(str(all_of_it)) > MAX_ENVELOPE:
             raise InvalidMail(
                 f"recipients, name, attributes, origin, dsn: more than {MAX_ENVELOPE} characters"
             )
@@ -255,7 +244,7 @@ class Outcome:
 
     def __post_init__(self) -> None:
         if type(self.kind) is not OutcomeKind:
-            _keep(self, kind=_kind(self.kind))
+            _keep(self, kind=OutcomeKind(self.kind))
         _keep(self, text=explanation(self.text))
 
     def at(self, site: str) -> Outcome:
@@ -382,13 +371,6 @@ def _mapping(value: Any, what: str, checked: Callable[[Any, str], Any]) -> Mappi
     return MappingProxyType(
         {_text(name, f"a key of {what}"): checked(each, what) for name, each in value.items()}
     )
-
-
-def _kind(value: Any) -> OutcomeKind:
-    try:
-        return OutcomeKind(value)
-    except ValueError:
-        raise InvalidInput(f"the kind of an outcome is one of {', '.join(OutcomeKind)}") from None
 
 
 def explanation(text: Any) -> str:

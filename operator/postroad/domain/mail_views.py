@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Self
+from datetime import datetime
+from typing import ClassVar, Self
 from uuid import UUID
 
-from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.mail import Envelope
 from postroad.domain.retries import SOONEST
 from postroad.domain.shapes import Shape
@@ -57,6 +57,9 @@ class LeasedMail:
     def __repr__(self) -> str:
         return f"<Item {self.enqueue_id}>"  # no address: items are written into logs
 
+    retry: ClassVar[Callable[..., Awaitable[None]]]
+    give_back: ClassVar[Callable[..., Awaitable[None]]]
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -67,20 +70,6 @@ class LeasedMail:
             with suppress(PostroadError):
                 return await self.retry(SOONEST, error=kind.__name__)
         return await self.give_back()
-
-    async def retry(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        error: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        """See `Item`."""
-        raise NotImplementedError
-
-    async def give_back(self) -> None:
-        """See `Item`."""
-        raise NotImplementedError
 
     def at_hand(self) -> tuple[bytes, Shape | None] | None:
         """See `Item`. Of an engine that fetches each content: None."""

@@ -175,20 +175,10 @@ def set_aside(payload: bytes, error: Unreadable) -> EnvelopeRecord:
     """Return what stands for an ENVELOPE whose fixed part alone can be read: administrators see it
     and remove it, and no consumer gets it. Raises: Unreadable."""
     head = read_head(payload)
-    return EnvelopeRecord(
-        mail_id=head.mail_id,
-        enqueue_id=head.enqueue_id,
-        slot=head.slot,
-        entry_number=head.entry_number,
-        envelope=UNREADABLE,
-        numbers=(NUMBERS - 1,),  # no recipient of its own has it, so none counts as finished
-        accepted_us=head.accepted_us,
-        enqueued_us=head.enqueued_us,
-        size_bytes=head.size_bytes,
-        due_us=head.due_us,
-        attempt=head.attempt,
-        held=head.held,
-        dead=head.dead,
+    return _of_head(
+        head,
+        UNREADABLE,
+        (NUMBERS - 1,),  # no recipient of its own has this number, so none counts as finished
         error=str(error),
         reason=str(error) if head.dead else None,
         unreadable=payload[_ENVELOPE.size + head.domains_length :],
@@ -199,13 +189,26 @@ def _decode_envelope(payload: bytes) -> EnvelopeRecord:
     head = read_head(payload)
     domains_in(payload, head)  # checked, though they stand in the JSON, too
     envelope, rest = read_envelope(payload[_ENVELOPE.size + head.domains_length :])
+    return _of_head(
+        head,
+        envelope,
+        numbers_in(rest, len(envelope.recipients)),
+        error=rest.get("error"),
+        reason=rest.get("reason"),
+        failures=failures_in(rest),
+    )
+
+
+def _of_head(
+    head: EnvelopeHead, envelope: Envelope, numbers: tuple[int, ...], **rest: Any
+) -> EnvelopeRecord:
     return EnvelopeRecord(
         mail_id=head.mail_id,
         enqueue_id=head.enqueue_id,
         slot=head.slot,
         entry_number=head.entry_number,
         envelope=envelope,
-        numbers=numbers_in(rest, len(envelope.recipients)),
+        numbers=numbers,
         accepted_us=head.accepted_us,
         enqueued_us=head.enqueued_us,
         size_bytes=head.size_bytes,
@@ -214,9 +217,7 @@ def _decode_envelope(payload: bytes) -> EnvelopeRecord:
         held=head.held,
         dead=head.dead,
         predecessor=(head.predecessor_lane, head.predecessor),
-        error=rest.get("error"),
-        reason=rest.get("reason"),
-        failures=failures_in(rest),
+        **rest,
     )
 
 
