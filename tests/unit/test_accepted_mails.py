@@ -51,7 +51,7 @@ GOOD: dict[str, Any] = {
     "content": b"Subject: x\r\n\r\nx\r\n",
 }
 SURROGATES = ("\ud800", "a\udfff", "\ud800\udc00")
-NO_TEXT = (5, True, 1.5, float("nan"), b"x", ["x"], object(), *SURROGATES)
+NO_TEXT: tuple[Any, ...] = (5, True, 1.5, float("nan"), b"x", ["x"], ..., *SURROGATES)
 ANY_TEXT = st.text(max_size=8) | st.sampled_from(("", "\0", "\x1b[2J", "\r\n", "ü", "\U0001f600"))
 PRINTABLE = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=8)
 NUMBERS = count()
