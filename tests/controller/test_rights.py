@@ -114,7 +114,7 @@ async def test_with_the_role_for_users_each_queue_gets_its_own(
     await operator.start()
     try:
         await operator.apply_cluster(rabbitmq=WITH_USERS)
-        await operator.apply(mail_queue(namespace, workers=workers()))
+        await operator.apply(mail_queue(namespace, workers=workers(), deletionPolicy="Delete"))
         await operator.until_ready()
         before = await login(api, namespace)
         asked = {"metadata": {"annotations": {ROTATE: "once"}}}

@@ -230,10 +230,12 @@ def resource_of(claimant: Claimant) -> Key:
 def conflict(found: Claim, what: str, *, is_missing: bool) -> ResourceConflict:
     """Return the error about an object that another claimant has. `is_missing`: which does not
     exist at the moment."""
+    patience = format_duration(PATIENCE)
     hint = "give this one another"
     if is_missing:
-        patience = format_duration(PATIENCE)
-        hint = f"that does not exist; once it has been gone for {patience}, this one gets it"
+        hint += f", wait until the other, which does not exist, has been gone for {patience}"
+    elif found.id:
+        hint += ", delete the other"
     if found.id:
-        hint += f", delete the other, or take it over by the annotation {ADOPT}={found.id}"
+        hint += f", or take it over by the annotation {ADOPT}={found.id}"
     return ResourceConflict(f"{what} is claimed by {found}", hint=hint)

@@ -238,7 +238,7 @@ def test_what_a_missing_queuecluster_has_is_adopted_at_once_and_else_the_message
             await operator.delete(QUEUE_CLUSTER, "main")
             await move(MINUTE + AT_ONCE)
             message = operator.condition("ViewReady", QUEUE_CLUSTER, "other")["message"]
-            assert "that does not exist; once it has been gone for 10m" in message
+            assert "the other, which does not exist, has been gone for 10m" in message
 
             await adopt(operator, QUEUE_CLUSTER, "other", claim_in(message))
             await move(AT_ONCE)
