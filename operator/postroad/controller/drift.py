@@ -25,6 +25,9 @@ _UNITS = {
 }  # fmt: skip
 
 
+MAX_ANSWERS = 10_000
+"""Children whose answers are kept; a further one costs all of them one apply."""
+
 _sorted_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 """Made once: `json.dumps` with options makes an encoder for each call."""
 
@@ -44,6 +47,34 @@ def with_hash(wanted: Mapping[str, Any]) -> dict[str, Any]:
 def is_current(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
     """Whether applying the wanted object (with its hash) would change nothing."""
     return found is not None and _holds(wanted, found)
+
+
+class ApplyAnswers:
+    """What the API server made of children, where it is not as applied: an admission webhook
+    rewrites a field. To apply the same again would change nothing."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def is_settled(self, wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
+        """Whether applying the wanted object would change nothing, as far as is known."""
+        if found is None or is_current(wanted, found):
+            return found is not None
+        return self._known.get(found["metadata"]["uid"]) == _fingerprint(wanted, found)
+
+    def note(self, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """Keep the answer to an apply."""
+        if len(self._known) >= MAX_ANSWERS:
+            self._known.clear()
+        if not is_current(wanted, answer):
+            self._known[answer["metadata"]["uid"]] = _fingerprint(wanted, answer)
+
+
+def _fingerprint(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Return a hash of what is wanted, and of an object without what the API server counts."""
+    metadata, content = found["metadata"], {**found, "metadata": None, "status": None}
+    kept = [metadata.get(each) for each in ("labels", "annotations", "ownerReferences")]
+    return hash_of([wanted["metadata"]["annotations"][APPLIED_HASH], content, kept])
 
 
 def repair_of(

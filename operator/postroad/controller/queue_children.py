@@ -45,7 +45,7 @@ from postroad.controller.credentials import (
 )
 from postroad.controller.delivery_files import DeliveryFiles
 from postroad.controller.delivery_secrets import check_delivery_secrets
-from postroad.controller.drift import hash_of, is_current, repair_of
+from postroad.controller.drift import ApplyAnswers, hash_of, repair_of
 from postroad.controller.intake_spec import Intake
 from postroad.controller.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pipeline_runs import refused, report_pipeline
@@ -63,6 +63,7 @@ from postroad.controller.spec import Workers
 from postroad.controller.status import deployment_facts
 from postroad.controller.upgrades import Upgrades, is_rolling, marked, paced
 from postroad.controller.watched import as_child, owner_of
+from postroad.controller.watched_kubernetes import version_of
 from postroad.controller.workloads import report_workload, within_quota
 from postroad.errors import InvalidInput, KubernetesRefused, NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
@@ -93,6 +94,7 @@ class QueueChildren:
         self._reads = reads
         self._image = image
         self._upgrades = upgrades
+        self._answers = ApplyAnswers()
 
     async def make(self, cluster: Cluster, state: ReconcileState) -> list[Finding]:
         """Apply the children once the queue has a configuration, because workers before would only
@@ -207,7 +209,7 @@ class QueueChildren:
         autoscaled = await self._is_autoscaled(present)
         wanted, waits = self._paced(queue, context, component, present, autoscaled=autoscaled)
         state.waits |= waits
-        now = await apply_children(self._api, state, wanted, found)
+        now = await apply_children(self._api, state, wanted, found, self._answers)
         return now if present is None or not waits else {place: present, **now}
 
     async def _is_autoscaled(self, present: Object | None) -> bool:
@@ -233,7 +235,7 @@ class QueueChildren:
         if spec is not None and spec.addresses.key_ref is not None:
             await check_address_key(self._reads, queue.name.namespace, spec.addresses.key_ref)
         try:
-            return await apply_children(self._api, state, wanted, found)
+            return await apply_children(self._api, state, wanted, found, self._answers)
         except KubernetesRefused as error:
             if ROLE_BINDING.plural not in str(error):
                 raise
@@ -317,20 +319,28 @@ def _of_component(found: Found, component: str) -> Found:
 
 
 async def apply_children(
-    api: Kubernetes, state: ReconcileState, wanted: Sequence[Child], found: Found
+    api: Kubernetes,
+    state: ReconcileState,
+    wanted: Sequence[Child],
+    found: Found,
+    answers: ApplyAnswers,
 ) -> Found:
     """Make children as wanted, without a write for those that are; return them as they are now, and
-    report what another process had done to them. Raises: NameTaken, KubernetesError."""
+    report what another process had done to them, where a write undid it. Raises: NameTaken,
+    KubernetesError."""
     now: Found = {}
     for kind, child in wanted:
         place = (kind.name, child["metadata"]["name"])
         present = found.get(place)
         if present is None and (other := await _other(api, state.queue, kind, child)) is not None:
             raise NameTaken(f"{kind.name} {other['metadata']['name']} exists already")
-        if is_current(child, present) and present is not None:
+        if present is not None and answers.is_settled(child, present):
             now[place] = present
             continue
         now[place] = await api.apply(kind, child)
+        answers.note(child, now[place])
+        if present is not None and version_of(now[place]) == version_of(present):
+            continue  # a webhook rewrites it, also what another operator applied
         state.report.applied.append(as_child(now[place]))
         done = repair_of(child, present, expected=place in state.expected)
         if done is None:

@@ -1,0 +1,112 @@
+"""Children that an admission webhook rewrites are applied once, and are no repair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.controller.api import DEPLOYMENT
+from postroad.controller.drift import MAX_ANSWERS, ApplyAnswers, with_hash
+from postroad.ports.kubernetes import Object
+from support.manual_loop import move, run
+from support.resources import workers
+from support.running_controller import NAMESPACE, RunningController, running_controller
+
+MIRROR = "mirror.example/"
+
+
+def mirrored(operator: RunningController) -> Callable[[ObjectPlace, Object], Object]:
+    """Let a webhook rewrite the image of each Deployment; return what stores without it."""
+    put = operator.kubernetes.put
+
+    def mutating(place: ObjectPlace, wanted: Object) -> Object:
+        if place.plural == "deployments":
+            for each in wanted["spec"]["template"]["spec"]["containers"]:
+                each["image"] = MIRROR + each["image"].removeprefix(MIRROR)
+        return put(place, wanted)
+
+    operator.kubernetes.put = mutating  # type: ignore[method-assign]
+    return put
+
+
+def applies(operator: RunningController) -> int:
+    return len([each for each in operator.calls if each.startswith("patch deployments")])
+
+
+def image(operator: RunningController) -> str:
+    deployment = operator.found(DEPLOYMENT, "outgoing-worker")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    return str(container["image"])
+
+
+def test_child_that_a_webhook_rewrites_is_applied_once_and_no_repair() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            mirrored(operator)
+            await operator.declare(workers=workers(2))
+            await move(60)
+            assert image(operator).startswith(MIRROR)
+            before = applies(operator)
+            await move(900)
+            assert applies(operator) == before
+            assert operator.events("Repaired") == []
+
+    run(scene())
+
+
+def test_operator_that_begins_beside_a_rewritten_child_reports_no_repair() -> None:
+    async def scene() -> None:
+        async with running_controller() as first:
+            mirrored(first)
+            await first.declare(workers=workers(2))
+            await move(60)
+        async with running_controller(beside=first) as operator:
+            await move(900)
+            assert image(operator).startswith(MIRROR)
+            assert operator.events("Repaired") == []
+            assert applies(operator) <= 2
+
+    run(scene())
+
+
+def test_change_by_hand_of_a_rewritten_child_is_undone_and_reported() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            mirrored(operator)
+            await operator.declare(workers=workers(2))
+            await move(60)
+            place = DEPLOYMENT, NAMESPACE, "outgoing-worker"
+            await operator.user.patch(*place, {"spec": {"replicas": 7}})
+            await move(10)
+            assert operator.found(DEPLOYMENT, "outgoing-worker")["spec"]["replicas"] == 2
+            (event,) = operator.events("Repaired")
+            assert "outgoing-worker was changed" in event["note"]
+
+    run(scene())
+
+
+def test_change_of_the_spec_reaches_a_rewritten_child() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            mirrored(operator)
+            await operator.declare(workers=workers(2))
+            await move(60)
+            await operator.change({"workers": {"replicas": 3}})
+            await move(10)
+            assert operator.found(DEPLOYMENT, "outgoing-worker")["spec"]["replicas"] == 3
+            assert operator.events("Repaired") == []
+
+    run(scene())
+
+
+def test_answers_are_kept_of_a_bounded_number_of_children() -> None:
+    answers = ApplyAnswers()
+    wanted = with_hash({"metadata": {"name": "c"}, "data": {"a": "wanted"}})
+    for number in range(MAX_ANSWERS + 5):
+        metadata = {**wanted["metadata"], "uid": f"uid-{number}"}
+        answers.note(wanted, {"metadata": metadata, "data": {"a": "rewritten"}})
+
+    assert len(answers._known) <= MAX_ANSWERS
+    assert answers.is_settled(wanted, {"metadata": metadata, "data": {"a": "rewritten"}})
+    assert not answers.is_settled(wanted, {"metadata": metadata, "data": {"a": "by hand"}})
+    assert not answers.is_settled(wanted, None)
