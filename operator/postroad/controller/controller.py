@@ -241,7 +241,9 @@ class Controller:
         if deleted is not None:
             if await self._class.has(deleted):
                 left = left_in_use(deleted, self.indexes.users_of(key))
-                await self._status_writer.require_announced(deleted, [*retained(deleted), *left])
+                await self._status_writer.announce(
+                    deleted, [*retained(deleted), *left], required=True
+                )
             self.causes.announced(key, deleted)
         kind = kind_of(key)
         found = await self._api.get(kind, key.namespace, key.name)

@@ -14,7 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from postroad.controller.actions import log_action
-from postroad.controller.api import EVENT
+from postroad.controller.api import EVENT, MAIL_QUEUE
+from postroad.controller.attempts import UNAVAILABLE
 from postroad.controller.conditions import (
     PAUSED_BY_USER,
     PENDING,
@@ -24,6 +25,7 @@ from postroad.controller.conditions import (
     shortened,
 )
 from postroad.controller.drift import hash_of
+from postroad.controller.event_pace import EventPace
 from postroad.controller.resource_states import ResourceStates
 from postroad.controller.status import Status, changed_conditions
 from postroad.errors import KubernetesConflict, KubernetesError, KubernetesUnavailable
@@ -64,11 +66,13 @@ class StatusWriter:
         self._api = api
         self._clock = clock
         self._shortened: dict[str, Shortened] = {}
+        self._pace = EventPace()
         self.states = ResourceStates()
 
     def forget(self, uid: str) -> None:
         """Forget a resource that is gone. Idempotent."""
         self._shortened.pop(uid, None)
+        self._pace.forget(uid)
         self.states.forget(uid)
 
     async def write(self, kind: Kind, found: Object, after: Status) -> Object:
@@ -98,44 +102,43 @@ class StatusWriter:
             self._shortened[uid] = Shortened(lost, now)
             if kept != expected:
                 _log.warning("the CRD dropped a part of the status", kind=kind.name, fields=[*lost])
-        await self.announce(written, announcements(before, after))
+        shares = kind is MAIL_QUEUE
+        await self.announce(written, announcements(before, after, shares_servers=shares))
         return written
 
-    async def announce(self, about: Object, found: Iterable[Announcement]) -> None:
+    async def announce(
+        self, about: Object, found: Iterable[Announcement], *, required: bool = False
+    ) -> None:
         """Post Events; log those that the API server does not take, as in a namespace that is being
-        deleted."""
-        for each in found:
-            try:
-                await self._post(about, each)
-            except KubernetesError as error:
-                _log.info("the API server refused an Event", reason=each.reason, error=str(error))
-
-    async def require_announced(self, about: Object, found: Iterable[Announcement]) -> None:
-        """Post Events as `announce`. Raises: KubernetesUnavailable, after which the call is
+        deleted. Raises: KubernetesUnavailable where they are `required`, after which the call is
         repeated."""
         for each in found:
             try:
                 await self._post(about, each)
-            except KubernetesUnavailable:
-                raise
             except KubernetesError as error:
+                if required and isinstance(error, KubernetesUnavailable):
+                    raise
                 _log.info("the API server refused an Event", reason=each.reason, error=str(error))
 
     async def _post(self, about: Object, announcement: Announcement) -> None:
         wanted = event_object(about, announcement, self._clock.now())
+        uid, name = about["metadata"]["uid"], wanted["metadata"]["name"]
+        times = announcement.once or self._pace.due(uid, name, self._clock.elapsed())
+        if not times:
+            return
         try:
             await self._api.create(EVENT, wanted)
         except KubernetesConflict:
             if not announcement.once:
-                await self._count(wanted)
+                await self._count(wanted, times)
 
-    async def _count(self, wanted: Object) -> None:
-        """Count one more repetition of an Event. The API server lets no other field change."""
+    async def _count(self, wanted: Object, times: int) -> None:
+        """Count more repetitions of an Event. The API server lets no other field change."""
         place = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
         found = await self._api.get(EVENT, *place)
         if found is None:
             return  # it expired meanwhile
-        count = (found.get("series") or {"count": 1})["count"] + 1
+        count = (found.get("series") or {"count": 1})["count"] + times
         change = {
             "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
             "series": {"count": count, "lastObservedTime": wanted["eventTime"]},
@@ -156,6 +159,8 @@ WITHOUT_NAMESPACE = "default"
 PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
 """Reasons that every queue has while it is created or deleted; they get no Event."""
 
+SERVERS_AWAY = frozenset(each.__name__ for each in UNAVAILABLE.values())
+
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
@@ -169,12 +174,18 @@ class Announcement:
     once: bool = False
 
 
-def announcements(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Announcement]:
+def announcements(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, shares_servers: bool = False
+) -> list[Announcement]:
     """Return the Events of a change of the status: the resource became ready; it is not ready, or
-    for another reason; a configuration was accepted."""
+    for another reason; a configuration was accepted. A server that a MailQueue shares with others
+    (`shares_servers`) goes away and comes back in Events of the QueueCluster."""
     found = []
     was, is_now = _ready(before), _ready(after)
-    if is_now.get("status") == "True":
+    about = was if is_now.get("status") == "True" else is_now
+    if shares_servers and about.get("reason") in SERVERS_AWAY:
+        pass
+    elif is_now.get("status") == "True":
         if was.get("status") != "True":
             found.append(Announcement(NORMAL, "Ready", is_now["message"]))
     elif is_now and is_now["reason"] not in PROGRESS and _kind(was) != _kind(is_now):

@@ -72,6 +72,6 @@ def test_a_frozen_server_has_one_reason() -> None:
                 "ViewUnavailable"
             }
             assert operator.events("TooSlow") == []
-            assert len(operator.events("ViewUnavailable")) == FEW + 2, "one for each resource"
+            assert len(operator.events("ViewUnavailable")) == 1, "of the QueueCluster"
 
     run(scene())

@@ -134,7 +134,7 @@ def test_a_repair_is_counted_and_repeated_ones_are_one_event() -> None:
 
             for _ in range(3):
                 await operator.delete(DEPLOYMENT, "outgoing-worker")
-                await move(5)
+                await move(61)
 
             assert value("postroad_repairs_total", what="child") == before + 3
             (event,) = operator.events("Repaired")
