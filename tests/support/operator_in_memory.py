@@ -26,6 +26,7 @@ from postroad.controller.upgrades import Upgrades
 from postroad.controller.watched import Indexes
 from postroad.ports.kubernetes import Kind, Object
 from support import resources
+from support.admission import admitted
 
 NAMESPACE = "mail"
 
@@ -41,6 +42,7 @@ class World:
     def __post_init__(self) -> None:
         self.memory = MemoryWorld(self.clock)
         self.kubernetes = KubernetesWorld(self.clock)
+        self.kubernetes.admission = admitted
         self.api = MemoryKubernetes(self.kubernetes)
         self.user = MemoryKubernetes(self.kubernetes, "user")
         self._start()

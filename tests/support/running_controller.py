@@ -27,6 +27,7 @@ from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings
 from support import resources
+from support.admission import admitted
 from support.deployments import control_deployments
 from support.manual_loop import move
 
@@ -111,6 +112,7 @@ class RunningController:
         self.clock = LoopClock()
         self._namespaces = namespaces
         fresh = KubernetesWorld(self.clock, name=name)
+        fresh.admission = admitted
         self.kubernetes: KubernetesWorld = beside.kubernetes if beside else fresh
         self.api = MemoryKubernetes(self.kubernetes)
         self.user = MemoryKubernetes(self.kubernetes, "user")

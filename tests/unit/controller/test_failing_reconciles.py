@@ -167,8 +167,8 @@ def test_failing_reconcile_writes_no_status_of_another_class() -> None:
                 await operator.create(each)
             await operator.create(mail_queue(NAMESPACE))
             await move(60)
-            assert "status" not in operator.found()
-            assert "status" not in operator.found(QUEUE_CLUSTER, "main")
+            assert "conditions" not in operator.found()["status"]
+            assert "conditions" not in operator.found(QUEUE_CLUSTER, "main")["status"]
 
     run(scene())
 

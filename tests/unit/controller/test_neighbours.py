@@ -52,6 +52,7 @@ async def test_a_queue_that_does_not_fit_is_refused_by_itself(
 async def test_a_window_that_is_refused_changes_no_table(world: World) -> None:
     """A manifest that was restored from long ago wants slices that the history does not allow."""
     await world.queue()
+    world.kubernetes.admission = None  # as while the rules of the CRD are removed
     await world.change(MAIL_QUEUE, "outgoing", view=resources.view("80h", 3))
 
     refused, cluster = await world.queue(), await world.cluster()
@@ -62,6 +63,7 @@ async def test_a_window_that_is_refused_changes_no_table(world: World) -> None:
 
 
 async def test_a_window_that_is_accepted_fits_the_files_of_the_tables(world: World) -> None:
+    world.kubernetes.admission = None  # as while the rules of the CRD are removed
     await world.change(MAIL_QUEUE, "outgoing", view=resources.view("80h", 3))
 
     await world.queue()
@@ -98,7 +100,7 @@ async def test_a_step_that_no_longer_fits_is_reported_and_the_queue_goes_on(worl
 
 
 FOREIGN = "elsewhere"
-LONG = {"configuration": {"version": 1, "sliceWindow": "100h"}}
+LONG = {"configuration": {"version": 1} | resources.view("100h", 1)}
 """Of a queue that another cluster accepted, or this one when it allowed the namespace."""
 
 

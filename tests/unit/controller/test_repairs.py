@@ -10,12 +10,12 @@ import pytest
 
 from postroad.adapters.cassandra import schema
 from postroad.adapters.memory.fault_injection import Step
-from postroad.controller.api import MAIL_QUEUE
 from postroad.controller.cluster_health import MAIL_TABLES, lost_tables, undone_alterations
 from postroad.domain.names import QueueName
 from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges
-from support.operator_in_memory import World, reasons
+from support import resources
+from support.operator_in_memory import NAMESPACE, World, reasons
 
 TABLES = {"rowLifetime": "336h"}
 
@@ -133,10 +133,10 @@ async def test_a_bucket_that_deletes_objects_by_age_is_not_ready(world: World) -
 
 
 async def test_a_shared_bucket_is_waited_for_and_not_made(world: World) -> None:
-    await world.change(MAIL_QUEUE, "outgoing", blobs={"bucket": "of-several"})
+    await world.add(resources.mail_queue(NAMESPACE, "sharing", blobs={"bucket": "of-several"}))
     blobs = world.connect().blobs("of-several")
 
-    status = await world.queue()
+    status = await world.queue("sharing")
 
     assert reasons(status)["BlobsReady"] == reasons(status)["Ready"] == "BucketNotFound"
     (message,) = [each["message"] for each in status["conditions"] if each["type"] == "BlobsReady"]
@@ -144,7 +144,7 @@ async def test_a_shared_bucket_is_waited_for_and_not_made(world: World) -> None:
     assert "Stalled" not in reasons(status)
     assert not await blobs.exists()
     await blobs.create("", first=True)
-    assert reasons(await world.queue()) == {}
+    assert reasons(await world.queue("sharing")) == {}
 
 
 async def test_a_new_queue_takes_no_bucket_of_another_account(world: World) -> None:

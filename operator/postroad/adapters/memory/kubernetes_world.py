@@ -1,7 +1,7 @@
 """The objects of a Kubernetes cluster in memory, with versions, owners, finalizers and watches.
 
-Objects of any kind are stored as they come: nothing is checked, defaulted or run. Dependants of a
-deleted object are deleted at once.
+Objects of any kind are stored as they come, unless there is an `admission`; nothing is run.
+Dependants of a deleted object are deleted at once.
 
 Source: Kubernetes documentation (API Concepts; Garbage Collection).
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import marshal
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from itertools import count
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, cast
@@ -48,6 +48,11 @@ class ObjectPlace(NamedTuple):
         return self.plural == kind.plural and namespace in (None, self.namespace)
 
 
+Admission = Callable[[ObjectPlace, Object | None, Object], Object]
+"""Returns an object that is to replace another one, or none, as it is stored; or raises
+KubernetesRefused."""
+
+
 class WatchEvent(NamedTuple):
     """What a watch brings: ADDED, MODIFIED, DELETED or ERROR, and the object as it was then."""
 
@@ -68,6 +73,7 @@ class KubernetesWorld:
 
     def __init__(self, clock: Clock, kinds: Iterable[Kind] = (), name: str = "kubernetes") -> None:
         self.kinds = set(kinds)
+        self.admission: Admission | None = None
         self.objects: dict[ObjectPlace, Object] = {}
         """Replaced as wholes, never changed: what changed before refers to them too."""
 
@@ -90,7 +96,10 @@ class KubernetesWorld:
 
     def put(self, place: ObjectPlace, wanted: Object) -> Object:
         """Store an object, unless nothing would change; return it as it is then."""
-        found, metadata = self.objects.get(place), wanted["metadata"]
+        found = self.objects.get(place)
+        if self.admission is not None:
+            wanted = self.admission(place, found, wanted)
+        metadata = wanted["metadata"]
         if found is None:
             metadata["uid"] = f"uid-{next(self._uids)}"
             metadata["creationTimestamp"] = self._moment()
