@@ -8,6 +8,7 @@ from importlib.metadata import version
 import click
 
 from postroad.cli.event_loop import MANY_KEPT, run_long
+from postroad.controller.keeping import MAX_WATCHED
 from postroad.controller.workqueue import TASKS
 from postroad.errors import NotInstalled
 from postroad.telemetry import logs
@@ -20,11 +21,23 @@ def _checked_class(_: click.Context, __: click.Parameter, value: str) -> str:
     return value
 
 
+def _checked_namespaces(
+    _: click.Context, __: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse more namespaces than the status of a QueueCluster has room for."""
+    if len(set(value)) > MAX_WATCHED:
+        raise click.BadParameter(
+            f"at most {MAX_WATCHED} namespaces; without this option, the operator watches all"
+        )
+    return value
+
+
 @click.command()
 @click.option(
     "--namespace",
     "namespaces",
     multiple=True,
+    callback=_checked_namespaces,
     envvar="POSTROAD_OPERATOR_NAMESPACES",
     help="Watch only this namespace (repeatable; the variable takes several, separated by spaces). "
     "Default: all.",

@@ -13,7 +13,16 @@ from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.attempts import attempt
 from postroad.controller.cluster_spec import pace_of
 from postroad.controller.clusters import CONDITIONS, Cluster, Clusters
-from postroad.controller.conditions import Finding, Truth, advice, bad, failed, good, unknown
+from postroad.controller.conditions import (
+    Finding,
+    Truth,
+    advice,
+    bad,
+    failed,
+    good,
+    shortened,
+    unknown,
+)
 from postroad.controller.finalizers import Finalizers
 from postroad.controller.keeping import KEEPER, is_kept_elsewhere, keeper, kept_elsewhere
 from postroad.controller.queue_logins import QueueLogins
@@ -31,6 +40,9 @@ from postroad.ports.view import SchemaChanges
 STILL_USED = timedelta(seconds=10)
 """Interval of the checks whether queues still use a cluster that is being deleted."""
 
+
+LONGEST_VERSION = 128
+"""Characters of a server's version; the CRD allows no more."""
 
 MAIL_TABLES = frozenset(
     {
@@ -185,7 +197,11 @@ class ClusterHealth:
         report.findings = [*findings.values(), durability(cluster, checked)]
         if not counted.finding.is_good:
             report.findings.append(counted.finding)
-        versions = {server: each.version for server, each in checked.items() if each.version}
+        versions = {
+            server: shortened(each.version, LONGEST_VERSION)
+            for server, each in checked.items()
+            if each.version
+        }
         report.fields["versions"] = versions or None
 
     async def _made_tables(

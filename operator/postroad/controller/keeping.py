@@ -20,6 +20,9 @@ ALL = "*"
 KEEPER = "watchedNamespaces"
 """The field of the status."""
 
+MAX_WATCHED = 1000
+"""Namespaces that one operator may name, and the field has room for; it watches all without."""
+
 
 def keeper(namespaces: Sequence[str]) -> list[str]:
     """Return what an operator of these namespaces writes into the status; none: all.

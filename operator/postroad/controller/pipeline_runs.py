@@ -29,6 +29,7 @@ from postroad.domain.durations import format_duration
 from postroad.ports.kubernetes import Kubernetes, Object
 
 JOB_FAILED = "JobFailed"
+MAX_NUMBER = 10**12
 LONGEST_RESULT = 300
 _JOB_OF_POD = "batch.kubernetes.io/job-name"
 _ERROR = "postroad: "
@@ -108,12 +109,19 @@ def summary(text: str) -> dict[str, Any]:
         result = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing to do"
         fields: dict[str, Any] = {"result": shortened(result, LONGEST_RESULT)}
         if found.get("lag_seconds") is not None:
-            fields["lag"] = format_duration(timedelta(seconds=int(found["lag_seconds"])))
+            fields["lag"] = format_duration(timedelta(seconds=_natural(found["lag_seconds"])))
         if found.get("findings") is not None:
-            fields["findings"] = int(found["findings"])
+            fields["findings"] = _natural(found["findings"])
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return {}
     return fields
+
+
+def _natural(number: Any) -> int:
+    """Return a number that the CRD takes. Raises: ValueError; the text is a pod's."""
+    if not 0 <= int(number) <= MAX_NUMBER:
+        raise ValueError(f"{number} is no number of findings or seconds")
+    return int(number)
 
 
 def _outcome(run: Mapping[str, Any]) -> str | None:
