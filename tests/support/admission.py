@@ -2,9 +2,9 @@
 built-in kinds that the operator could reach.
 
 Unknown fields are pruned, defaults set, and what an object does not keep is refused, except what
-the object from before did not keep either (ratcheting).
+the object from before did not keep either (ratcheting). The library `cel` evaluates the rules.
 Source: Kubernetes documentation (Extend the Kubernetes API with CustomResourceDefinitions; Common
-Expression Language in Kubernetes); the rules are evaluated by the library `cel`.
+Expression Language in Kubernetes).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How often the Events about an object are posted: pure.
 
 Repetitions are counted here and posted together, once a minute at most; of all Events about an
-object, a burst is posted and then few. What flaps for a day costs the API server no more.
-Source: client-go's EventSourceObjectSpamFilter (a burst of 25, then one in five minutes).
+object, a burst is posted and then few. What flaps for a day costs the API server no more. The
+numbers are those of client-go's recorder: a burst of 25, then one in five minutes.
 """
 
 from __future__ import annotations

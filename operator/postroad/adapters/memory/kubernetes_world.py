@@ -48,11 +48,6 @@ class ObjectPlace(NamedTuple):
         return self.plural == kind.plural and namespace in (None, self.namespace)
 
 
-Admission = Callable[[ObjectPlace, Object | None, Object], Object]
-"""Returns an object that is to replace another one, or none, as it is stored; or raises
-KubernetesRefused."""
-
-
 class WatchEvent(NamedTuple):
     """What a watch brings: ADDED, MODIFIED, DELETED or ERROR, and the object as it was then."""
 
@@ -73,7 +68,10 @@ class KubernetesWorld:
 
     def __init__(self, clock: Clock, kinds: Iterable[Kind] = (), name: str = "kubernetes") -> None:
         self.kinds = set(kinds)
-        self.admission: Admission | None = None
+        self.admission: Callable[[ObjectPlace, Object | None, Object], Object] | None = None
+        """Returns what is stored of an object that is to replace another one, or none; or raises
+        KubernetesRefused."""
+
         self.objects: dict[ObjectPlace, Object] = {}
         """Replaced as wholes, never changed: what changed before refers to them too."""
 
