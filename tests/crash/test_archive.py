@@ -19,7 +19,15 @@ from crash.world import ROOT, Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.instants import microseconds
 from postroad.embedded import archive
-from postroad.embedded.archive import Archived, ArchivedName, DroppedName, read_archive, read_name
+from postroad.embedded.archive import (
+    Archived,
+    ArchivedName,
+    BegunName,
+    DroppedName,
+    end_of,
+    read_archive,
+    read_name,
+)
 from postroad.embedded.layout import KEYS, NEW, Layout
 from postroad.embedded.owner import OwnedQueue
 from postroad.errors import PostroadError, StoreFailed, StoreFull
@@ -69,6 +77,9 @@ async def test_segments_are_moved_in_the_order_in_which_they_went() -> None:
         header = archive._header_of(files, LAYOUT.archive / str(each))
         assert header is not None
         assert (header.lane, header.sequence, header.salt) == (each.lane, each.sequence, each.salt)
+        file = files.open(LAYOUT.archive / str(each))
+        assert each.end == end_of(file.pread(0, file.size()), header)
+        file.close()
 
 
 async def test_a_store_without_the_directory_keeps_nothing() -> None:
@@ -315,9 +326,10 @@ async def test_what_no_run_read_for_a_week_is_dropped() -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        str(ArchivedName(5, 3, NEW, 7, b"s" * 16)),
-        str(ArchivedName(5, 3, KEYS, 7, b"s" * 16)),
+        str(ArchivedName(5, 3, NEW, 7, 4728, b"s" * 16)),
+        str(ArchivedName(5, 3, KEYS, 7, 4728, b"s" * 16)),
         str(DroppedName(1, 2)),
+        str(BegunName(1)),
     ],
 )
 def test_a_name_is_read_as_it_was_written(name: str) -> None:
@@ -326,7 +338,16 @@ def test_a_name_is_read_as_it_was_written(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "a", "new.0000000001", "1.2.new.x.00", "1.2.other.3.00", "dropped.1", "1.2.new.3.x"],
+    [
+        "",
+        "a",
+        "new.0000000001",
+        "1.2.new.x.00",
+        "1.2.other.3.4.00",
+        "dropped.1",
+        "1.2.new.3.4.x",
+        "begun.x",
+    ],
 )
 def test_another_name_is_none(name: str) -> None:
     assert read_name(name) is None

@@ -49,7 +49,7 @@ async def test_whole_store_is_whole(root: Path) -> None:
 async def test_dump_prints_every_kind_of_record(root: Path) -> None:
     kinds = {record["record"] for record in dump_directory(root)}
 
-    assert kinds == {"checkpoint", "envelope", "start", "delivery", "finish"}
+    assert kinds == {"checkpoint", "envelope", "start", "delivery", "finish", "outcomes"}
 
 
 async def test_store_that_is_in_use_is_left_alone(root: Path) -> None:

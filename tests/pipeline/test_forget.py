@@ -12,7 +12,7 @@ from uuid import UUID
 import pytest
 from pyspark.sql import SparkSession
 
-from pipeline.lake_entries import MINUTE, NOON, Entry, History, delivered, frame
+from pipeline.lake_entries import NOON, Entry, History, delivered, frame
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.fault_injection import FaultInjector, no_fault
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
@@ -21,7 +21,7 @@ from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.archive_claim import ArchiveClaim
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.spark.exporting import export
-from postroad.pipeline.spark.forgetting import forget, of_address, older_than
+from postroad.pipeline.spark.forgetting import before, forget, of_address
 from postroad.pipeline.spark.lake import LakeTables, open_lake
 from postroad.ports.view import View
 
@@ -129,12 +129,12 @@ def manifests(spark: SparkSession, lake: LakeTables):  # type: ignore[no-untyped
 async def test_what_is_old_is_forgotten_day_by_day(
     lake: LakeTables, folder: Path, view: View
 ) -> None:
-    run = await forget(lake, claimed(view), CLOCK, older_than(DAY, NOON + 2 * DAY + MINUTE))
+    run = await forget(lake, claimed(view), CLOCK, before(slice_of(NOON + DAY, DAY)))
 
     assert run.counts == {"entries": 4}
     assert lake.entries().count() == 1
     assert files_with(folder, "One.example") == []
-    again = await forget(lake, claimed(view), CLOCK, older_than(DAY, NOON + 2 * DAY + MINUTE))
+    again = await forget(lake, claimed(view), CLOCK, before(slice_of(NOON + DAY, DAY)))
     assert again.counts == {"entries": 0}
 
 

@@ -157,7 +157,7 @@ def test_gaps_are_replaced_and_runs_added(lake: LakeTables) -> None:
 
 
 def test_the_extent_names_what_a_reading_discarded(lake: LakeTables) -> None:
-    assert extent_of(lake) == Extent(None, None, (), None)
+    assert extent_of(lake) == Extent(None, None, None, (), None)
     starts = [START + number * HOUR for number in range(3)]
     kept = [ArchivedPartition(Partition(each, 0), STAMP, WINDOW, rows=1) for each in starts]
     discarded = [ArchivedPartition(Partition(starts[1], each), STAMP, WINDOW) for each in (1, 2)]
@@ -166,7 +166,7 @@ def test_the_extent_names_what_a_reading_discarded(lake: LakeTables) -> None:
         lake.put_run(Run(uuid4(), job, began, began + HOUR, {}))
     gaps = (Gap(starts[1], starts[1] + WINDOW),)
 
-    assert extent_of(lake) == Extent(START, starts[2] + WINDOW, gaps, START + HOUR)
+    assert extent_of(lake) == Extent(START, START, starts[2] + WINDOW, gaps, START + HOUR)
 
     lake.put_gaps((Gap(START - HOUR, START),))
     assert extent_of(lake).gaps == (Gap(START - HOUR, START), *gaps)

@@ -4,7 +4,7 @@ wherever a run is killed; and the jobs over the lake answer from them."""
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,28 +15,34 @@ from uuid import uuid4
 import duckdb
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from crash.world import Inline
 from pipeline.conftest import RunJob
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.instants import instant
+from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.selection import Selector
-from postroad.domain.slices import slice_of
 from postroad.embedded.archive import Archived, read_archive
 from postroad.embedded.engine import Engine
+from postroad.embedded.history import LEEWAY
 from postroad.embedded.layout import Layout
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.options import StoreOptions
 from postroad.embedded.owner import OwnedQueue
 from postroad.pipeline.addresses import kept_address
-from postroad.pipeline.planning import Gap
+from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.runs import Run
-from postroad.pipeline.spark.store_archiving import archive_segments
+from postroad.pipeline.spark.destinations import destinations
+from postroad.pipeline.spark.extent import extent_of
+from postroad.pipeline.spark.store_archiving import archive_history
 from postroad.pipeline.spark.store_lake import StoreLake, open_store_lake
+from postroad.pipeline.spark.tracing import TraceSelector, trace
+from postroad.pipeline.spark.traffic import traffic
 from postroad.settings.pipeline import AddressKind
+from support.store_ledger import KINDS, RandomHistory
 
 pytestmark = [
     pytest.mark.needs("java", "mvn"),
@@ -114,10 +120,11 @@ def lake(spark: SparkSession, tmp_path: Path) -> StoreLake:
     return open_store_lake(spark.newSession(), tmp_path / "lake", create=True)
 
 
-def run(lake: StoreLake, store: Store, found: Archived | None = None) -> Run:
+def run(lake: StoreLake, store: Store) -> Run:
     kept = kept_address(AddressKind.HASHED, b"k" * 16)
-    folder, now = store.root / "archive", found or store.archived()
-    return archive_segments(lake, folder, now, kept, store.clock, uuid4())
+    found = archive_history(lake, store.files, store.layout, kept, store.clock, uuid4())
+    assert not found.damaged
+    return found.run
 
 
 def states(lake: StoreLake) -> Counter[str]:
@@ -141,15 +148,15 @@ async def last_mails(store: Store) -> None:
     await store.queue.remove(Selector(name="held"))
 
 
-async def test_mails_become_lines_as_the_store_lets_them_go(lake: StoreLake, store: Store) -> None:
-    begun = store.clock.now()
+async def test_mails_become_lines_as_the_store_records_them(
+    lake: StoreLake, store: Store, tmp_path: Path
+) -> None:
     await first_mails(store)
     await store.let_go()
 
     first = run(lake, store)
 
-    # The lanes of the retried and of the held mail keep what waits.
-    assert states(lake) == {"delivered": 3, "waiting": 2}
+    assert states(lake) == {"delivered": 3, "replaced": 2, "waiting": 2}
     assert store.archived().segments == []
     assert first.counts["unreadable"] == 0
     addresses = {row[0] for row in lake.entries().select("sender").collect()}
@@ -162,13 +169,20 @@ async def test_mails_become_lines_as_the_store_lets_them_go(lake: StoreLake, sto
     assert states(lake) == {"delivered": 4, "replaced": 2, "removed": 1}
     assert lake.parts().where("kind != 'segment'").count() == 0
     assert lake.gaps() == ()
-    assert list(lake.slices(begun - HOUR)) != []
+    times = lake.times()
+    assert times is not None
+    assert (times.begun, times.through) == (EPOCH, store.clock.now() - LEEWAY)
+    await store.clock.advance(HOUR)
+    files = sorted((tmp_path / "lake" / "lake").rglob("*"))
     again = run(lake, store)
-    assert again.counts == {"entries": 0, "unreadable": 0, "segments": 0, "gaps": 0}
-    assert lake.parts().count() == 0
+    assert set(again.counts.values()) == {0}
+    assert sorted((tmp_path / "lake" / "lake").rglob("*")) == files, "it commits nothing"
+    later = lake.times()
+    assert later is not None
+    assert later.through == store.clock.now() - LEEWAY
 
 
-STEPS = ("put_lines", "put_slices", "put_parts", "put_run")
+STEPS = ("put_lines", "put_parts", "put_run", "put_times")
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -179,8 +193,8 @@ async def test_a_run_that_is_killed_behind_a_commit_is_repeated_to_the_same_tabl
     step: str,
 ) -> None:
     await first_mails(store)
-    found = await store.let_go()
-    run(lake, store, found)
+    await store.let_go()
+    run(lake, store)
     await last_mails(store)
     found = await store.let_go()
 
@@ -195,7 +209,7 @@ async def test_a_run_that_is_killed_behind_a_commit_is_repeated_to_the_same_tabl
 
     monkeypatch.setattr(StoreLake, step, killed)
     with pytest.raises(Killed):
-        run(lake, store, found)
+        run(lake, store)
     monkeypatch.undo()
     assert store.archived() == found, "nothing is deleted that the lake may not have"
 
@@ -226,33 +240,6 @@ async def test_a_segment_that_comes_back_undoes_no_ending(lake: StoreLake, store
     assert store.archived().segments == []
 
 
-async def test_what_was_dropped_is_a_gap(lake: StoreLake, store: Store) -> None:
-    await first_mails(store)
-    found = await store.let_go()
-    (oldest, *_) = found.segments
-    (store.root / "archive" / str(oldest)).unlink()
-    dropped = f"dropped.{oldest.created_us:016}.{oldest.retired_us:016}"
-    (store.root / "archive" / dropped).touch()
-    (store.root / "archive" / "notes.txt").touch()
-
-    run(lake, store)
-
-    first = slice_of(instant(oldest.created_us), HOUR)
-    assert lake.gaps() == (Gap(first, instant(oldest.retired_us)),)
-    assert [each.name for each in (store.root / "archive").iterdir()] == ["notes.txt"]
-
-
-async def test_a_file_that_is_no_segment_is_counted_and_goes(lake: StoreLake, store: Store) -> None:
-    await first_mails(store)
-    found = await store.let_go()
-    (store.root / "archive" / str(found.segments[0])).write_bytes(b"no segment")
-
-    counted = run(lake, store)
-
-    assert counted.counts["unreadable"] == 1
-    assert store.archived().segments == []
-
-
 async def test_what_is_old_goes_from_every_file_and_is_not_read_again(
     run_job: RunJob, tmp_path: Path
 ) -> None:
@@ -269,17 +256,17 @@ async def test_what_is_old_goes_from_every_file_and_is_not_read_again(
     async with opened(Store(root, ManualClock(before))) as recent:
         await first_mails(recent)
         await recent.let_go()
-        assert await count_of("archive") == 5
-        assert lines_in_files(folder, "entries") == 5
+        assert await count_of("archive") == 7
+        assert lines_in_files(folder, "entries") == 7
         assert lines_in_files(folder, "parts", "mail_id <> ''") > 0
 
-        assert await count_of("forget", "--older-than", "1d") == 5
+        assert await count_of("forget", "--older-than", "1d") == 7
 
         assert lines_in_files(folder, "entries") == lines_in_files(folder, "slices") == 0
         assert lines_in_files(folder, "parts", "mail_id <> ''") == 0
         await last_mails(recent)
         await recent.let_go()
-        assert await count_of("archive") == 2, "those entries that the store let go since"
+        assert await count_of("archive") == 0, "those entries were made before"
 
 
 def lines_in_files(folder: Path, table: str, where: str = "true") -> int:
@@ -323,3 +310,39 @@ async def test_jobs_over_the_lake_of_a_directory(
     reported = await run_job("report", str(tmp_path / "report"), *options[:4], *stretch)
     assert reported.exit_code == 0, reported.output
     assert "postroad ages" in (tmp_path / "report/index.html").read_text()
+
+
+async def test_answers_equal_what_callers_saw(lake: StoreLake, store: Store) -> None:
+    history = RandomHistory(store.queue, store.clock, seed=3)
+    for steps in (60, 60):
+        for _ in range(steps):
+            await history.step()
+        run(lake, store)
+    await store.clock.advance(2 * MINUTE)
+    await store.queue.maintenance.checkpoint()
+    run(lake, store)
+    stretch = Stretch(store.clock.now() - 5 * DAY, store.clock.now())
+    want = {cell: counts for cell, counts in history.ledger.cells.items() if +counts}
+
+    lines = traffic(lake.entries(), stretch)
+
+    cells = {(each.hour, each.sender_domain, each.domain, each.site): each for each in lines}
+    assert {
+        cell: Counter({kind: getattr(each, kind) for kind in KINDS}) for cell, each in cells.items()
+    } == want
+    assert extent_of(lake).coverage(stretch, None).lacking == ()
+    tried: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for (_, _, to, site), counts in want.items():
+        if site:
+            tried[to, site].update(counts)
+    found = {(each.domain, each.site): each for each in destinations(lake.entries(), stretch)}
+    assert {place: each.outcomes.delivered for place, each in found.items()} == {
+        place: counts["delivered"] for place, counts in tried.items()
+    }
+    assert {place: each.outcomes.deferred for place, each in found.items()} == {
+        place: counts["deferred"] for place, counts in tried.items()
+    }
+    traced = defaultdict[str, list[str]](list)
+    for entry in trace(lake.entries, None, stretch, TraceSelector(F.lit(True))):
+        traced[entry.mail_id].append(entry.state)
+    assert Counter(map(tuple, traced.values())) == Counter(history.states())

@@ -21,13 +21,13 @@ from postroad.errors import InvalidInput
 from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.lines import TraceLine
+from postroad.pipeline.spark.address_columns import is_among
 from postroad.pipeline.spark.lake import open_lake
 from postroad.pipeline.spark.tracing import (
     FEW,
     TraceSelector,
     lines_of,
     mails_of,
-    of_address,
     of_mail,
     selector_of,
     trace,
@@ -83,10 +83,10 @@ def test_an_address_leads_to_what_it_sent_and_what_it_got(
     before, first, third, second, _ = history.entries
     keys = [(each["mail_id"], each["enqueue_id"]) for each in (before, first, second, third)]
 
-    assert ids(spark, history, of_address("x@one.example")) == keys[:3]
-    assert ids(spark, history, of_address("a@b.example")) == keys[1:]
-    assert ids(spark, history, of_address("b@c.example")) == keys[1:3]  # left after one attempt
-    assert ids(spark, history, of_address("one.example")) == []
+    assert ids(spark, history, is_among("x@one.example", None)) == keys[:3]
+    assert ids(spark, history, is_among("a@b.example", None)) == keys[1:]
+    assert ids(spark, history, is_among("b@c.example", None)) == keys[1:3]  # left after one attempt
+    assert ids(spark, history, is_among("one.example", None)) == []
 
 
 def test_an_entry_has_what_came_of_it(spark: SparkSession, history: History) -> None:
@@ -150,7 +150,10 @@ def test_more_mails_than_a_condition_can_name(spark: SparkSession) -> None:
         history.accept("y@one.example", "c@d.example")
 
     found = trace(
-        lambda: frame(spark, history.entries), None, ALL, TraceSelector(of_address("a@b.example"))
+        lambda: frame(spark, history.entries),
+        None,
+        ALL,
+        TraceSelector(is_among("a@b.example", None)),
     )
 
     assert [each.enqueue_id for each in found] == [
@@ -236,3 +239,16 @@ def test_files_without_the_mail_are_not_read(
     found = trace(lake.entries, None, Stretch(NOON, NOON + 2 * DAY), asked)
 
     assert found[0].enqueue_id == wanted["enqueue_id"]
+
+
+@pytest.mark.parametrize("spelling", ["a@b\u00fccher.example", "a@XN--bcher-kva.Example"])
+@pytest.mark.parametrize("key", [None, b"a key of some length"])
+def test_an_address_is_found_in_each_spelling_of_its_domain(
+    spark: SparkSession, spelling: str, key: bytes | None
+) -> None:
+    history = History()
+    for label in ("b\u00fccher.example", "xn--bcher-kva.example", "B\u00dccher.example"):
+        address = f"a@{label}"
+        history.accept("", address if key is None else hashed_address(address, key))
+
+    assert len(ids(spark, history, is_among(spelling, key))) == 3

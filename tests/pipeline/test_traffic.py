@@ -127,3 +127,16 @@ def test_traffic_is_what_duckdb_finds(spark: SparkSession, tmp_path: Path, seed:
         assert (p50, p95, p99) == pytest.approx(
             (None,) * 3 if waited is None else [each / 1000 for each in waited]
         )
+
+
+def test_domain_is_one_in_each_of_its_spellings(spark: SparkSession) -> None:
+    history = History()
+    labels = ("b\u00fccher.example", "xn--bcher-kva.example")
+    entry = history.accept(f"x@{labels[0]}", *(f"a@{each}" for each in labels), size=10)
+    history.end(entry, "delivered", *(delivered(domain=each) for each in labels))
+
+    found = traffic(frame(spark, history.entries), ALL, by=("sender_domain", "domain"))
+
+    (line,) = found
+    assert (line.sender_domain, line.domain) == (labels[1], labels[1])
+    assert (line.accepted, line.delivered, line.attempts, line.bytes) == (2, 2, 1, 10)

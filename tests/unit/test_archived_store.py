@@ -44,9 +44,9 @@ def test_the_first_run_makes_the_archive_for_the_user_of_the_store(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "chown", chown)
 
-    folder, _ = begin_archive(url_of(root))
+    layout = begin_archive(url_of(root))
 
-    assert folder == root / "archive"
+    assert layout.archive == root / "archive"
     assert given == [("archive.new", False)], "the store never finds one that it may not write"
     begin_archive(url_of(root))
     assert given[1:] == [("archive", True)], "one that was made by hand is given, too"

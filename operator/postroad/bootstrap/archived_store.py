@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import root_of
 from postroad.bootstrap.open_request import check_parts
-from postroad.embedded.archive import Archived, read_archive
 from postroad.embedded.layout import Layout
 from postroad.embedded.opening import describe
 from postroad.embedded.options import StoreOptions
@@ -39,28 +38,27 @@ def is_in_a_directory(url: str) -> bool:
         raise InvalidQueueURL(f"{url!r} is no URL: {error}") from error
 
 
-def begin_archive(url: str) -> tuple[Path, Archived]:
-    """Return the directory of a store's archive, and what it holds; make it where the store is not
-    archived yet, for the user whose processes own the store. Raises: InvalidQueueURL, InvalidInput
-    for a user who may not, QueueNotFound, StoreDamaged, StoreFailed."""
+def begin_archive(url: str) -> Layout:
+    """Return the layout of a store; make its archive where it is not archived yet, for the user
+    whose processes own the store. Raises: InvalidQueueURL, InvalidInput for a user who may not,
+    QueueNotFound, StoreDamaged, StoreFailed."""
     parts = urlsplit(url)
     check_parts(parts)
     root, files = root_of(parts), DiskFiles()
     owner = _owner(root)
     layout, _ = describe(files, root, StoreOptions(), create=False)
     folder = Path(layout.archive)
-    found = read_archive(files, layout)
-    if found is None:
+    if not folder.exists():
         draft = root / "archive.new"  # the store must not find one that it may not write
         files.make_directory(draft)
         _give(draft, owner)
         files.rename(draft, folder)
         files.sync_directory(root)
-        return folder, Archived((), ())
+        return layout
     _give(folder, owner)
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise InvalidInput(f"{folder} cannot be written: give it to {_user(owner)}")
-    return folder, found
+    return layout
 
 
 def _owner(root: Path) -> os.stat_result | None:

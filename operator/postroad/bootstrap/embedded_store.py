@@ -57,7 +57,8 @@ async def open_requested(request: OpenRequest) -> MailQueue:
     root = root_of(url)
     elsewhere = parse_qs(url.query).get("mail")
     mail = None if elsewhere is None else Path(elsewhere[-1])
-    options = StoreOptions(steps=request.settings.retry.lanes)
+    retry = request.settings.retry
+    options = StoreOptions(steps=retry.lanes, dead_letter_lifetime=retry.dead_letter_lifetime)
     return await open_directory(
         root, create=request.create, mail=mail, options=options, lock=request.lock
     )

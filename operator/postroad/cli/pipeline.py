@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -31,7 +32,7 @@ from postroad.cli.pipeline_view import ages, apply
 from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.distributed.timing import Timing
 from postroad.domain.instants import rfc3339
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline import jars
 from postroad.pipeline.archive import Wanted
 from postroad.pipeline.planning import finest_window
@@ -89,10 +90,12 @@ def archive(
     def wanted(start: datetime) -> bool:
         return (first is None or first <= start) and (before is None or start < before)
 
+    through: datetime | None = None
+    damaged: Sequence[str] = ()
     if local is None:
         run, through = asyncio.run(_archive(url, settings, master, wanted, patience))
     else:
-        run, through = asyncio.run(archive_store(url, local, settings, master, patience)), None
+        run, damaged = asyncio.run(archive_store(url, local, settings, master, patience))
     lag = None if through is None else run.ended - through
     write_summary(settings.pipeline.summary_file, run.counts, lag=lag)
     values = {
@@ -103,6 +106,11 @@ def archive(
     }
     text = ", ".join(f"{count} {name}" for name, count in run.counts.items())
     say(values, as_json=as_json, text=f"archived: {text or 'nothing is closed yet'}")
+    if damaged:
+        raise StoreDamaged(
+            f"not all of {', '.join(damaged)} could be read: the time of it is a gap of the lake",
+            hint="files of the archive were renamed, and are kept; of the log, run postroad verify",
+        )
 
 
 async def _archive(

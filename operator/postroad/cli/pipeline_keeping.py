@@ -14,7 +14,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archived_store import LakeLock
-from postroad.cli.pipeline_lake import AskedLake, opened_lake
+from postroad.cli.pipeline_lake import DAY, AskedLake, opened_lake
 from postroad.cli.pipeline_options import (
     INSTANT,
     address_key,
@@ -27,12 +27,14 @@ from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.domain.durations import parse_duration
 from postroad.domain.identifiers import EPOCH
+from postroad.domain.instants import rfc3339
+from postroad.domain.slices import slice_of
 from postroad.errors import InvalidInput
 from postroad.pipeline.archive_claim import ArchiveClaim
 
 
 class Age(click.ParamType[timedelta]):
-    """Whole days such as `400d`, or a duration of hours and less."""
+    """Whole days such as `400d`: the lake is cut by days."""
 
     name = "age"
 
@@ -42,8 +44,8 @@ class Age(click.ParamType[timedelta]):
         if isinstance(value, timedelta):
             return value
         age = _age(value)
-        if not timedelta(0) < age < datetime.now(UTC) - EPOCH:
-            self.fail(f"{value!r} is no age: write days as in 400d, or hours as in 36h", param, ctx)
+        if not timedelta(0) < age < datetime.now(UTC) - EPOCH or age % DAY:
+            self.fail(f"{value!r} is no age in whole days: write it as in 400d", param, ctx)
         return age
 
 
@@ -129,7 +131,12 @@ async def _export(
 @click.command()
 @click.argument("address", required=False)
 @queue_option
-@click.option("--older-than", "age", type=Age(), help="What was queued so long ago, e.g. 400d.")
+@click.option(
+    "--older-than",
+    "age",
+    type=Age(),
+    help="What was queued before the day (in UTC) that lies so long ago, e.g. 400d.",
+)
 @lake_option
 @master_option
 @wait_option
@@ -152,19 +159,21 @@ def forget(
     """
     if (address is None) == (age is None):
         raise click.UsageError("name an ADDRESS, or give --older-than")
-    count = asyncio.run(_forget((url, folder, master), address, age, patience))
-    what = "entries forgotten" if address is None else "entries without the address now"
-    say({"entries": count}, as_json=as_json, text=f"{count} {what}")
+    day = None if age is None else slice_of(MachineClock().now() - age, DAY)
+    count = asyncio.run(_forget((url, folder, master), address, day, patience))
+    what = "entries without the address now"
+    if day is not None:
+        what = f"entries forgotten, which were queued before {rfc3339(day)}"
+    values = {"entries": count, "before": None if day is None else rfc3339(day)}
+    say(values, as_json=as_json, text=f"{count} {what}")
 
 
-async def _forget(
-    of: _Lake, address: str | None, age: timedelta | None, patience: timedelta
-) -> int:
+async def _forget(of: _Lake, address: str | None, day: datetime | None, patience: timedelta) -> int:
     from postroad.pipeline.spark import forgetting
 
     async with opened_lake(*of, (None, None)) as lake:
-        if age is not None:
-            what = forgetting.older_than(age, lake.now)
+        if day is not None:
+            what = forgetting.before(day)
         else:
             key = address_key(lake.settings)
             what = forgetting.of_address(address or "", key or None)

@@ -61,7 +61,7 @@ class AskedLake:
 
         extent = await in_thread(extent_of, self.lake)
         before = self.asked[1] or self.now
-        begin = before - length if length is not None else min(extent.begun or before, before)
+        begin = before - length if length is not None else min(extent.first or before, before)
         first = self.asked[0] or begin
         if before < first:
             raise InvalidInput(f"--to ({rfc3339(before)}) lies before --from ({rfc3339(first)})")

@@ -31,6 +31,26 @@ def ascii_address(address: str) -> str:
         return address
 
 
+def same_domain(domain: str) -> str:
+    """Return what all spellings of a domain have in common: A-labels in lower case; of what has
+    none, its lower case."""
+    return ascii_address(f"@{domain.lower()}").removeprefix("@").lower()
+
+
+def spellings(domain: str) -> frozenset[str]:
+    """Return a domain in lower case as it is written here, in A-labels and in U-labels.
+
+    >>> sorted(spellings("xn--bcher-kva.Example"))
+    ['bücher.example', 'xn--bcher-kva.example']
+    """
+    found = {domain.lower(), same_domain(domain)}
+    try:
+        found.add(idna.decode(same_domain(domain)))
+    except (idna.IDNAError, UnicodeError):
+        pass  # an address literal, or no name
+    return frozenset(found)
+
+
 @lru_cache(maxsize=4096)
 def ascii_domain(domain: str) -> str:
     """Return a domain as DNS has it: A-labels in lower case, without a final dot. What is ASCII

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.domain.instants import instant
+from postroad.domain.instants import duration_us, instant
 from postroad.domain.mail import Envelope, domain_of
 from postroad.domain.mail_views import MailView
 from postroad.domain.selection import Selector
@@ -121,7 +121,10 @@ async def change(engine: Engine, operation: Operation, selector: Selector) -> in
     """Do an operation to every selected mail; return how many were changed, durably.
     Raises: InvalidInput for an empty selector, StoreFailed, StoreDamaged."""
     selector.require_purpose()
-    apply, dead = OPERATIONS[operation], operation.of_dead_letters
+    return await _change(engine, OPERATIONS[operation], selector, dead=operation.of_dead_letters)
+
+
+async def _change(engine: Engine, apply: EntryStep, selector: Selector, *, dead: bool) -> int:
     changed = 0
     ends: dict[Lane, int] = {}
     try:
@@ -151,6 +154,20 @@ async def _wait_durable(
             return found
         found = await _read(engine, found[0], dead)
     return None
+
+
+async def discard_old_letters(engine: Engine) -> int:
+    """Discard the dead letters whose lifetime is over; return how many, durably. Raises: as
+    `change`."""
+    lifetime = engine.options.dead_letter_lifetime
+    died_before = engine.now_us() - duration_us(lifetime)
+
+    def discard(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> Written | None:
+        is_over = max(record.due_us, record.enqueued_us) < died_before
+        return leases.remove(engine, entry, record) if is_over else None
+
+    # A letter is older than its mail, so the index alone passes over those of younger mails.
+    return await _change(engine, discard, Selector(older_than=lifetime), dead=True)
 
 
 def remove(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> Written:

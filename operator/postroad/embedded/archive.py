@@ -15,11 +15,11 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from postroad.domain.instants import duration_us
-from postroad.embedded.frames import Frame, checksum, stray_frames
+from postroad.embedded.frames import Frame, checksum, frames, stray_frames
 from postroad.embedded.layout import KEYS, Lane, Layout, lane_name, lane_of
 from postroad.embedded.options import MIB
 from postroad.embedded.segments import HEADER_BLOCK, Header, read_header
-from postroad.errors import StoreDamaged, StoreFailed, StoreFull
+from postroad.errors import StoreFailed, StoreFull
 from postroad.ports.files import Files
 from postroad.telemetry import metrics
 from postroad.telemetry.logs import logger
@@ -37,25 +37,41 @@ BOUNDED_EVERY = timedelta(minutes=5)
 LONGEST_OPEN = timedelta(hours=1)
 """How long a process appends to one segment of an archived store."""
 
-_DROPPED = "dropped"
+DAMAGED = ".damaged"
+"""What the name of a file ends with that was set aside: it is neither read again nor deleted."""
+
+_DROPPED, _BEGUN = "dropped", "begun"
 _FAILURES = (FileNotFoundError, StoreFailed, StoreFull)
 """What an archive may fail with that is gone, on another file system, full or read-only."""
 
 
 class ArchivedName(NamedTuple):
     """The name of a segment in the archive, whose order is that of `retired_us`: when the
-    checkpoint was taken behind which the store needed it no longer. No two segments of a store have
+    checkpoint was taken behind which the store needed it no longer. `end`: the offset behind its
+    last frame, without which a file that was cut short looks whole. No two segments of a store have
     the same salt, after a rebuild either."""
 
     retired_us: int
     created_us: int
     lane: Lane
     sequence: int
+    end: int
     salt: bytes
 
     def __str__(self) -> str:
-        place = f"{lane_name(self.lane)}.{self.sequence:010}"
+        place = f"{lane_name(self.lane)}.{self.sequence:010}.{self.end}"
         return f"{self.retired_us:016}.{self.created_us:016}.{place}.{self.salt.hex()}"
+
+
+class RetiredSegment(NamedTuple):
+    """A segment that the store needs no longer, with the offset behind its last frame."""
+
+    header: Header
+    end: int
+
+    def path(self, layout: Layout) -> PurePath:
+        """Return where it lies in the log."""
+        return layout.segment(self.header.lane, self.header.sequence)
 
 
 class DroppedName(NamedTuple):
@@ -68,12 +84,24 @@ class DroppedName(NamedTuple):
         return f"{_DROPPED}.{self.first_us:016}.{self.before_us:016}"
 
 
+class BegunName(NamedTuple):
+    """The name of a file without content: what the store let go from this moment on is in the
+    archive, or was dropped. What it let go before was never kept, or a run has read it."""
+
+    begun_us: int
+
+    def __str__(self) -> str:
+        return f"{_BEGUN}.{self.begun_us:016}"
+
+
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What an archive holds: segments, oldest first, and what of them was dropped."""
+    """What an archive holds: segments, oldest first, what of them was dropped, and since when it
+    is kept."""
 
     segments: Sequence[ArchivedName]
     dropped: Sequence[DroppedName]
+    begun: Sequence[BegunName] = ()
 
 
 def read_archive(files: Files, layout: Layout) -> Archived | None:
@@ -86,6 +114,7 @@ def read_archive(files: Files, layout: Layout) -> Archived | None:
     return Archived(
         [each for each in found if isinstance(each, ArchivedName)],
         [each for each in found if isinstance(each, DroppedName)],
+        [each for each in found if isinstance(each, BegunName)],
     )
 
 
@@ -98,38 +127,38 @@ def is_archived(files: Files, layout: Layout) -> bool:
     return True
 
 
-def read_name(name: str) -> ArchivedName | DroppedName | None:
+def read_name(name: str) -> ArchivedName | DroppedName | BegunName | None:
     """Read a name in the archive; None for any other file."""
     parts = name.split(".")
     try:
         match parts:
             case [kind, first, before] if kind == _DROPPED:
                 return DroppedName(int(first), int(before))
-            case [retired, created, lane, sequence, salt]:
-                known = lane_of(lane)
-                if known is not None:
-                    return ArchivedName(
-                        int(retired), int(created), known, int(sequence), bytes.fromhex(salt)
-                    )
+            case [kind, begun] if kind == _BEGUN:
+                return BegunName(int(begun))
+            case [retired, created, lane, *numbers, salt]:
+                sequence, end = map(int, numbers)
+                if (known := lane_of(lane)) is not None:
+                    moments = (int(retired), int(created))
+                    return ArchivedName(*moments, known, sequence, end, bytes.fromhex(salt))
     except ValueError:
         pass
     return None
 
 
-def retire(files: Files, layout: Layout, segments: Sequence[tuple[Lane, int]], now_us: int) -> None:
+def retire(files: Files, layout: Layout, segments: Sequence[RetiredSegment], now_us: int) -> None:
     """Take segments out of the log, behind the checkpoint of this moment (R4): into the archive of
     a store that is archived. The same again, after a crash, does what is left of it. Raises:
     StoreFailed where a segment cannot be removed."""
-    paths = [layout.segment(*each) for each in segments]
-    left = [layout.segment(lane, sequence) for lane, sequence in segments if lane != KEYS]
+    left = [each for each in segments if each.header.lane != KEYS]
     try:
         _archive(files, layout, left, now_us)
     except _FAILURES as error:
         log.error("segments could not be archived: their history is lost", error=str(error))
         metrics.UNARCHIVED_SEGMENTS.inc(len(left))
-        name_lost(files, layout, left, now_us)
-    for path in paths:
-        files.unlink(path)  # idempotent: of those that were moved nothing is left
+        _name_lost(files, layout, [each.header.created_us for each in left], now_us)
+    for each in segments:
+        files.unlink(each.path(layout))  # idempotent: of those that were moved nothing is left
     files.sync_directory(layout.log)
 
 
@@ -141,19 +170,29 @@ def keep_bounds(files: Files, layout: Layout, now_us: int) -> None:
         log.warning("the archive could not be bounded", error=str(error))
 
 
-def _archive(files: Files, layout: Layout, left: list[PurePath], now_us: int) -> None:
+def _archive(files: Files, layout: Layout, left: list[RetiredSegment], now_us: int) -> None:
     """Move segments into the archive, if there is one; `left` loses each that was moved."""
     if read_archive(files, layout) is None:
         return
     while left:
-        header = _header_of(files, left[-1])
-        if header is not None:
-            place = (header.lane, header.sequence, header.salt)
-            name = ArchivedName(now_us, header.created_us, *place)
-            files.rename(left[-1], layout.archive / str(name))
+        header, end = left[-1]
+        place = (header.lane, header.sequence, end, header.salt)
+        name = ArchivedName(now_us, header.created_us, *place)
+        files.rename(left[-1].path(layout), layout.archive / str(name))
         left.pop()
     files.sync_directory(layout.archive)
     _bound(files, layout, now_us)
+
+
+def retired_segment(files: Files, path: PurePath) -> RetiredSegment | None:
+    """Return a segment that was left in the log before its first one; None for what has no valid
+    header. Its end is that of its frames, because the one that followed may have gone."""
+    file = files.open(path)
+    try:
+        header = read_header(file.pread(0, HEADER_BLOCK))
+        return header and RetiredSegment(header, end_of(file.pread(0, file.size()), header))
+    finally:
+        file.close()
 
 
 def _header_of(files: Files, path: PurePath) -> Header | None:
@@ -167,9 +206,13 @@ def _header_of(files: Files, path: PurePath) -> Header | None:
 def name_lost(files: Files, layout: Layout, lost: Sequence[PurePath], now_us: int) -> None:
     """Name segments that never come into the archive, of a store that has one, as far as they can
     be read and a name can be written. Idempotent."""
+    _name_lost(files, layout, list(_moments_begun(files, lost)), now_us)
+
+
+def _name_lost(files: Files, layout: Layout, begun: Sequence[int], now_us: int) -> None:
     with suppress(*_FAILURES):
         archived = read_archive(files, layout)
-        if archived is not None and (begun := list(_moments_begun(files, lost))):
+        if archived is not None and begun:
             _name_dropped(files, layout, archived, DroppedName(min(begun), now_us))
 
 
@@ -226,6 +269,18 @@ def _beyond(
     return found
 
 
+def begin_at(files: Files, layout: Layout, begun_us: int) -> None:
+    """Let the archive say that it is kept since a moment. Durable when it returns."""
+    name = BegunName(begun_us)
+    archived = read_archive(files, layout)
+    if archived is None or name in archived.begun:
+        return
+    files.open(layout.archive / str(name), create=True).close()
+    files.sync_directory(layout.archive)
+    for each in archived.begun:
+        files.unlink(layout.archive / str(each))
+
+
 def _size_of(files: Files, path: PurePath) -> int:
     try:
         file = files.open(path)
@@ -237,10 +292,20 @@ def _size_of(files: Files, path: PurePath) -> int:
         file.close()
 
 
-def records_of(data: bytes) -> tuple[Header, Iterator[Frame]]:
-    """Return the header of an archived segment, and every valid frame. Raises: StoreDamaged for
-    what is no segment."""
-    header = read_header(data[:HEADER_BLOCK])
-    if header is None:
-        raise StoreDamaged("an archived segment has no valid header")
-    return header, stray_frames(data, checksum(header.encode()), header.first)
+def frames_in(data: bytes, header: Header, first: int, end: int) -> tuple[list[Frame], bool]:
+    """Return the frames of a segment from one offset up to another, and whether they are all that
+    was there. Behind damage, every frame that is still valid is among them."""
+    seed = checksum(header.encode())
+    found = list(frames(data[:end], seed, max(first, header.first)))
+    reached = found[-1].end if found else max(first, header.first)
+    if reached >= end:
+        return found, True
+    return [*found, *stray_frames(data[:end], seed, reached)], False
+
+
+def end_of(data: bytes, header: Header) -> int:
+    """Return the offset behind the frames of a segment."""
+    end = header.first
+    for frame in frames(data, checksum(header.encode()), header.first):
+        end = frame.end
+    return end

@@ -186,7 +186,10 @@ class Engine:
     # -- entries -----------------------------------------------------------------------------------
 
     def write(self, record: EnvelopeRecord, json: bytes | None = None) -> Written:
-        """Append an ENVELOPE to the lane it belongs to. `json`: as for `encode_envelope`."""
+        """Append an ENVELOPE to the lane it belongs to. `json`: as for `encode_envelope`. That of a
+        dead letter has the moment of its death in place of when it is due."""
+        if record.dead and not record.due_us:
+            record = replace(record, due_us=self.now_us())
         lane = self.lane(self.lane_for(record))
         return lane.append(ENVELOPE, encode_envelope(record, json))
 

@@ -98,6 +98,7 @@ async def _receive(
     slot = await engine.slots.take()
     spooling = _Spooling(engine, slot, mail_id, accepted_us)
     size, shape = await spooling.store(mail.content, envelope)
+    accepted_us = spooling.accepted_us
     enqueue_id = engine.identifiers.new()
     record = EnvelopeRecord(
         mail_id=mail_id,
@@ -183,7 +184,7 @@ class _Spooling:
 
     def __init__(self, engine: Engine, slot: int, mail_id: bytes, accepted_us: int) -> None:
         self._engine, self._slot = engine, slot
-        self._mail_id, self._accepted_us = mail_id, accepted_us
+        self._mail_id, self.accepted_us = mail_id, accepted_us
         self._filling: Filling | None = None
         self._call: asyncio.Future[Any] | None = None
 
@@ -206,7 +207,7 @@ class _Spooling:
 
     def _store_whole(self, content: bytes, envelope: bytes) -> Shape:
         spool_files = self._engine.spool_files
-        return spool_files.store(self._slot, self._mail_id, content, envelope, self._accepted_us)
+        return spool_files.store(self._slot, self._mail_id, content, envelope, self.accepted_us)
 
     async def _store_stream(
         self, chunks: AsyncIterator[bytes], envelope: bytes
@@ -218,7 +219,8 @@ class _Spooling:
             engine.limits.check_size(filling.length + len(chunk))
             engine.limits.check_room(len(chunk))
             await self._run(filling.add, chunk)
-        shape = await self._run(filling.finish, self._mail_id, envelope, self._accepted_us)
+        self.accepted_us = engine.now_us()  # a stream may have taken hours
+        shape = await self._run(filling.finish, self._mail_id, envelope, self.accepted_us)
         filling.close()
         return filling.length, shape
 

@@ -265,7 +265,7 @@ class SpoolItem(LeasedMail):
         self._stage = _Stage.ENDING
         try:
             if not self._is_over:
-                if outcomes is not None:
+                if outcomes is not None or name in ("done", "reject"):
                     leases.keep(self._engine, self._record, outcomes)
                 await work()
         except BaseException as error:
@@ -296,6 +296,7 @@ class SpoolItem(LeasedMail):
         if not self._is_over:
             again = resumed(self._record, self._work())
             if again is None:
+                leases.keep(self._engine, self._record, None)
                 leases.end(self._engine, self._entry, self._record)
             else:
                 self._engine.replace_entry(self._entry, again)

@@ -104,9 +104,10 @@ async def deliver(engine: Engine, record: EnvelopeRecord, heard: RecipientsByOut
         await _commit_delivery(engine, last)
 
 
-def keep(engine: Engine, record: EnvelopeRecord, outcomes: AttemptOutcomes) -> None:
-    """Append what is kept of the attempt that is about to end an entry: before its end, so that
-    the sync of the one is that of the other. Not durable. Raises: QueueClosed, StoreFailed."""
+def keep(engine: Engine, record: EnvelopeRecord, outcomes: AttemptOutcomes | None) -> None:
+    """Append when an entry ends, which is about to, and what is kept of the attempt: before its
+    end, so that the sync of the one is that of the other. Not durable. Raises: QueueClosed,
+    StoreFailed."""
     document = to_json({**(outcomes_value(outcomes) or {}), "at": engine.now_us()})
     engine.append(NEW, OutcomesRecord(record.mail_id, record.entry_number, document))
 
@@ -162,6 +163,7 @@ def remove(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> Written:
     """Append the FINISH of a mail that an administrator removed, and drop its entry. Its ENVELOPE
     must be durable (R1). Not durable; the slot waits for the consumer of a leased mail.
     Raises: QueueClosed, StoreFailed."""
+    keep(engine, record, None)
     written = _append_finish(engine, entry, record, FinishKind.REMOVED)
     if entry in engine.working:
         engine.orphans[entry] = written.end

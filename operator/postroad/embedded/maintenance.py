@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroad.domain.instants import duration_us
-from postroad.embedded.archive import BOUNDED_EVERY, LONGEST_OPEN, is_archived, keep_bounds, retire
+from postroad.embedded.archive import (
+    BOUNDED_EVERY,
+    LONGEST_OPEN,
+    RetiredSegment,
+    is_archived,
+    keep_bounds,
+    retire,
+)
 from postroad.embedded.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.engine import Engine
 from postroad.embedded.lanes import LaneLog
@@ -191,8 +198,8 @@ class Maintenance:
     def _retire(self, segments: list[Segment], now_us: int) -> None:
         for segment in segments:
             segment.opened().close()
-        places = [(each.lane, each.sequence) for each in segments]
-        retire(self._engine.files, self._engine.layout, places, now_us)
+        old = [RetiredSegment(each.header, each.end) for each in segments]
+        retire(self._engine.files, self._engine.layout, old, now_us)
 
     async def _compact(self) -> None:
         """Rewrite the live entries of a lane's oldest segment at its end, under the same enqueue

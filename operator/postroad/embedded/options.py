@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.retries import DEFAULT_LANES
 from postroad.embedded.layout import NEW, Lane
 
@@ -63,6 +64,9 @@ class StoreOptions:
 
     largest_envelope: int = 4 * MIB
     """Bytes of one ENVELOPE; it must fit into a segment."""
+
+    dead_letter_lifetime: timedelta = DEAD_LETTER_LIFETIME
+    """From the death of a mail until maintenance discards it."""
 
     compact_below: float = 0.25
     """Compaction rewrites the oldest segment of a lane when a smaller share of it is live."""

@@ -172,6 +172,8 @@ class OwnedQueue(Administration):
     async def maintain(self) -> None:
         await self.engine.indexed.wait()
         await self.maintenance.round()
+        if discarded := await administration.discard_old_letters(self.engine):
+            metrics.EXPIRED.labels(self.name).inc(discarded)
 
     async def settle(self) -> None:
         """Make durable what is written, so that those who wait for that get their answers."""

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 from postroad.embedded import frames
-from postroad.embedded.archive import retire
+from postroad.embedded.archive import retire, retired_segment
 from postroad.embedded.checkpoints import Checkpoint, LaneState
 from postroad.embedded.envelope_records import EnvelopeHead, EnvelopeRecord, read_head
 from postroad.embedded.envelopes import Unreadable
@@ -64,7 +65,7 @@ def find_lanes(
     for name in files.names(layout.log):
         if (known := segment_of(name)) is not None:
             found.setdefault(known[0], []).append(known[1])
-    lanes, following, old = {}, {}, list[tuple[Lane, int]]()
+    lanes, following, old = {}, {}, list[PurePath]()
     for lane, sequences in found.items():
         state = checkpoint.lanes.get(lane, LaneState(1, 0))
         kept = sorted(each for each in sequences if each >= state.first_sequence)
@@ -75,10 +76,18 @@ def find_lanes(
         lanes[lane] = segments
         newest = segments[-1].sequence if segments else state.first_sequence - 1
         following[lane] = max(newest, sequence_of(state.end)) + 1
-        old += [(lane, each) for each in sequences if each < state.first_sequence]
+        old += [layout.segment(lane, each) for each in sequences if each < state.first_sequence]
     if old and not is_reading:
-        retire(files, layout, old, checkpoint.taken_us)
+        _retire_old(files, layout, old, checkpoint.taken_us)
     return lanes, following
+
+
+def _retire_old(files: Files, layout: Layout, paths: list[PurePath], now_us: int) -> None:
+    old = {path: retired_segment(files, path) for path in paths}
+    for path, segment in old.items():
+        if segment is None:
+            files.unlink(path)  # never used: of what was, opening read the header
+    retire(files, layout, [each for each in old.values() if each is not None], now_us)
 
 
 def _open_lane(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
+from postroad.domain.internationalized import ascii_address, spellings
 from postroad.settings.pipeline import AddressKind
 
 DIGITS = 32
@@ -36,6 +37,19 @@ def hashed_address(address: str, key: bytes) -> str:
     return hmac.digest(key, spelt.encode(), "sha256").hex()[:DIGITS]
 
 
+def spelt(address: str) -> frozenset[str]:
+    """Return an address with each spelling of its domain."""
+    local, at, domain = address.rpartition("@")
+    return (
+        frozenset(f"{local}@{each}" for each in spellings(domain)) if at else frozenset([address])
+    )
+
+
+def hashes_of(address: str, key: bytes) -> list[str]:
+    """Return the keyed hashes that a lake may have of an address, however its domain is spelt."""
+    return sorted({hashed_address(each, key) for each in spelt(address)})
+
+
 KeptAddress = Callable[[str], str | None]
 """Makes an address what the lake has of it."""
 
@@ -43,8 +57,12 @@ KeptAddress = Callable[[str], str | None]
 def kept_address(kind: AddressKind, key: bytes) -> KeptAddress:
     """Return what makes an address what the lake has of it, by the setting."""
     if kind is AddressKind.HASHED:
-        return partial(hashed_address, key=key)
+        return partial(_hashed, key=key)
     return _plain if kind is AddressKind.PLAIN else _nothing
+
+
+def _hashed(address: str, key: bytes) -> str:
+    return hashed_address(ascii_address(address), key)
 
 
 def _plain(address: str) -> str:

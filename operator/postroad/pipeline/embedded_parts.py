@@ -22,12 +22,12 @@ from postroad.domain.entries import EndingKind
 from postroad.domain.instants import instant
 from postroad.domain.mail import domain_of
 from postroad.domain.slices import slice_of
-from postroad.embedded.archive import records_of
 from postroad.embedded.envelope_records import NOWHERE, EnvelopeRecord
 from postroad.embedded.envelopes import Unreadable
+from postroad.embedded.frames import Frame
 from postroad.embedded.layout import Lane
 from postroad.embedded.records import FinishKind, FinishRecord, OutcomesRecord, decode
-from postroad.embedded.segments import position
+from postroad.embedded.segments import Header, position
 from postroad.pipeline.addresses import KeptAddress
 from postroad.pipeline.states import DELIVERED, WAITING
 
@@ -35,6 +35,7 @@ HOUR = timedelta(hours=1)
 """The slices of a lake whose queue has none, by when an entry was made."""
 
 BUCKET = 0
+MICROSECOND = timedelta(microseconds=1)
 
 
 class PartKind(StrEnum):
@@ -45,7 +46,7 @@ class PartKind(StrEnum):
     FINISH = "finish"
     UNREADABLE = "unreadable"
     SEGMENT = "segment"
-    """The lake has this segment, whose file may still be there."""
+    """Up to which offset the lake has this segment, whose file may still be there."""
 
 
 class HistoryPart(NamedTuple):
@@ -75,10 +76,8 @@ class MailLines(NamedTuple):
     is_whole: bool
 
 
-def parts_of(data: bytes, kept: KeptAddress) -> Iterator[HistoryPart]:
-    """Yield what a segment has of the history of mails, and at last that it was read. Raises:
-    StoreDamaged for what is no segment."""
-    header, frames = records_of(data)
+def parts_of(header: Header, frames: Iterable[Frame], kept: KeptAddress) -> Iterator[HistoryPart]:
+    """Yield what frames of a segment have of the history of mails."""
     salt, since_us = header.salt.hex(), header.created_us
     for frame in frames:
         mail_id = str(UUID(bytes=frame.payload[:16].ljust(16, b"\0")))
@@ -95,12 +94,12 @@ def parts_of(data: bytes, kept: KeptAddress) -> Iterator[HistoryPart]:
             yield HistoryPart(
                 mail_id, record.entry_number, found[0].value, salt, since_us, *found[1:]
             )
-    yield segment_part(salt, since_us)
 
 
-def segment_part(salt: str, since_us: int) -> HistoryPart:
-    """Return the part that says that a segment was read."""
-    return HistoryPart("", 0, PartKind.SEGMENT.value, salt, since_us, None, None, "{}")
+def segment_part(salt: str, end: int) -> HistoryPart:
+    """Return the part that says that a segment was read up to an offset."""
+    rest = json.dumps({"end": end})
+    return HistoryPart("", 0, PartKind.SEGMENT.value, salt, 0, None, None, rest)
 
 
 _Place = tuple[Lane, int]
@@ -156,6 +155,16 @@ def _rest(record: EnvelopeRecord, place: _Place) -> str:
     )
 
 
+def lost_moments(parts: Iterable[HistoryPart]) -> Iterator[int]:
+    """Yield when something happened to an entry of one mail whose ENVELOPE is not among these
+    parts, in microseconds since 1970."""
+    known = list(parts)
+    entries = {each.entry_number for each in known if each.kind == PartKind.ENVELOPE}
+    for each in known:
+        if each.entry_number not in entries:
+            yield each.values.get("at") or each.since_us
+
+
 class _Ending(NamedTuple):
     state: str
     at: datetime | None = None
@@ -198,6 +207,8 @@ def _line(
     outcomes = outcomes_of(kept[-1]["outcomes"]) if kept else None
     told = kept[-1]["at"] if kept else None
     values, enqueued = first.values, instant(first.values["enqueued_us"])
+    if first.entry_number and enqueued == instant(values["accepted_us"]):
+        enqueued += MICROSECOND  # else it would count as accepted once more
     ending = _ending(last, envelopes, finish)
     at = ending.at if told is None or ending.at is None else instant(told)
     at = None if at is None else max(at, enqueued)
@@ -235,15 +246,17 @@ def _ending(
     last: HistoryPart, envelopes: Sequence[HistoryPart], finish: HistoryPart | None
 ) -> _Ending:
     """Return what came of an entry. An ending without a moment of its own was no earlier than the
-    segment of its record was begun."""
+    segment of its record was begun. Of a later entry, the ENVELOPE may be lost."""
     later = next((each for each in envelopes if each.entry_number > last.entry_number), None)
     if later is not None and later.values["dead"]:
-        return _Ending(EndingKind.REJECTED.value, instant(later.since_us))
+        return _Ending(EndingKind.REJECTED.value, instant(later.values["due_us"]))
     if later is not None:
         at = instant(later.values["enqueued_us"])
         return _Ending(EndingKind.REPLACED.value, at, later.values["enqueue_id"])
     if finish is None or finish.entry_number < last.entry_number:
         return _Ending(WAITING)
+    if finish.entry_number > last.entry_number:
+        return _Ending(EndingKind.REPLACED.value, instant(finish.since_us))
     is_removed = finish.values["kind"] == FinishKind.REMOVED
     return _Ending(EndingKind.REMOVED.value if is_removed else DELIVERED, instant(finish.since_us))
 

@@ -32,7 +32,7 @@ class Retry(Section):
     """Whether a permanent refusal defers a mail, which is given up at its max age only."""
 
     dead_letter_lifetime: Duration = DEAD_LETTER_LIFETIME
-    """From the death of a mail until it is discarded, with its bytes; distributed queue only."""
+    """From the death of a mail until it is discarded, with its bytes."""
 
 
 class Worker(Section):

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.internationalized import ascii_address, ascii_domain
+from postroad.domain.internationalized import (
+    ascii_address,
+    ascii_domain,
+    same_domain,
+    spellings,
+)
 from postroad.errors import InvalidInput
 
 LABEL = "a" * 63
@@ -51,3 +56,22 @@ def test_a_domain_is_as_dns_has_it(domain: str, expected: str) -> None:
 def test_what_dns_cannot_have_is_refused(domain: str) -> None:
     with pytest.raises(InvalidInput, match="is no domain name"):
         ascii_domain(domain)
+
+
+@pytest.mark.parametrize(
+    ("domain", "found"),
+    [
+        ("B\u00dcCHER.example", {"b\u00fccher.example", "xn--bcher-kva.example"}),
+        (
+            "bu\u0308cher.example",
+            {"bu\u0308cher.example", "b\u00fccher.example", "xn--bcher-kva.example"},
+        ),
+        ("XN--BCHER-KVA.example", {"b\u00fccher.example", "xn--bcher-kva.example"}),
+        ("Example.org", {"example.org"}),
+        ("[192.0.2.1]", {"[192.0.2.1]"}),
+        ("", {""}),
+    ],
+)
+def test_a_domain_has_the_same_spellings_in_each_of_them(domain: str, found: set[str]) -> None:
+    assert spellings(domain) == found
+    assert len({same_domain(each) for each in found}) == 1

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.pipeline.addresses import DIGITS, pads
+from postroad.domain.internationalized import spellings
+from postroad.pipeline.addresses import DIGITS, hashes_of, pads
 from postroad.settings.pipeline import AddressKind
 
 AddressColumn = Callable[[Column], Column]
@@ -37,6 +38,27 @@ def hashed(key: bytes) -> AddressColumn:
         return F.when(address == "", address).otherwise(digest)
 
     return column
+
+
+def is_address(kept: Column, address: str, key: bytes | None) -> Column:
+    """Whether what is kept of an address is this one, however its domain is spelt: plain, or as the
+    hash by this key (None: there is none)."""
+    local, at, domain = address.rpartition("@")
+    spelt = kept == address
+    if at:
+        domain_of_it = F.substring_index(kept, "@", -1)
+        local_of_it = kept.substr(F.lit(1), F.length(kept) - F.length(domain_of_it))
+        spelt |= (local_of_it == f"{local}@") & F.lower(domain_of_it).isin(*spellings(domain))
+    if key is not None:
+        spelt |= kept.isin(*hashes_of(address, key))
+    return F.coalesce(spelt, F.lit(False))
+
+
+def is_among(address: str, key: bytes | None) -> Column:
+    """Whether an entry is of a mail from or to this address."""
+    return is_address(F.col("sender"), address, key) | F.exists(
+        "recipients", lambda each: is_address(each, address, key)
+    )
 
 
 def column_of(kind: AddressKind, key: bytes) -> AddressColumn:

@@ -15,11 +15,13 @@ BY: dict[str, str] = {"entries": "enqueued_at", "slices": "slice_start", "runs":
 
 def export(lake: LakeTables, table: str, stretch: Stretch, folder: str, kind: str) -> int:
     """Write the lines of a stretch of time into a new folder, the URI of any file system that
-    Hadoop knows, as Parquet (`parquet`) or JSON lines (`json`); return how many. Moments of JSON
-    are RFC 3339, in UTC."""
+    Hadoop knows, as Parquet (`parquet`) or JSON lines (`json`); return how many. Moments are in
+    UTC: those of Parquet by their type, those of JSON are RFC 3339."""
     lines = _table(lake, table).where(within(F.col(BY[table]), [stretch]))
     writer = lines.write.mode("error")
     if kind == "parquet":
+        # Spark's own default has no zone, and other readers take it for local time.
+        lines.sparkSession.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         writer.option("compression", "zstd").parquet(folder)
     else:
         writer.option("timestampFormat", "yyyy-MM-dd'T'HH:mm:ss.SSSXXX").json(folder)

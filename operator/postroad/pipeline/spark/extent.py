@@ -14,14 +14,16 @@ from postroad.pipeline.archive import JOB
 from postroad.pipeline.coverage import Coverage, Stretch, coverage_of
 from postroad.pipeline.planning import Gap
 from postroad.pipeline.spark.lake import LakeTables
+from postroad.pipeline.spark.store_lake import StoreLake
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of a queue's slices the lake has. `begun`, `through`: the start of the first slice, the
-    end of the last. `gaps`: what is missing between them. `as_of`: begin of the last run of the
-    archive."""
+    """What of a queue's slices the lake has. `first`: the start of the first one. `begun`,
+    `through`: from when on and until when it has all but the `gaps`: the start of the first, the
+    end of the last. `as_of`: begin of the last run of the archive."""
 
+    first: datetime | None
     begun: datetime | None
     through: datetime | None
     gaps: tuple[Gap, ...]
@@ -54,8 +56,13 @@ def extent_of(lake: LakeTables) -> Extent:
         F.min("first"), F.max("before"), F.collect_set("lost"), F.max("began")
     )
     first, before, lost, began = found.collect()[0]
+    begun = optional_instant(first)
+    if isinstance(lake, StoreLake):
+        times = lake.times()
+        since, through = (None, None) if times is None else times
+        return Extent(begun, since, through, lake.gaps(), through)
     gaps = (*lake.gaps(), *(Gap(instant(start), instant(end)) for start, end in lost))
-    return Extent(optional_instant(first), optional_instant(before), gaps, optional_instant(began))
+    return Extent(begun, begun, optional_instant(before), gaps, optional_instant(began))
 
 
 def _is_discarded() -> Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any, Protocol, Self
 from uuid import UUID, uuid4
@@ -12,9 +12,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.instants import instant
-from postroad.domain.slices import slice_of
-from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.runs import Run
+from postroad.pipeline.spark.address_columns import is_address, is_among
 from postroad.pipeline.spark.claimed_lake import in_thread
 from postroad.pipeline.spark.lake import LakeTables
 from postroad.pipeline.spark.store_lake import StoreLake
@@ -60,44 +59,32 @@ def of_address(address: str, key: bytes | None) -> Forgetting:
     return partial(_forget_address, address=address, key=key)
 
 
-def older_than(age: timedelta, now: datetime) -> Forgetting:
-    """Delete the entries of slices that started before a day, so long ago."""
-    return partial(_forget_old, day=slice_of(now - age, timedelta(days=1)))
+def before(day: datetime) -> Forgetting:
+    """Delete the entries of slices that started before a day."""
+    return partial(_forget_old, day=day)
 
 
 def _forget_address(lake: LakeTables, address: str, key: bytes | None) -> int:
     def forgotten(kept: Column) -> Column:
-        return F.when(~_is(kept, address, key), kept)
+        return F.when(~is_address(kept, address, key), kept)
 
     entries = lake.entries()
-    is_meant = _is(F.col("sender"), address, key) | F.exists(
-        "recipients", lambda each: _is(each, address, key)
+    found = (
+        entries.where(is_among(address, key))
+        .groupBy(F.unix_micros("slice_start").alias("start"))
+        .count()
     )
-    found = entries.where(is_meant).groupBy(F.unix_micros("slice_start").alias("start")).count()
     counts = {instant(row["start"]): row["count"] for row in found.collect()}
     if counts:
         lake.rewrite_entries(_without(entries, forgotten), counts)
     if isinstance(lake, StoreLake):
-        lake.put_parts(_without(lake.parts(), forgotten))
+        lake.replace_parts(_without(lake.parts(), forgotten))
     return sum(counts.values())
 
 
 def _without(lines: DataFrame, forgotten: Callable[[Column], Column]) -> DataFrame:
     sender, recipients = forgotten(F.col("sender")), F.transform("recipients", forgotten)
     return lines.withColumn("sender", sender).withColumn("recipients", recipients)
-
-
-def _is(kept: Column, address: str, key: bytes | None) -> Column:
-    """Whether what is kept of an address is this one, however its domain is spelt."""
-    local, at, domain = address.rpartition("@")
-    spelt = kept == address
-    if at:
-        domain_of_it = F.substring_index(kept, "@", -1)
-        local_of_it = kept.substr(F.lit(1), F.length(kept) - F.length(domain_of_it))
-        spelt |= (local_of_it == f"{local}@") & (F.lower(domain_of_it) == domain.lower())
-    if key is not None:
-        spelt |= kept == hashed_address(address, key)
-    return F.coalesce(spelt, F.lit(False))
 
 
 def _forget_old(lake: LakeTables, day: datetime) -> int:

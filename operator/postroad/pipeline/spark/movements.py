@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.entries import EndingKind
+from postroad.domain.internationalized import same_domain
 from postroad.domain.mail import OutcomeKind
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.spark.ranges import within
@@ -33,6 +34,7 @@ _WITHOUT = {"site": "", "code": 0, "reason": None, "words": ""}
 """Fields of an outcome, and what stands in their place where nothing was transmitted."""
 
 _OUTCOME = ("domain", "kind", "count", *_WITHOUT)
+_NOT_ASCII = r"[^\x00-\x7F]"
 
 
 def movements(entries: DataFrame, stretch: Stretch) -> DataFrame:
@@ -68,7 +70,25 @@ def _near(entries: DataFrame, stretch: Stretch) -> DataFrame:
     moments = ("accepted_at", "delivered_at", "ended_at")
     near = entries.where(reduce(or_, (within(F.col(each), [stretch]) for each in moments)))
     # One array for each field, so that only those are read that are counted.
-    return near.withColumns({_array(each): F.col(f"outcomes.{each}") for each in _OUTCOME})
+    arrays = {_array(each): F.col(f"outcomes.{each}") for each in _OUTCOME}
+    return _with_one_spelling(near.withColumns(arrays))
+
+
+def _with_one_spelling(entries: DataFrame) -> DataFrame:
+    """Give domains that are the same one name. Only U-labels cost functions of arrays."""
+    arrays = ("domains", _array("domain"))
+    every = F.concat(F.array("sender_domain"), *(F.coalesce(each, F.array()) for each in arrays))
+    found = entries.select(F.explode(every).alias("name")).where(F.col("name").rlike(_NOT_ASCII))
+    names = {row[0]: same_domain(row[0]) for row in found.distinct().collect()}
+    if not names:
+        return entries
+    known = F.create_map(*(F.lit(each) for pair in names.items() for each in pair))
+
+    def name(domain: Column) -> Column:
+        return F.coalesce(known[domain], domain)
+
+    renamed = {each: F.transform(each, name) for each in arrays}
+    return entries.withColumns({"sender_domain": name(F.col("sender_domain")), **renamed})
 
 
 def _array(field: str) -> str:

@@ -22,9 +22,9 @@ from postroad.domain.identifiers import moment_of
 from postroad.domain.instants import optional_instant
 from postroad.domain.mail import OutcomeKind
 from postroad.errors import InvalidInput
-from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.lines import TraceLine
+from postroad.pipeline.spark.address_columns import is_among
 from postroad.pipeline.spark.ranges import within
 from postroad.pipeline.unarchived import LEEWAY
 from postroad.settings.pipeline import AddressKind
@@ -43,11 +43,6 @@ _PLAIN = (
 def of_mail(identifier: str) -> Column:
     """Whether an entry has this mail id, or this enqueue id."""
     return (F.col("mail_id") == identifier) | (F.col("enqueue_id") == identifier)
-
-
-def of_address(kept: str) -> Column:
-    """Whether an entry is of a mail from or to this address, as the lake keeps it."""
-    return (F.col("sender") == kept) | F.array_contains("recipients", kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +72,8 @@ def selector_of(
         raise InvalidInput("the lake keeps no addresses (POSTROAD_PIPELINE_ADDRESSES): give an id")
     if "@" not in what:
         raise InvalidInput(f"{what!r} is neither an id nor an address")
-    kept = what if kind is AddressKind.PLAIN else hashed_address(what, key)
-    return TraceSelector(of_address(kept), None, have_ids_moments)
+    condition = is_among(what, None if kind is AddressKind.PLAIN else key)
+    return TraceSelector(condition, None, have_ids_moments)
 
 
 class MailEntries(Protocol):
