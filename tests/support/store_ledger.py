@@ -202,7 +202,7 @@ class RandomHistory:
         self._waits(name, mail, 5 * MINUTE)
 
     async def _give_back(self, name: str, mail: Mail, item: SpoolItem) -> None:
-        item.give_back()
+        await item.give_back()
         self._waits(name, mail)
 
     def _one(self, mails: dict[str, Mail]) -> str | None:

@@ -184,7 +184,7 @@ async def test_an_entry_that_is_written_again_is_one_line(store: Store) -> None:
     """Its consumer went away, so that recovery, or compaction, writes it again."""
     await store.enqueue("one")
     item, _ = await store.attempt(DELIVERED)
-    item.give_back()
+    await item.give_back()
     item, outcomes = await store.attempt(DELIVERED)
     await item.done(outcomes)
 
@@ -240,7 +240,7 @@ async def test_random_stories_are_what_consumers_saw(store: Store, seed: int) ->
             item, outcomes = await store.attempt(DEFERRED)
             assert item.mail.name == name
             if what == "back":
-                item.give_back()
+                await item.give_back()
                 continue
             await item.retry(timedelta(0), outcomes=outcomes)
             stories[name].states.append("replaced")
