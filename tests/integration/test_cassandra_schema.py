@@ -13,17 +13,14 @@ import pytest
 
 import servers
 from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.mark_statements import OUTCOME_COLUMNS
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Ending, EndingKind, Entry, Mark, Traits
+from postroad.domain.entries import Entry, Traits
 from postroad.domain.identifiers import id_at
-from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.mail import Envelope
 from postroad.domain.slices import place
 from postroad.errors import ViewRefused, ViewUnavailable
-from postroad.ports.view import FOREVER, Limits, SchemaChanges, TableOptions
-from support.outcomes import kept_in
+from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 
 pytestmark = pytest.mark.needs("cassandra")
 
@@ -65,68 +62,6 @@ async def test_several_may_create_and_again_when_all_is_there(session: Session) 
     )
     wanted = set(filter(None, map(schema.table_of, schema.statements())))
     assert {row["table_name"] for row in tables} == wanted
-
-
-async def test_a_keyspace_of_an_earlier_release_serves_and_gets_what_is_missing(
-    session: Session,
-) -> None:
-    """A process of this release may be the first one."""
-    store = CassandraViewStore(session)
-    await store.create(OPTIONS)
-    await session.run("DROP TABLE {keyspace}.ownership")
-    view = store.view("test.queue")
-    await view.advance(browse_start=NOW, content_start=NOW)
-
-    with pytest.raises(ViewRefused):
-        await view.identity()
-    assert (await view.limits()).browse_start == NOW
-    assert not await store.exists()
-    await store.create(OPTIONS)
-
-    (incarnation,) = (await view.identity()).incarnations
-    await view.raise_as_of(incarnation, NOW)
-    assert (await view.identity()).as_of == NOW
-    await session.run("DROP TABLE {keyspace}.ownership")
-    await view.erase()
-    assert (await view.limits()).browse_start is None
-
-
-async def test_marks_of_a_keyspace_of_an_earlier_release_keep_no_outcomes_until_it_has_columns(
-    session: Session,
-) -> None:
-    """A process of this release may be the first one, and may have prepared its statements."""
-    store = CassandraViewStore(session)
-    await store.create(OPTIONS)
-    for column in OUTCOME_COLUMNS:
-        await session.run(f"ALTER TABLE {{keyspace}}.deleted_mails DROP {column}")
-    await session.run("ALTER TABLE {keyspace}.limits DROP archived_through")
-    heard = AttemptOutcomes.of({"b@example.net": Outcome.failed("550 5.1.1 unknown")}, 0.5)
-    keys = [place(id_at(NOW, 0, number), HOUR, 1) for number in (1, 2)]
-    removed = Ending(EndingKind.REMOVED, NOW)
-    early = CassandraViewStore(session).view("test.out")  # as in another process
-    late = store.view("test.out")
-
-    assert not await store.exists()
-    await early.advance(browse_start=NOW, content_start=NOW)
-    assert await early.limits() == Limits(NOW, NOW)
-    await early.mark_delivered(keys[0], NOW, Traits(()), heard)
-    assert await store.check()
-    changes = await store.create(OPTIONS)
-    assert await late.end(keys[1], removed, Traits(()), heard) is None
-
-    marks = {f"deleted_mails.{column}" for column in OUTCOME_COLUMNS}
-    assert set(changes.added) == marks | {"limits.archived_through"}
-    # Cassandra hides what was stamped before a column was dropped, and limits are stamped by value.
-    later = NOW.replace(year=2100)
-    await late.advance(archived_through=later)
-    assert await late.limits() == Limits(NOW, NOW, later)
-    assert (changes.created, changes.altered) == ((), ())
-    assert await store.exists()
-    assert await early.mark(keys[0]) == Mark(delivered_at=NOW)
-    assert await early.limits() == Limits(NOW, NOW), "it looks again after a while"
-    rows = await session.run("SELECT enqueue_id, outcomes, seconds FROM {keyspace}.deleted_mails")
-    kept = {row["enqueue_id"]: kept_in(row) for row in rows}
-    assert kept == {keys[0].enqueue_id: None, keys[1].enqueue_id: heard}
 
 
 async def test_what_was_changed_by_hand_is_put_back_and_named(session: Session) -> None:

@@ -12,7 +12,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.adapters.cassandra import mark_rows, rows
-from postroad.adapters.cassandra.added_columns import outcome_values
 from postroad.adapters.cassandra.mark_statements import MARK_COLUMNS
 from postroad.adapters.cassandra.session import UNSET
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
@@ -86,7 +85,9 @@ def mark_cells(
         stored = mark_rows.ending_values(mark.ending)
         values |= dict(zip(MARK_COLUMNS[1:], stored, strict=True)) | {"published": mark.published}
     if outcomes is not None:
-        values |= dict(zip(("outcomes", "seconds"), outcome_values(outcomes), strict=True))
+        values |= dict(
+            zip(("outcomes", "seconds"), mark_rows.outcome_values(outcomes), strict=True)
+        )
     return cells(values | changed, MARKS)
 
 

@@ -49,7 +49,6 @@ class AuditMaintenance:
             engine.log.error("the bucket's bytes are not audited", error=error.explain())
         except (BlobsError, CredentialsRefused, ViewRefused) as error:
             # No other step of maintenance needs the object store, so its absence fails no round.
-            # The view refuses while its tables are those of an earlier release.
             engine.log.warning("the audit waits for a server", error=error.explain())
 
     async def _next_portion(self) -> None:

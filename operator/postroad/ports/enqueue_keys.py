@@ -25,8 +25,7 @@ class KeyedEntry:
 
 class EnqueueKeys(Protocol):
     """The enqueue keys of one queue, by their tokens. Each write decides alone, and lasts for
-    `KEY_LIFETIME`. After ViewUnavailable it may have taken effect, and may be repeated. Raises:
-    ViewRefused, where the tables are those of an earlier release."""
+    `KEY_LIFETIME`. After ViewUnavailable it may have taken effect, and may be repeated."""
 
     async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
         """Let a key stand for an entry, unless it stands for one. Returns the one that it stands

@@ -11,7 +11,7 @@ from postroad.domain.suppressed import SuppressedAddress
 class SuppressionList(Protocol):
     """The lists of one queue. A tenant is empty for mail without one. All is durable when it
     returns, and seen by what begins afterwards, in each process. Raises: ServerError, StoreFailed,
-    StoreFull, StoreDamaged; ViewRefused where the tables are those of an earlier release."""
+    StoreFull, StoreDamaged."""
 
     async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
         """Put addresses on a list; the last entry with a token counts. What is broken off may have

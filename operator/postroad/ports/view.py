@@ -170,18 +170,16 @@ class View(Marks, EnqueueKeys, Protocol):
         archived_through: datetime | None = None,
     ) -> None:
         """Move limits forward. An older value than the present one changes nothing. Idempotent.
-        The first `archived_through` lets cleanup wait for the archive from then on; its tables must
-        have the column (ViewRefused)."""
+        The first `archived_through` lets cleanup wait for the archive from then on."""
         ...
 
     async def identity(self) -> Identity:
-        """Return the view's identity. Raises: ViewRefused where the tables are those of an earlier
-        release."""
+        """Return the view's identity."""
         ...
 
     async def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
         """Move the identity's `as_of` forward, for one of its incarnations. An older value than the
-        present one changes nothing. Idempotent. Raises: as `identity`."""
+        present one changes nothing. Idempotent."""
         ...
 
     async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:
@@ -314,12 +312,10 @@ class ViewStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SchemaChanges:
-    """The tables that were created, those whose options were altered, and the columns, as
-    `table.column`, that tables of an earlier release got."""
+    """The tables that were created, and those whose options were altered."""
 
     created: tuple[str, ...] = ()
     altered: tuple[str, ...] = ()
-    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""The use of a board that may be away, or be of the release before: a warning at its beginning, and
-none for what follows."""
+"""The use of a board that may be away: a warning at its beginning, and none for what follows."""
 
 from __future__ import annotations
 

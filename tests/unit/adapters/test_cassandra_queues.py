@@ -17,6 +17,7 @@ from postroad.adapters.cassandra import (
     mark_statements,
     statements,
 )
+from postroad.adapters.cassandra.board import ERASE_BOARD
 from postroad.adapters.cassandra.erasure import (
     APART_US,
     AT_ONCE,
@@ -29,11 +30,13 @@ from postroad.adapters.cassandra.erasure import (
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.session import Statement
+from postroad.adapters.cassandra.suppression_list import ERASE_SHARDS, SHARDS
 from postroad.configuration.leased import REFRESHES_PER_LEASE
 from postroad.domain.clocks import AGREEING
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.rollout import READING_LEASE, Rollout
 from postroad.errors import ConfigurationConflict, ViewRefused
+from postroad.ports.board import Topic
 from support.histories import transitions
 from support.scripted_session import ScriptedSession
 
@@ -230,14 +233,6 @@ INCARNATION = UUID(int=77)
 async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
     session: ScriptedSession,
 ) -> None:
-    session.schema["tables"] = [
-        {
-            "table_name": "ownership",
-            "default_time_to_live": 0,
-            "compaction": {},
-            "gc_grace_seconds": 0,
-        }
-    ]
     for each in (statements.SELECT_OCCUPIED, mark_statements.SELECT_OCCUPIED_MARKS):
         session.answer(each, [PLACE])
     session.answer(statements.SELECT_MAILS, [{"enqueue_id": IDS[0], "mail_id": IDS[1]}])
@@ -253,6 +248,8 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
     await erase_rest(session, QUEUE)
 
     key = (QUEUE, NOW, 0)
+    shards = [some for _, some in session.values_of(ERASE_SHARDS)]
+    assert sorted(each for some in shards for each in some) == list(range(SHARDS))
     assert deleted(session) == [
         (statements.DELETE_RECORDS, (QUEUE, IDS[1])),
         (statements.DELETE_ROWS_THROUGH, (US - APART_US, *key, IDS[0])),
@@ -266,17 +263,11 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
         (statements.DELETE_SLICES, (QUEUE,)),
         (letter_statements.DELETE_MONTHS, (US - APART_US, QUEUE)),
         (statements.FORGET_LIMITS, (QUEUE, INCARNATION)),
+        *((ERASE_BOARD, (QUEUE, topic.value)) for topic in Topic),
+        *((ERASE_SHARDS, (QUEUE, some)) for some in shards),
         (statements.FORGET_OWNERSHIP, (QUEUE, INCARNATION)),
     ]
     assert 2 * AGREEING / timedelta(microseconds=1) == APART_US
-
-
-async def test_a_keyspace_of_an_earlier_release_has_no_ownership_to_erase(
-    session: ScriptedSession,
-) -> None:
-    await erase_rest(session, QUEUE)
-
-    assert session.values_of(statements.SELECT_OWNERSHIP) == []
 
 
 async def test_many_letters_are_erased_in_steps_with_the_records_of_their_mails(

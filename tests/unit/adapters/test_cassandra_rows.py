@@ -99,16 +99,6 @@ def test_an_entry_survives(entry: Entry) -> None:
     assert rows.entry_of(row) == entry
 
 
-@given(entries, st.none() | st.integers(0, 2**20))
-def test_earlier_releases_get_the_size_of_a_header_that_this_one_does_not_read(
-    entry: Entry, header_size: int | None
-) -> None:
-    row = stored(statements.ROW_COLUMNS, rows.entry_values(entry))
-
-    assert row["header_size"] is not None
-    assert rows.entry_of(row | {"header_size": header_size}) == entry
-
-
 @given(endings)
 def test_an_ending_survives(ending: Ending) -> None:
     row = stored(mark_statements.MARK_COLUMNS, (UNSET, *mark_rows.ending_values(ending)))

@@ -21,7 +21,6 @@ from uuid import UUID
 from postroad.adapters.cassandra import letter_statements, mark_statements, statements
 from postroad.adapters.cassandra.board import ERASE_BOARD
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
-from postroad.adapters.cassandra.schema import has_table
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.suppression_list import erase_lists
 from postroad.domain.clocks import AGREEING
@@ -104,14 +103,11 @@ async def erase_rest(session: Session, queue: str) -> None:
     await session.execute(letter_statements.DELETE_MONTHS, (session.now_us() - APART_US, queue))
     for row in await session.execute(statements.SELECT_LIMITS, (queue,)):
         await session.execute(statements.FORGET_LIMITS, (queue, row["incarnation"]))
-    if await has_table(session, "board"):
-        for topic in Topic:
-            await session.execute(ERASE_BOARD, (queue, topic.value))
-    if await has_table(session, "suppressed_addresses"):
-        await erase_lists(session, queue)
-    if await has_table(session, "ownership"):  # not in a keyspace of an earlier release
-        for row in await session.execute(statements.SELECT_OWNERSHIP, (queue,)):
-            await session.execute(statements.FORGET_OWNERSHIP, (queue, row["incarnation"]))
+    for topic in Topic:
+        await session.execute(ERASE_BOARD, (queue, topic.value))
+    await erase_lists(session, queue)
+    for row in await session.execute(statements.SELECT_OWNERSHIP, (queue,)):
+        await session.execute(statements.FORGET_OWNERSHIP, (queue, row["incarnation"]))
 
 
 async def _keys(

@@ -6,6 +6,7 @@ from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import UNSET
 from postroad.domain import instants
+from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.slices import EntryKey
@@ -21,6 +22,21 @@ def is_small_ending(ending: Ending, traits: Traits) -> bool:
 def trait_values(traits: Traits) -> tuple[object, ...]:
     """Return the traits that a mark repeats, in the order of TRAIT_COLUMNS."""
     return (traits.domains, rows.bound(traits.due_at), traits.held or UNSET)
+
+
+def outcome_values(outcomes: AttemptOutcomes | None) -> tuple[object, ...]:
+    """Return what is kept of an attempt, in the order of OUTCOME_COLUMNS: nothing of none."""
+    if outcomes is None:
+        return ()
+    counts = [
+        (
+            *(each.domain, each.site, each.kind.value, each.code),
+            None if each.reason is None else each.reason.value,
+            *(each.words, each.count),
+        )
+        for each in outcomes.counts
+    ]
+    return counts, outcomes.seconds
 
 
 def traits_of(row: Row) -> Traits:

@@ -49,8 +49,8 @@ MARK_COLUMNS = (
 """How the mark's entry ended."""
 
 OUTCOME_COLUMNS = ("outcomes", "seconds")
-"""What is kept of the attempt that the mark ends; a keyspace of an earlier release may lack them.
-No read of marks selects them, because no decision depends on them."""
+"""What is kept of the attempt that the mark ends. No read of marks selects them, because no
+decision depends on them."""
 
 WATERMARK_COLUMNS = ("purged_through", "purged_at")
 """How far a partition was purged, and when."""

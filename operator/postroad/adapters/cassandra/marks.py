@@ -10,7 +10,6 @@ from uuid import UUID
 
 from postroad.adapters.cassandra import mark_rows, rows
 from postroad.adapters.cassandra import mark_statements as statements
-from postroad.adapters.cassandra.added_columns import ViewColumns, outcome_values
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
@@ -34,12 +33,11 @@ MAX_WAIT = timedelta(seconds=5)
 
 
 class CassandraMarks:
-    """The marks of one queue. `columns`: those of the keyspace, which its queues share."""
+    """The marks of one queue."""
 
-    def __init__(self, session: Session, queue: str, columns: ViewColumns | None = None) -> None:
+    def __init__(self, session: Session, queue: str) -> None:
         self._session = session
         self._queue = queue
-        self._columns = columns or ViewColumns(session)
         self._marking = batcher(self._write_together)
         self._reading = batcher(self._marks_together)
         transactions = Transactions(session, self._found)
@@ -105,7 +103,7 @@ class CassandraMarks:
         traits: Traits,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        kept = await self._kept(outcomes)
+        kept = mark_rows.outcome_values(outcomes)
         statement = statements.MARK_DELIVERED_KEEPING if kept else statements.MARK_DELIVERED
         values = (*rows.key_values(self._queue, key), *mark_rows.trait_values(traits), at, *kept)
         if len(traits.domains) <= rows.SMALL:
@@ -120,7 +118,7 @@ class CassandraMarks:
         traits: Traits,
         outcomes: AttemptOutcomes | None = None,
     ) -> Mark | None:
-        kept = await self._kept(outcomes)
+        kept = mark_rows.outcome_values(outcomes)
         statement = statements.END_KEEPING if kept else statements.END
         values = self._end_values(key, ending, traits, kept)
         write = Write(key, statement, values, _is_open, wants_watermark=True)
@@ -190,12 +188,6 @@ class CassandraMarks:
         await self._session.execute(statements.DELETE_MARKS, self._place(partition))
 
     # Shared by requests
-
-    async def _kept(self, outcomes: AttemptOutcomes | None) -> tuple[object, ...]:
-        """Return what OUTCOME_COLUMNS get: nothing where there are none."""
-        if outcomes is None or not await self._columns.outcomes.are_there():
-            return ()
-        return outcome_values(outcomes)
 
     def _end_values(
         self, key: EntryKey, ending: Ending, traits: Traits, kept: tuple[object, ...] = ()

@@ -75,7 +75,6 @@ def entry_values(entry: Entry) -> tuple[object, ...]:
         UNSET if envelope.dsn is None else _dsn_values(dsn),
         entry.blob_key,
         entry.size_bytes,
-        0,  # header_size: unused, but an older release sets a row without it aside
         entry.accepted_at,
         entry.enqueued_at,
         bound(entry.due_at),
@@ -215,7 +214,7 @@ def optional_instant(stored: datetime | None) -> datetime | None:
 
 
 def limits_of(found: Sequence[Row]) -> Limits:
-    """Return the latest of each limit; tables of an earlier release have no `archived_through`."""
+    """Return the latest of each limit."""
     latest = [
         max((instant(row[column]) for row in found if row.get(column) is not None), default=None)
         for column in ("browse_start", "content_start", "archived_through")

@@ -1,7 +1,7 @@
 """The keyspace and its tables: creates what is missing, alters options that differ.
 
 The statements are in `schema/NNNN_{pre,post}_*.cql`, and run in the order of their numbers. Those
-of existing tables and columns are skipped, so that a user without the right to create can still
+of existing tables are skipped, so that a user without the right to create can still
 check.
 Hazard: Cassandra before 6 may give a table two ids when two hosts create it in the same moment;
 let one process (the operator) create.
@@ -10,7 +10,7 @@ let one process (the operator) create.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from importlib import resources
@@ -23,7 +23,6 @@ from postroad.adapters.cassandra.table_columns import (
     found_in,
     refuse_others,
 )
-from postroad.errors import ViewRefused
 from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 
 AGING_TABLES = ("deleted_mails", "deliveries", "enqueued_mails")
@@ -34,7 +33,6 @@ Aging = tuple[int, dict[str, str], int]
 """Lifetime in seconds, compaction, gc_grace in seconds, as Cassandra stores them."""
 
 _CREATED = re.compile(r"CREATE TABLE IF NOT EXISTS \{keyspace\}\.(\w+)")
-_ADDED = re.compile(r"ALTER TABLE \{keyspace\}\.(\w+)\s+ADD (\w+) ")
 _UNITS = (("DAYS", timedelta(days=1)), ("HOURS", timedelta(hours=1)))
 
 
@@ -53,12 +51,6 @@ def table_of(statement: str) -> str | None:
     return found[1] if found else None
 
 
-def column_of(statement: str) -> tuple[str, str] | None:
-    """Return the table and the column that a statement adds, or None."""
-    found = _ADDED.match(statement)
-    return (found[1], found[2]) if found else None
-
-
 async def create(
     session: Session, options: TableOptions, check_home: Callable[[], Awaitable[None]]
 ) -> SchemaChanges:
@@ -68,17 +60,11 @@ async def create(
     with other columns."""
     await _create_keyspace(session, options)
     already, found = await _tables(session), await _columns(session)
-    had = found.keys()
-    refuse_others(_declared(had), found)
+    refuse_others(declared(), found)
     if "configuration_events" in already:
         await check_home()
-    added: list[str] = []
     for statement in statements():
-        if (column := column_of(statement)) is not None:
-            if column not in had:
-                await _add(session, statement, column)
-                added += [".".join(column)] if column[0] in already else []
-        elif table_of(statement) not in already:
+        if table_of(statement) not in already:
             await session.run(statement.replace("{aging}", aging(options)))
     present, altered = await _tables(session), []
     for table in AGING_TABLES:
@@ -87,17 +73,7 @@ async def create(
             await session.run(f"ALTER TABLE {{keyspace}}.{table} WITH {aging(chosen)}")
             altered.append(table)
     created = sorted(present.keys() - already.keys())
-    return SchemaChanges(tuple(created), tuple(altered), tuple(added))
-
-
-async def _add(session: Session, statement: str, column: tuple[str, str]) -> None:
-    """Add a column, unless another process adds it at the same time: Cassandra refuses the second
-    one. Cassandra before 4.1 knows no ADD IF NOT EXISTS."""
-    try:
-        await session.run(statement)
-    except ViewRefused:
-        if column not in await columns(session):
-            raise
+    return SchemaChanges(tuple(created), tuple(altered))
 
 
 def options_of(table: str, found: Aging, options: TableOptions) -> TableOptions:
@@ -108,18 +84,9 @@ def options_of(table: str, found: Aging, options: TableOptions) -> TableOptions:
 
 
 async def exists(session: Session) -> bool:
-    """Return whether every table of the schema exists, with every column that was added to one.
-    Raises: ViewError."""
-    tables, present = await _tables(session), await columns(session)
-    return all(
-        column_of(each) in present if column_of(each) else table_of(each) in tables
-        for each in statements()
-    )
-
-
-async def columns(session: Session) -> set[tuple[str, str]]:
-    """Return the columns that there are, each with its table. Raises: ViewError."""
-    return {*await _columns(session)}
+    """Return whether every table of the schema exists. Raises: ViewError."""
+    tables = await _tables(session)
+    return all(table_of(each) in tables for each in statements())
 
 
 async def _columns(session: Session) -> dict[ColumnName, Column]:
@@ -131,14 +98,9 @@ async def _columns(session: Session) -> dict[ColumnName, Column]:
     )
 
 
-def _declared(had: Collection[ColumnName]) -> dict[ColumnName, Column]:
-    """Return the columns of the schema; of those that it adds to a table, the ones it has."""
-    return {
-        name: column
-        for statement in statements()
-        for name, column in declared_by(statement).items()
-        if column_of(statement) is None or name in had
-    }
+def declared() -> dict[ColumnName, Column]:
+    """Return the columns of the schema."""
+    return {name: each for text in statements() for name, each in declared_by(text).items()}
 
 
 async def has_table(session: Session, table: str) -> bool:

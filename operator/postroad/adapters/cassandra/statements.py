@@ -39,7 +39,6 @@ ROW_COLUMNS = (
     "dsn_recipients",
     "blob_key",
     "size_bytes",
-    "header_size",
     "accepted_at",
     "enqueued_at",
     "due_at",
@@ -151,18 +150,13 @@ SELECT_RECORDS = Statement(
 # Limits and slices
 
 SELECT_LIMITS = Statement(
-    select("limits", ("incarnation", "browse_start", "content_start"), "queue = ?")
-)
-"""The limits that tables of every release have; nearly always one row."""
-
-SELECT_ALL_LIMITS = Statement(
     select(
         "limits",
         ("incarnation", "browse_start", "content_start", "archived_through"),
         "queue = ?",
     )
 )
-"""All limits in one read."""
+"""Of all incarnations: nearly always one row."""
 
 ADVANCE_BROWSE_START = Statement(
     "UPDATE {keyspace}.limits USING TIMESTAMP ? SET browse_start = ?"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.added_columns import ViewColumns
 from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
@@ -20,21 +19,17 @@ class CassandraViewStore:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._columns = ViewColumns(session)
         self.home = Home(session)
         """Shared with the histories of the queues."""
 
     def view(self, queue: str) -> CassandraView:
-        return CassandraView(self._session, queue, self._columns)
+        return CassandraView(self._session, queue)
 
     async def create(self, options: TableOptions) -> SchemaChanges:
-        changes = await schema.create(self._session, options, self.home.check)
-        if changes.created or changes.added:
-            self._columns.look_again()
-        return changes
+        return await schema.create(self._session, options, self.home.check)
 
     async def exists(self) -> bool:
-        """Return whether the tables exist, with all their columns. Raises: ViewError."""
+        """Return whether the tables exist. Raises: ViewError."""
         return await schema.exists(self._session)
 
     async def local_nodes(self) -> int:

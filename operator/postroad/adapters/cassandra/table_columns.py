@@ -21,7 +21,6 @@ _TABLE = re.compile(
     r"CREATE TABLE IF NOT EXISTS \{keyspace\}\.(\w+) \((.*)\)(?:\s*WITH .*)?$", re.S
 )
 _KEY = re.compile(r"PRIMARY KEY\s*\((?:\(([^()]*)\)|(\w+))(?:,([^()]*))?\)")
-_ADDED = re.compile(r"ALTER TABLE \{keyspace\}\.(\w+)\s+ADD (\w+) (.*)$", re.S)
 
 ColumnName = tuple[str, str]
 """Table and column."""
@@ -40,10 +39,7 @@ class Column(NamedTuple):
 
 
 def declared_by(statement: str) -> dict[ColumnName, Column]:
-    """Return the columns that a statement of the schema declares: all of a table, or one."""
-    added = _ADDED.match(statement)
-    if added is not None:
-        return {(added[1], added[2]): Column(added[3].strip(), "regular")}
+    """Return the columns of the table that a statement of the schema creates."""
     created = _TABLE.match(statement)
     return dict(_of_table(created[1], created[2])) if created is not None else {}
 

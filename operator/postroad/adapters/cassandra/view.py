@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 from postroad.adapters.cassandra import enqueue_keys, erasure, letter_statements, rows, statements
-from postroad.adapters.cassandra.added_columns import ViewColumns
 from postroad.adapters.cassandra.board import CassandraBoard
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
@@ -33,8 +32,8 @@ a request of more than half a segment of its commit log (16 MiB by default)."""
 class CassandraView(CassandraMarks):
     """The view of one queue, in a keyspace that it shares with others."""
 
-    def __init__(self, session: Session, queue: str, columns: ViewColumns | None = None) -> None:
-        super().__init__(session, queue, columns)
+    def __init__(self, session: Session, queue: str) -> None:
+        super().__init__(session, queue)
         self._letters = LetterReader(session, queue)
         self._incarnation: UUID | None = None  # of the limits, as last read
         self._inserting = batcher(self._write_together)
@@ -137,10 +136,7 @@ class CassandraView(CassandraMarks):
         }
 
     async def limits(self) -> Limits:
-        statement = statements.SELECT_LIMITS
-        if await self._columns.archived.are_there():
-            statement = statements.SELECT_ALL_LIMITS
-        found = await self._session.execute(statement, (self._queue,))
+        found = await self._session.execute(statements.SELECT_LIMITS, (self._queue,))
         self._incarnation = found[0]["incarnation"] if found else None
         return rows.limits_of(found)
 

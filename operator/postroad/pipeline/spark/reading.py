@@ -49,7 +49,6 @@ _MARK = (
     *("delivered_at", "ending", "ended_at", "published", "replaced_by"),
     *("replaced_by_slice", "remaining", "new_attempt", "outcomes", "seconds"),
 )
-"""Of these, tables of an earlier release lack the last two."""
 
 
 class PartitionReader:
@@ -146,16 +145,12 @@ def products(partitions: Iterable[Partition]) -> list[Product]:
 
 
 def _of(table: DataFrame, columns: Iterable[str], groups: Iterable[Product]) -> DataFrame:
-    """Return these partitions of a table; columns that it lacks are null."""
-    wanted = [
-        F.col(name) if name in table.columns else F.lit(None).alias(name)
-        for name in (*_KEY, *columns)
-    ]
+    """Return these partitions of a table."""
     parts = [
         table.where(F.col("slice_start").isin(*starts) & F.col("bucket_id").isin(*buckets))
         for starts, buckets in groups
     ] or [table.where(F.lit(False))]
-    return reduce(DataFrame.unionByName, (part.select(*wanted) for part in parts))
+    return reduce(DataFrame.unionByName, (part.select(*_KEY, *columns) for part in parts))
 
 
 def entry_lines(
@@ -253,8 +248,7 @@ def readable_ending() -> Column:
 def _outcomes(joined: DataFrame) -> Column:
     """The outcomes with the names of their parts: the connector gives those of a tuple numbers."""
     kind = joined.schema["outcomes"].dataType
-    if not isinstance(kind, ArrayType):
-        return F.lit(None)
+    assert isinstance(kind, ArrayType)
     places = kind.elementType.names
     names = ("domain", "site", "kind", "code", "reason", "words", "count")
     return F.transform(
