@@ -131,7 +131,7 @@ class QueueLogins:
         kept = UserSecret.of(found, first)
         if kept is not None and found is not None and not is_owned(found, queue.uid):
             await self._api.apply(SECRET, kept.manifest(queue))
-            log_action("took over a Secret without an owner", secret=queue.login_secret)
+            log_action("took over a secret without an owner", secret=queue.login_secret)
         return kept
 
     async def _carry_out(

@@ -77,9 +77,9 @@ class Quotas:
         known = self._places.get(metadata["uid"])
         held = known.held if known else frozenset()
         there = set(map(place_of, users))
-        for each in held & there:
-            self._absences.end((metadata["uid"], each))
         kept = {each for each in held - there if not self._absences.lasts((metadata["uid"], each))}
+        for each in held - kept:
+            self._absences.end((metadata["uid"], each))
         left = None if most is None else max(0, most - len(kept))
         self._places[metadata["uid"]] = _Places(
             metadata["generation"],
@@ -109,4 +109,6 @@ class Quotas:
 
     def forget(self, uid: str) -> None:
         """Forget a QueueCluster that is gone. Idempotent."""
-        self._places.pop(uid, None)
+        known = self._places.pop(uid, None)
+        for each in known.held if known else ():
+            self._absences.end((uid, each))
