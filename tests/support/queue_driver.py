@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import postroad
-from postroad import Mail, Outcome, Selector, open_queue
+from postroad import AttemptOutcomes, Mail, Outcome, Selector, open_queue
 
 RETRIES = 2
 """How often a mail whose name begins with `retry` is deferred."""
@@ -34,10 +34,10 @@ class QueueDriver:
     async def open(self, url: str) -> None:
         self._queue = await open_queue(url, create=True)
 
-    async def enqueue(self, sender: str, names: list[str], delay: float = 0, **fields: Any) -> None:
+    async def enqueue(self, sender: str, names: list[str], delay: float = 0) -> None:
         for name in names:
             content = b"Subject: x\r\n\r\nx\r\n"
-            mail = Mail(sender, (f"{name}@example.net",), content, name=name, **fields)
+            mail = Mail(sender, (f"{name}@example.net",), content, name=name)
             await self._queue.enqueue(mail, delay=timedelta(seconds=delay))
 
     async def change(self, operation: str, sender: str) -> int:
@@ -47,20 +47,8 @@ class QueueDriver:
     async def browse(self) -> list[str]:
         return sorted([view.mail.name async for view in self._queue.browse()])
 
-    async def priorities(self) -> dict[str, int]:
-        return {view.mail.name: view.mail.priority async for view in self._queue.browse()}
-
     async def dead_letters(self) -> list[str]:
         return sorted([view.mail.name async for view in self._queue.dead_letters()])
-
-    async def put_off(self) -> int:
-        """Put a mail off, and deliver it; return how many attempts were counted until then."""
-        items = self._queue.dequeue(prefetch=1)
-        await (await anext(items)).put_off(timedelta(0), reason="451 the site rests")
-        again = await anext(items)
-        await again.done()
-        await items.aclose()
-        return int(again.attempt)
 
     async def size(self) -> int:
         return int((await self._queue.size()).size)
@@ -104,11 +92,9 @@ class QueueDriver:
 
 
 def heard(text: str) -> dict[str, Any]:
-    """What is kept of an attempt, by a release that keeps it."""
-    kept: Any = getattr(postroad, "AttemptOutcomes", None)
+    """What is kept of an attempt."""
     kinds: dict[str, Any] = {"2": Outcome.delivered, "4": Outcome.deferred, "5": Outcome.failed}
-    outcomes = {"b@example.net": kinds[text[0]](text)}
-    return {} if kept is None else {"outcomes": kept.of(outcomes, 0.5)}
+    return {"outcomes": AttemptOutcomes.of({"b@example.net": kinds[text[0]](text)}, 0.5)}
 
 
 def say(**values: object) -> None:
