@@ -31,7 +31,6 @@ from postroad.embedded.wire import FrameKind
 from postroad.errors import (
     EntryEnded,
     EntryLost,
-    InvalidInput,
     StoreUnavailable,
 )
 from postroad.ports.administration import Administration, Operation
@@ -66,10 +65,7 @@ class RemoteItem(LeasedMail):
 
     async def shape(self) -> Shape | None:
         with self._ending():
-            try:
-                shape: Shape | None = await self._connection.call("shape", item=self._number)
-            except InvalidInput:
-                return None  # an owner of a release that knows no shapes
+            shape: Shape | None = await self._connection.call("shape", item=self._number)
         return shape
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -88,17 +84,7 @@ class RemoteItem(LeasedMail):
 
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         check_named(outcomes, self.mail.recipients)
-        # One call for each text, as an owner of the release before takes them: made at once, they
-        # share a sync there.
-        heard: dict[Outcome, list[str]] = {}
-        for recipient, outcome in outcomes.items():
-            heard.setdefault(outcome, []).append(recipient)
-        await asyncio.gather(
-            *(
-                self._call("record", to=recipients, kind=outcome.kind, text=outcome.text)
-                for outcome, recipients in heard.items()
-            )
-        )
+        await self._call("record", outcomes=outcomes)
         for recipient, outcome in outcomes.items():
             if outcome.kind is OutcomeKind.FAILED:
                 self._failures[recipient] = outcome.text
@@ -125,15 +111,9 @@ class RemoteItem(LeasedMail):
         reason: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        # A `retry` to an owner of the release before, which passes over `is_attempt`.
-        await self._end(
-            "retry",
-            delay=delay,
-            remaining=remaining,
-            error=checked_reason(delay, reason),
-            outcomes=outcomes,
-            is_attempt=False,
-        )
+        reason = checked_reason(delay, reason)
+        how = {"delay": delay, "remaining": remaining, "reason": reason, "outcomes": outcomes}
+        await self._end("put_off", **how)
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
         await self._end("reject", reason=explanation(reason), outcomes=outcomes)
@@ -196,19 +176,11 @@ class RemoteQueue(Administration):
     async def _enqueue(self, mail: Mail, delay: timedelta, key: str | None) -> UUID:
         if key is not None:
             digest_of(mail)  # refused here: the owner would take a stream for bytes
-            queued: UUID = await self.connection.call(
-                "enqueue_once",
-                chunks_of(mail.content, CHUNK),
-                mail=mail.envelope,
-                delay=delay,
-                key=key,
-            )
-            return queued
         content = mail.content
         whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
         enqueue_id: UUID = await self.connection.call(
             "enqueue", chunks_of(content, CHUNK) if whole is None else whole,
-            mail=mail.envelope, delay=delay, whole=whole is not None,
+            mail=mail.envelope, delay=delay, whole=whole is not None, key=key,
         )  # fmt: skip
         return enqueue_id
 

@@ -1,7 +1,7 @@
 """The operations of the socket: how the arguments and the result of each become JSON and back.
 
 The client encodes arguments and decodes results by this table, the owner the other way round. What
-is not named here goes as it is. A key that an earlier release sends or expects stays.
+is not named here goes as it is.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from postroad.domain import documents, envelope_documents
 from postroad.domain.instants import duration, duration_us
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.mail import Outcome
 from postroad.domain.mail_views import LeasedMail, Sizes
 from postroad.domain.shapes import Shape
 from postroad.ports.administration import Operation
@@ -70,6 +70,10 @@ VIEW = Codec(documents.exact_view, documents.view_of_exact)
 SIZES = Codec(documents.sizes_value, lambda value: Sizes(**value))
 AGES = Codec(_ages_value, _ages_of)
 OUTCOMES = Codec(documents.outcomes_value, documents.outcomes_of)
+RECORDED = Codec(
+    lambda outcomes: {to: [each.kind, each.text] for to, each in outcomes.items()},
+    lambda value: {to: Outcome(*each) for to, each in value.items()},
+)
 ADDRESSES = Codec(decode=lambda value: None if value is None else tuple(value))
 SHAPE = Codec(
     lambda shape: None if shape is None else shape.as_text(),
@@ -103,9 +107,6 @@ _views = partial(Call, {"selector": SELECTOR}, element=VIEW)
 CALLS: Mapping[str, Call] = {
     "hello": Call(),
     "enqueue": Call({"mail": ENVELOPE, "delay": DURATION}, Codec(str, UUID), takes_content=True),
-    "enqueue_once": Call(
-        {"mail": ENVELOPE, "delay": DURATION}, Codec(str, UUID), takes_content=True
-    ),
     "lend": Call(),
     "refused": Call(),
     "browse": _views(),
@@ -120,9 +121,10 @@ CALLS: Mapping[str, Call] = {
     "next": Call(result=Codec(decode=_leased_of), undone_by="give_back"),
     "content": Call(),
     "shape": Call(result=SHAPE),
-    "record": Call({"to": ADDRESSES, "kind": Codec(str, OutcomeKind)}),
+    "record": Call({"outcomes": RECORDED}),
     "done": Call({"outcomes": OUTCOMES}),
     "reject": Call({"outcomes": OUTCOMES}),
     "retry": Call({"delay": DURATION, "remaining": ADDRESSES, "outcomes": OUTCOMES}),
+    "put_off": Call({"delay": DURATION, "remaining": ADDRESSES, "outcomes": OUTCOMES}),
     "give_back": Call(),
 }

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.mail import Mail, Outcome
+from postroad.domain.mail import Mail
 from postroad.domain.mail_views import MailView
 from postroad.embedded import wire
 from postroad.embedded.items import SpoolItem
@@ -73,11 +73,9 @@ class Serving(Answering):
         body: bytes | AsyncIterator[bytes] = self.content_of(call)
         if arguments["whole"]:
             body = await self.whole_content_of(call)
-        return await self._queue.enqueue(Mail.of(arguments["mail"], body), arguments["delay"])
-
-    async def enqueue_keyed(self, call: int, arguments: Arguments) -> object:
-        content = b"".join([piece async for piece in self.content_of(call)])
-        mail = Mail.of(arguments["mail"], content)
+        elif arguments["key"] is not None:  # its digest is that of bytes
+            body = b"".join([piece async for piece in self.content_of(call)])
+        mail = Mail.of(arguments["mail"], body)
         return await self._queue.enqueue(mail, arguments["delay"], key=arguments["key"])
 
     async def lease_slots(self, call: int, arguments: Arguments) -> object:
@@ -141,43 +139,28 @@ class Serving(Answering):
         return await self._items[arguments["item"]].shape()
 
     async def record(self, call: int, arguments: Arguments) -> object:
-        outcome = Outcome(arguments["kind"], arguments["text"])
-        await self._items[arguments["item"]].record(dict.fromkeys(arguments["to"], outcome))
+        await self._items[arguments["item"]].record(arguments["outcomes"])
         return None
 
-    async def done(self, call: int, arguments: Arguments) -> object:
-        # A client of an earlier release sends no outcomes with its endings.
-        return await self._end(arguments, lambda item: item.done(arguments.get("outcomes")))
-
-    async def reject(self, call: int, arguments: Arguments) -> object:
-        how = arguments["reason"], arguments.get("outcomes")
-        return await self._end(arguments, lambda item: item.reject(*how))
-
-    async def retry(self, call: int, arguments: Arguments) -> object:
-        how = arguments["delay"], arguments["remaining"], arguments["error"]
-        heard = arguments.get("outcomes")
-        if arguments.get("is_attempt", True):
-            return await self._end(arguments, lambda item: item.retry(*how, heard))
-        return await self._end(arguments, lambda item: item.put_off(*how, heard))
+    async def end(self, call: int, arguments: Arguments) -> object:
+        """Let an item end by the method that the operation is named after."""
+        how = dict(arguments)
+        operation, number = how.pop("op"), how.pop("item")
+        await getattr(self._items[number], operation)(**how)
+        del self._items[number]
+        return None
 
     async def give_back(self, call: int, arguments: Arguments) -> object:
         if (item := self._items.pop(arguments["item"], None)) is not None:
             item.end_lease()
         return None
 
-    async def _end(
-        self, arguments: Arguments, ending: Callable[[SpoolItem], Awaitable[None]]
-    ) -> object:
-        await ending(self._items[arguments["item"]])
-        del self._items[arguments["item"]]
-        return None
-
 
 CallAnswer = Callable[[Serving, int, Arguments], Awaitable[object]]
 _OTHER_NAMES: dict[str, Any] = {
-    "enqueue_once": Serving.enqueue_keyed,
     "lend": Serving.lease_slots,
     **{operation.value: Serving.change for operation in Operation},
+    **dict.fromkeys(("done", "reject", "retry", "put_off"), Serving.end),
 }
 OPERATIONS: dict[str, CallAnswer] = {
     name: _OTHER_NAMES.get(name) or getattr(Serving, name) for name in CALLS

@@ -122,25 +122,14 @@ class FrameReader:
             raise InvalidInput("too much arrived in frames that are not whole yet")
 
 
-SENT_NAMES: Mapping[str, type[PostroadError]] = {
-    "TurnEnded": errors.EntryEnded,
-    "TurnLost": errors.EntryLost,
-}
-"""Errors that are sent by another name than that of their class: a process of the release before,
-which had these classes, must know them, and is known by them."""
-
-_SENT_AS = {kind: name for name, kind in SENT_NAMES.items()}
-
-
 def error_value(error: PostroadError) -> dict[str, str]:
     """Return an error as it is sent."""
-    name = _SENT_AS.get(type(error), type(error).__name__)
-    return {"type": name, "message": str(error), "hint": error.hint}
+    return {"type": type(error).__name__, "message": str(error), "hint": error.hint}
 
 
 def error_from(value: Mapping[str, str]) -> PostroadError:
     """Return the error that was sent; an unknown one is transient, as all unforeseen ones."""
-    found = SENT_NAMES.get(value["type"]) or getattr(errors, value["type"], None)
+    found = getattr(errors, value["type"], None)
     if isinstance(found, type) and issubclass(found, PostroadError):
         return found(value["message"], hint=value["hint"])
     return StoreUnavailable(value["message"], hint=value["hint"])

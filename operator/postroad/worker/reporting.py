@@ -43,7 +43,6 @@ from postroad.errors import (
     InvalidMail,
     KeyReused,
     StoreFull,
-    ViewRefused,
 )
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import Item, MailQueue
@@ -164,16 +163,11 @@ class Reporting:
         self._count(report.result if is_new else "repeated", report.item.enqueue_id)
 
     async def _enqueue(self, mail: Mail, report: DueReport) -> bool:
-        """Return whether this is the first report of its kind about an entry. Where a store or
-        tables of an earlier release know no enqueue keys, a crash makes a second one."""
+        """Return whether this is the first report of its kind about an entry."""
         try:
             await self._queue.enqueue(mail, report.wait, key=report.key)
         except KeyReused:  # the next hop used other words the second time
             return False
-        except InvalidMail:
-            raise
-        except (InvalidInput, ViewRefused):
-            await self._queue.enqueue(mail, report.wait)
         return True
 
     async def _mail(

@@ -1,4 +1,4 @@
-"""Calls on the socket are the bytes of the release before, and come back as what was given."""
+"""Calls on the socket are the recorded bytes, and come back as what was given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.json_values import to_json
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.mail import Envelope, Outcome
 from postroad.domain.mail_views import LeasedMail, Sizes
 from postroad.domain.selection import Selector
 from postroad.domain.shapes import Shape
@@ -31,8 +31,8 @@ SENT: list[tuple[str, dict[str, Any], bytes]] = [
     ),
     (
         "record",
-        {"item": 1, "to": ("b@example.net",), "kind": OutcomeKind.FAILED, "text": "550"},
-        b'{"item":1,"to":["b@example.net"],"kind":"failed","text":"550"}',
+        {"item": 1, "outcomes": {"b@example.net": Outcome.failed("550")}},
+        b'{"item":1,"outcomes":{"b@example.net":["failed","550"]}}',
     ),
     (
         "retry",

@@ -30,7 +30,7 @@ class SlowQueue:
     def __init__(self, failure: StoreFailed | None = None) -> None:
         self.failure, self.gate, self.taken = failure, asyncio.Event(), 0
 
-    async def enqueue(self, mail: Mail, delay: timedelta) -> UUID:
+    async def enqueue(self, mail: Mail, delay: timedelta, key: None) -> UUID:
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
@@ -65,7 +65,8 @@ async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asynci
     """Let a client send a mail in many pieces; return when the owner does no more by itself."""
     reader, written = asyncio.StreamReader(), Written()
     arguments = {
-        "op": "enqueue", "mail": brief_envelope(letter().envelope), "delay": 0, "whole": False,
+        "op": "enqueue", "mail": brief_envelope(letter().envelope), "delay": 0,
+        "whole": False, "key": None,
     }  # fmt: skip
     reader.feed_data(wire.json_frame(9, FrameKind.CALL, HELLO))
     reader.feed_data(wire.json_frame(1, FrameKind.CALL, arguments))

@@ -18,11 +18,9 @@ from postroad.domain.reports.deciding import DOUBLE_BOUNCE, REPORT, ReportRules
 from postroad.domain.shapes import Shape, shape_of
 from postroad.errors import (
     BlobMissing,
-    InvalidInput,
     InvalidMail,
     KeyReused,
     StoreFull,
-    ViewRefused,
     ViewUnavailable,
 )
 from postroad.ports.mail_queue import Item, MailQueue
@@ -195,18 +193,6 @@ async def test_a_report_that_was_queued_before_with_other_words_is_not_queued_ag
     assert reports.mails == []
     assert item.steps == [("reject", "550 no")]
     assert count("repeated") == before + 1
-
-
-@pytest.mark.parametrize("error", [InvalidInput("no keys"), ViewRefused("no table of keys")])
-async def test_a_queue_of_an_earlier_release_gets_the_report_without_a_key(
-    error: Exception,
-) -> None:
-    item = Reported("a@b")
-
-    reports = await deliver(item, {"a@b": NO}, error)
-
-    assert reports.keys[-1] is None
-    assert item.steps == [("report", SENDER), ("reject", "550 no")]
 
 
 async def test_a_report_that_no_queue_takes_holds_up_no_mail(
