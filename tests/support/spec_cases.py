@@ -191,6 +191,14 @@ MAIL_QUEUES = (
     Case(_delivery(suppression={"bounces": ["no-mailbox"], "addresses": "hashed"})),
     Case(_delivery(suppression={"bounces": ["content"]}), "delivery.suppression.bounces"),
     Case(_delivery(suppression={"addresses": "md5"}), "delivery.suppression.addresses"),
+    Case(_delivery(suppression={"after": 1, "apart": "48h", "lifetime": "720h"})),
+    Case(_delivery(suppression={"after": 0}), "delivery.suppression.after"),
+    Case(_delivery(suppression={"apart": "soon"}), "delivery.suppression.apart"),
+    Case(_delivery(bounceRules=[{"class": "policy", "codes": ["x.1.1", "550"], "source": "us"}])),
+    Case(_delivery(bounceRules=[{"class": "gone", "codes": ["550"], "source": "us"}]), "class"),
+    Case(_delivery(bounceRules=[{"class": "loop", "codes": ["5.1"], "source": "us"}]), "codes"),
+    Case(_delivery(bounceRules=[{"class": "loop", "source": "us"}]), "name codes, words or both"),
+    Case(_delivery(bounceRules=[{"class": "loop", "codes": ["550"]}]), "source"),
     Case(
         _delivery(routing={"mx": {"tls": "none", "honours": ["sts"]}}), "tls: none never encrypts"
     ),

@@ -56,6 +56,7 @@ _PLACES = {
     "reroute": "postroad.cli.reroute:reroute",
     "route": "postroad.cli.route:route",
     "suppression": "postroad.cli.suppression:suppression",
+    "bounce": "postroad.cli.bounce:bounce",
     "trace": "postroad.cli.tracing:trace",
     "signing": "postroad.cli.signing:signing",
     "worker": "postroad.cli.worker:worker",

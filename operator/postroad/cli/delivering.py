@@ -28,6 +28,7 @@ from postroad.cli.long_running import Process, background_maintenance
 from postroad.cli.reporting import reporting_of
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
+from postroad.domain.bounces import use_rules
 from postroad.domain.next_hops import NextHop, TlsMode
 from postroad.domain.retries import RetryPlan
 from postroad.domain.webhooks import WebhookAddress
@@ -90,6 +91,7 @@ async def deliver(
         pacer = Pacer(limits, board, MachineClock(), name, held_of(window))
     suppressing = None
     if delivery is not None:
+        use_rules(delivery.current.settings.bounce_rules)
         addresses, rules = suppression_list_of(this.queue), delivery.current.settings
         suppressing = Suppressing(
             this.queue.name, addresses, MachineClock(), rules.suppression_rules()
@@ -159,6 +161,7 @@ def _use(
         is_other = routes.replace(found)  # first, as it may raise
     if pacer is not None:
         is_other |= pacer.replace(changed.limit_rules())
+    use_rules(changed.bounce_rules)
     if suppressing is not None:
         suppressing.rules = changed.suppression_rules()
     if is_other:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, TextIO
 
@@ -11,9 +11,12 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import suppression_list_of
-from postroad.cli.queue_options import json_option, say, with_queue
+from postroad.cli.queue_options import DURATION, json_option, say, with_queue
 from postroad.delivery_settings.files import read_delivery
+from postroad.delivery_settings.suppression import MAX_LIFETIME
+from postroad.domain.durations import format_duration
 from postroad.domain.escaping import json_line
+from postroad.domain.instants import rfc3339
 from postroad.domain.reasons import checked_reason
 from postroad.domain.suppressed import (
     SuppressedAddress,
@@ -46,6 +49,9 @@ tenant_option = click.option(
     default="",
     callback=_checked_tenant,
     help="Whose list; without it, that of mail without a tenant.",
+)
+for_option = click.option(
+    "--for", "lifetime", type=DURATION, help="For how long, such as 720h; without it, for good."
 )
 reason_option = click.option("--reason", default=BY_HAND, help="Why; stands in reports to senders.")
 
@@ -86,13 +92,24 @@ def suppression() -> None:
 @with_queue
 @tenant_option
 @reason_option
+@for_option
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 async def add(
-    queue: MailQueue, tenant: str, reason: str, addresses: tuple[str, ...], is_hashed: bool
+    queue: MailQueue,
+    tenant: str,
+    reason: str,
+    lifetime: timedelta | None,
+    addresses: tuple[str, ...],
+    is_hashed: bool,
 ) -> None:
     """Put addresses on the list."""
     at, why = MachineClock().now(), checked_reason(reason)
-    entries = [by_administrator(each, why, at, is_hashed=is_hashed) for each in addresses]
+    if lifetime is not None and not timedelta(0) < lifetime <= MAX_LIFETIME:
+        raise InvalidInput(f"--for is above zero and at most {format_duration(MAX_LIFETIME)}")
+    until = None if lifetime is None else at + lifetime
+    entries = [
+        by_administrator(each, why, at, is_hashed=is_hashed, until=until) for each in addresses
+    ]
     await suppression_list_of(queue).add(tenant, entries)
     _say_count("suppressed", len(entries))
 
@@ -124,7 +141,7 @@ async def list_(queue: MailQueue, tenant: str, as_json: bool) -> None:
     """Print the list, in no order that means anything."""
     async for each in suppression_list_of(queue).entries(tenant):
         printed = each.printed()
-        text = f"{printed['added_at']}  {each.name}  {each.by}: {each.reason}"
+        text = f"{printed['added_at']}  {each.name}  {each.by}: {each.reason}{_state(each)}"
         say(printed, as_json=as_json, text=text)
 
 
@@ -191,6 +208,14 @@ async def export(queue: MailQueue, tenant: str) -> None:
     """Print the list as `import` reads it: one JSON object a line."""
     async for each in suppression_list_of(queue).entries(tenant):
         click.echo(json_line(each.printed()))
+
+
+def _state(entry: SuppressedAddress) -> str:
+    """Return how many refusals an entry has, whether it is mailed yet, and when it expires."""
+    parts = [f"{entry.count} refusal{'' if entry.count == 1 else 's'}"] if entry.count else []
+    parts += ["mailed yet"] if entry.is_pending else []
+    parts += [] if entry.expires_at is None else [f"until {rfc3339(entry.expires_at)}"]
+    return f"  ({', '.join(parts)})" if parts else ""
 
 
 def _say_count(verb: str, count: int) -> None:

@@ -12,6 +12,7 @@ from postroad.delivery_settings.routing import RoutingSettings
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
 from postroad.delivery_settings.suppression import SuppressionSettings
+from postroad.domain.bounces import BounceRule
 from postroad.domain.limited_mail import LimitRule
 from postroad.domain.suppressed import SuppressionRules
 
@@ -34,6 +35,10 @@ class DeliverySettings(DeliverySection):
     suppression: SuppressionSettings | None = None
     """The suppression list: addresses on it are not mailed; their mail fails, and its sender gets a
     report. Absent: the list is not looked at."""
+
+    bounce_rules: Annotated[tuple[BounceRule, ...], Field(max_length=100)] = ()
+    """Rows that decide what refusals are counted as, before those of this release; the first one
+    that fits does."""
 
     def suppression_rules(self) -> SuppressionRules | None:
         """Return what workers do with the suppression list; None: nothing."""

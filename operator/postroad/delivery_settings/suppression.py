@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated
 
 from pydantic import Field
 
+from postroad.delivery_settings.patterns import Duration
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.domain.bounces import BounceClass
 from postroad.domain.suppressed import SuppressionRules
+
+MAX_LIFETIME = timedelta(days=3650)
 
 
 class LastingBounce(StrEnum):
@@ -35,6 +39,19 @@ class SuppressionSettings(DeliverySection):
     """Permanent refusals that put a recipient on the list, by their class: no-mailbox, no-domain,
     mailbox-unavailable, suppressed. Empty: administrators alone do."""
 
+    after: Annotated[int, Field(ge=1, le=100)] = 2
+    """Such refusals that put a recipient on the list; until then it is mailed. 1: the first one."""
+
+    apart: Annotated[Duration, Field(ge=timedelta(minutes=1), le=MAX_LIFETIME)] = timedelta(
+        hours=48
+    )
+    """How long after a refusal the next one counts: a site may refuse all addresses for hours."""
+
+    lifetime: Annotated[Duration, Field(ge=timedelta(hours=1), le=MAX_LIFETIME)] = timedelta(
+        days=90
+    )
+    """How long a recipient is on the list by refusals, and how long a refusal counts."""
+
     addresses: KeptAddresses = KeptAddresses.PLAIN
     """What is kept of an address that a refusal put there. plain: itself. hashed: its SHA-256,
     which `list` and `export` show; who can guess the address can recognise it."""
@@ -42,4 +59,5 @@ class SuppressionSettings(DeliverySection):
     def rules(self) -> SuppressionRules:
         """Return the value that workers use."""
         bounces = frozenset(BounceClass(each) for each in self.bounces)
-        return SuppressionRules(bounces, self.addresses is KeptAddresses.HASHED)
+        is_hashed = self.addresses is KeptAddresses.HASHED
+        return SuppressionRules(bounces, is_hashed, self.after, self.apart, self.lifetime)

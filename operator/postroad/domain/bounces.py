@@ -1,19 +1,24 @@
 """Why a next hop did not take a mail: the class of its reply, and its words without what names a
-person, a host or a mail. Pure.
+person, a host or a mail. Pure, but for its table, which is read once from `bounce_rules.yaml`.
 
-The enhanced status code decides where it names one reason. Servers use others for anything (x.2.1,
-x.4.1, x.7.1, those that end in 0): there the words decide, then the subject of the enhanced code,
-then the basic code. A table, so that a reply is read once and its class is stored with the attempt:
-a later reader counts classes, not texts.
-Source: RFC 3463 3; RFC 7372; RFC 7505; ADR 0033.
+The first row of the table that fits decides, after what another server quotes and what a program
+writes before each refusal was cut off: rows of single sites, words that an enhanced code does not
+outweigh, enhanced codes that name one reason, words, then what is left of the codes. A reply is
+read once and its class is stored with the attempt: a later reader counts classes, not texts.
+Source: RFC 3463 3; RFC 7372; ADR 0033; ADR 0079.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import NamedTuple
+from functools import cache, cached_property, lru_cache
+from importlib import resources
+from typing import Annotated, Any, NamedTuple
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 LONGEST_WORDS = 100
 """Characters that are kept of a reply's words."""
@@ -63,127 +68,158 @@ class Bounce(NamedTuple):
     words: str
 
 
-_B = BounceClass
-_REPLY = re.compile(r"(?:([2-5]\d\d)(?![^\s-]))?[ -]?(?:([245])\.(\d{1,3})\.(\d{1,3})(?!\S))?")
+MAX_GAPS = 2
+"""Of a phrase: with each, a text that fits nowhere takes longer to read."""
+
+Code = Annotated[str, Field(max_length=9, pattern=r"^([245]\d\d|[x245]\.\d{1,3}\.(\d{1,3}|\*))$")]
+Phrase = Annotated[str, Field(min_length=3, max_length=300)]
+
+
+class BounceRule(BaseModel):
+    """A row of the table: refusals that have one of its codes and one of its phrases, as far as it
+    names such, are of its class."""
+
+    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, alias_generator=str)
+
+    reason: Annotated[BounceClass, Field(alias="class")]
+    """What the refusals are counted as."""
+
+    codes: Annotated[tuple[Code, ...], Field(max_length=50)] = ()
+    """Basic codes (550) and enhanced ones: 5.1.1, x.1.1 (4.1.1 too), x.1.* (each detail)."""
+
+    words: Annotated[tuple[Phrase, ...], Field(max_length=50)] = ()
+    """Phrases of the reply, in any case: whole words, (one|another) of several, block* with any
+    end, ` + ` for one word or none between, ` * ` for up to 40 characters, ^ for the beginning.
+    Addresses, hosts, quoted names and numbers stand there as `postroad bounce classify` prints
+    them: <address>, <host>, <name>, #."""
+
+    source: Annotated[str, Field(min_length=1, max_length=300)]
+    """The page or RFC where this is documented."""
+
+    @model_validator(mode="after")
+    def _is_readable(self) -> BounceRule:
+        if not (self.codes or self.words):
+            raise ValueError("name codes, words or both")
+        for each in self.words:
+            if each.count(" * ") > MAX_GAPS:
+                raise ValueError(f"{each!r} has more than {MAX_GAPS} gaps: write two rows")
+            if not _BALANCED.fullmatch(each):
+                raise ValueError(f"{each!r}: write one of several words as (one|another)")
+        return self
+
+    @cached_property
+    def _expressions(self) -> tuple[_Expression, ...]:
+        return tuple(map(_expression, self.words))
+
+    def fits(self, codes: frozenset[str], words: str) -> bool:
+        """Return whether a reply with these codes and lower-case words is of this class."""
+        if self.codes and codes.isdisjoint(self.codes):
+            return False
+        return not self.words or any(each.fits(words) for each in self._expressions)
+
+    def evidence(self, text: str) -> list[str]:
+        """Return the codes and the phrases of this row that a refusal has."""
+        codes, words = _read(_plain(text))
+        phrases = zip(self.words, self._expressions, strict=True)
+        found = [phrase for phrase, expression in phrases if expression.fits(words)]
+        return [*(each for each in self.codes if each in codes), *found]
+
+
+class Wrapper(BaseModel):
+    """Words that a program writes before the reason of a refusal, and what stands for them when it
+    is looked for: nothing, or what the refusal is about."""
+
+    words: Phrase
+    becomes: str = ""
+    source: str
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    quotations: tuple[str, ...]
+    """What stands before the reply of another server."""
+
+    wrappers: tuple[Wrapper, ...]
+    rules: tuple[BounceRule, ...]
+
+
+_own: list[BounceRule] = []
+"""The rows of an administrator, which come before those of the table."""
+
+
+def use_rules(rules: Sequence[BounceRule]) -> None:
+    """Let these rows decide before those of the table, in the whole process."""
+    _own[:] = rules
+
+
+_PIECES = re.compile(r"( \* | \+ |[()|*])")
+_PARTS = re.compile(r"(\([^()]*\))|\*| \+ ")
+_WRITTEN = {
+    "(": "(?:",
+    ")": ")",
+    "|": "|",
+    "*": r"\w{0,20}",
+    " * ": r"(?!\w).{0,40}?(?<!\w)",
+    " + ": r"(?: (?:<\w+>:?|[^\s:;,]{1,64}))? ",
+}
+
+
+_BALANCED = re.compile(r"(?:[^()|]|\([^()]*\))+")
+"""Alternatives stand in brackets, and brackets in none."""
+
+
+class _Expression(NamedTuple):
+    """A phrase as it is looked for: in a lower-case text that has one of each `needed`, which is
+    seen much faster."""
+
+    needed: tuple[tuple[str, ...], ...]
+    pattern: re.Pattern[str]
+
+    def fits(self, words: str) -> bool:
+        """Return whether the words have the phrase."""
+        is_likely = all(any(one in words for one in several) for several in self.needed)
+        return is_likely and self.pattern.search(words) is not None
+
+
+@cache
+def _expression(phrase: str) -> _Expression:
+    phrase = phrase.lower()
+    begin = r"\A" if phrase.startswith("^") else r"(?<!\w)"
+    phrase = phrase.removeprefix("^")
+    text = "".join(_WRITTEN.get(each) or re.escape(each) for each in _PIECES.split(phrase))
+    parts = (each.strip("()").split("|") for each in _PARTS.split(phrase) if each)
+    needed = (tuple(each.partition("*")[0].strip() for each in part) for part in parts)
+    return _Expression(
+        tuple(each for each in needed if all(each)), re.compile(rf"{begin}{text}(?!\w)")
+    )
+
+
+@cache
+def _table() -> _Table:
+    text = (resources.files("postroad.domain") / "bounce_rules.yaml").read_text("utf-8")
+    found: Any = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    return _Table.model_validate(found)
+
+
+@cache
+def _quoted() -> re.Pattern[str]:
+    before = "|".join(map(re.escape, _table().quotations))
+    return re.compile(rf"(?:{before}) ?(?=[245]\d\d[ -])", re.IGNORECASE)
+
+
+_OF_SENDER = re.compile(r"\bsender|\bmail from|\b(?:return|reverse).path", re.IGNORECASE)
+
+_CODES = re.compile(
+    r"(?:([2-5]\d\d)(?![^\s;'-]))?[ ;'-]*(?:[2-5]\d\d[ -]+)?(?:cuda_\w+ )?"
+    r"(?:[(#]*([245])\.(\d{1,3})\.(\d{1,3})(?![.\d]))?"
+)
 """Matches the beginning of any text, with nothing in its groups where there is no code."""
 
+_LATER_CODE = re.compile(r"\(?#([245])\.(\d{1,3})\.(\d{1,3})(?![.\d])")
+"""An enhanced code behind the words, as qmail writes it."""
 
-_BY_CODE: dict[tuple[int, int], BounceClass] = {
-    **dict.fromkeys(((1, 1), (1, 3), (1, 4), (1, 6), (7, 17), (7, 18), (7, 19)), _B.NO_MAILBOX),
-    **dict.fromkeys(((1, 2), (1, 10)), _B.NO_DOMAIN),
-    **dict.fromkeys(((1, 7), (1, 8), (7, 27)), _B.SENDER),
-    **dict.fromkeys(((2, 2),), _B.MAILBOX_FULL),
-    **dict.fromkeys(((2, 4), (7, 13)), _B.MAILBOX_UNAVAILABLE),
-    **dict.fromkeys(((2, 3), (3, 4), (7, 16)), _B.TOO_LARGE),
-    **dict.fromkeys(((3, 1), (3, 3), (3, 5), (4, 3), (4, 5)), _B.SYSTEM),
-    **dict.fromkeys(((4, 2), (4, 4), (4, 7)), _B.UNREACHABLE),
-    **dict.fromkeys(((4, 6),), _B.LOOP),
-    **dict.fromkeys(((5, 1), (5, 2), (5, 4), (5, 5), (5, 6)), _B.PROTOCOL),
-    **dict.fromkeys(((5, 3), (7, 15), (7, 28)), _B.RATE),
-    **dict.fromkeys(((6, detail) for detail in range(1, 11)), _B.CONTENT),
-    **dict.fromkeys(((7, detail) for detail in (*range(4, 13), 14, 30)), _B.SECURITY),
-    **dict.fromkeys(((7, detail) for detail in (*range(20, 27), 29)), _B.AUTHENTICATION),
-}
-"""Subject and detail that name one reason."""
-
-_BY_SUBJECT = {
-    1: _B.NO_MAILBOX,
-    2: _B.MAILBOX_UNAVAILABLE,
-    3: _B.SYSTEM,
-    4: _B.UNREACHABLE,
-    5: _B.PROTOCOL,
-    6: _B.CONTENT,
-    7: _B.POLICY,
-}
-"""Where neither the detail nor the words decide."""
-
-_BY_BASIC_CODE = {
-    **dict.fromkeys((421, 451, 452), _B.SYSTEM),
-    **dict.fromkeys((450,), _B.MAILBOX_UNAVAILABLE),
-    **dict.fromkeys((454, 530, 534, 535, 538), _B.SECURITY),
-    **dict.fromkeys((500, 501, 502, 503, 504, 555), _B.PROTOCOL),
-    **dict.fromkeys((521, 556), _B.NO_DOMAIN),
-    **dict.fromkeys((551,), _B.NO_MAILBOX),
-    **dict.fromkeys((552,), _B.MAILBOX_FULL),
-}
-"""Where there is nothing else. 550, 553 and 554 mean anything."""
-
-_WHO = r"(?:user|recipient|mailbox|address|account|person|addressee)"
-
-_UNKNOWN = (
-    rf"(?:(?:unknown|no such|invalid|non-?existent|unrouteable) {_WHO}"
-    rf"|{_WHO}\b.{{0,40}}(?:unknown|not found|not exist|n't exist|invalid|not known)"
-    rf"|(?:not a (?:valid|known)|no) {_WHO}\b)"
-)
-
-_FROM = r"\b(?:sender|envelope.from|(?:return|reverse).path)\b"
-
-_BY_WORDS = tuple(
-    (reason, re.compile("|".join(patterns), re.IGNORECASE))
-    for reason, *patterns in (
-        (_B.SUPPRESSED, r"suppression list"),
-        (_B.GREYLISTED, r"gr[ea]y-?\s?list"),
-        (_B.MAILBOX_FULL, r"\bover-?quota\b", r"\bquota\b", r"box (?:is )?full\b", r"\bstorage\b"),
-        (
-            _B.TOO_LARGE,
-            r"too (?:large|big)",
-            r"\bsize\b.{0,20}(?:exceed|limit)",
-            r"exceed.{0,30}\bsize",
-        ),
-        # Before NO_MAILBOX, which may put a recipient on the suppression list.
-        (_B.SENDER, rf"\A(?=.*{_FROM}).*{_UNKNOWN}"),
-        (_B.RELAYING, r"relay"),
-        (_B.NO_MAILBOX, _UNKNOWN, r"recipient (?:address )?rejected"),
-        (
-            _B.MAILBOX_UNAVAILABLE,
-            rf"{_WHO}\b.{{0,30}}(?:disabled|suspended|inactive|closed|locked|deactivated)",
-            rf"{_WHO}\b.{{0,30}}(?:unavailable|not available)",
-        ),
-        (_B.NO_DOMAIN, r"(?:domain|host)\b.{0,30}(?:not found|not exist|unknown)"),
-        (
-            _B.AUTHENTICATION,
-            r"\b(?:spf|dkim|dmarc|ptr|reverse dns|unauthenticated|not authenticated)\b",
-        ),
-        (_B.LOOP, r"\b(?:loop|too many hops)"),
-        (
-            _B.RATE,
-            r"too (?:many|fast|quick|much)",
-            r"unexpected volume|limits? (?:for|on) how many",
-            r"rate.?limit",
-            r"throttl",
-            r"slow down",
-            r"\brate\b",
-        ),
-        (
-            _B.BLOCKED,
-            r"(?:block|black|deny) ?list",
-            r"\b(?:dns)?[dr]?bl\b",
-            r"blocked|banned|reputation",
-            r"listed (?:by|at|in|on)\b",
-        ),
-        (_B.CONTENT, r"spam|virus|malware|phish|unsolicited|junk|attachment", r"\bcontent\b"),
-        (
-            _B.SECURITY,
-            r"starttls|\btls\b|encrypt|certificate",
-            r"must authenticate",
-            r"auth\w* required",
-        ),
-        (
-            _B.SENDER,
-            r"sender\b.{0,40}(?:reject|refus|denied|invalid|verif)",
-            r"(?:invalid|bad) sender",
-        ),
-        (
-            _B.UNREACHABLE,
-            r"connection (?:lost|refused|timed|reset)",
-            r"time(?:d )?-?out",
-            r"no route|unreachable|cannot connect",
-        ),
-        (_B.POLICY, r"polic(?:y|ies)|not authori[sz]ed|prohibited|access denied"),
-        (_B.SYSTEM, r"busy|overload|shutting down|(?:not |un)available|temporar"),
-    )
-)
-"""The first row that fits decides."""
+_MARKS = re.compile(r"\A(?:<\w+>|[\s:.,;#()\[\]=-])+")
 
 _ENCLOSED = re.compile(
     r"(?P<address><[^<>]*>|\"[^\"]*\"@\S+)"
@@ -192,6 +228,8 @@ _ENCLOSED = re.compile(
 )
 _DOTTED = re.compile(r"\w\.\w")
 _DIGIT = re.compile(r"\d")
+_REASON_BEHIND = re.compile(r"@[\w.-]+(:[A-Za-z]+\)?)\Z")
+"""As Barracuda writes it: (user@example.net:blocked)."""
 
 
 def bounce_of(text: str, addresses: Iterable[str | None] = ()) -> Bounce:
@@ -201,11 +239,34 @@ def bounce_of(text: str, addresses: Iterable[str | None] = ()) -> Bounce:
     >>> bounce_of("550 5.1.1 <b@example.net>: no such user on mx7.example.net").words
     '<address>: no such user on <host>'
     """
+    return decided(text, addresses)[0]
+
+
+def decided(
+    text: str, addresses: Iterable[str | None] = (), own: Sequence[BounceRule] | None = None
+) -> tuple[Bounce, BounceRule | None]:
+    """Return how a refusal is counted, and the row that decided; None: none fits. `own`: rows that
+    come before the table, in place of those in use."""
     text = _plain(text)
-    found = _REPLY.match(text)
+    found = _CODES.match(text)
     assert found is not None
-    words = masked(text[found.end() :], addresses)
-    return Bounce(int(found[1] or 0), _reason(found, words), words[:LONGEST_WORDS].rstrip())
+    shown = masked(text[found.end() :], addresses)
+    codes, words = _read(text)
+    rule = _deciding(codes, words, tuple(_own if own is None else own))
+    reason = BounceClass.OTHER if rule is None else rule.reason
+    return Bounce(int(found[1] or 0), reason, shown[:LONGEST_WORDS].rstrip()), rule
+
+
+@lru_cache(maxsize=1024)  # many refusals differ in what is masked alone
+def _deciding(codes: frozenset[str], words: str, own: tuple[BounceRule, ...]) -> BounceRule | None:
+    return next((each for each in (*own, *_table().rules) if each.fits(codes, words)), None)
+
+
+def is_about_mailbox(text: str) -> bool:
+    """Return whether a refusal is about one address or mailbox, by its enhanced code, and not about
+    the site."""
+    found = _CODES.match(_plain(text))
+    return found is not None and found[1] != "421" and found[3] in ("1", "2")
 
 
 def code_of(text: str) -> int:
@@ -220,7 +281,7 @@ def masked(text: str, addresses: Iterable[str | None] = ()) -> str:
     for address in addresses:
         local = (address or "").rpartition("@")[0].strip('"')
         if local:
-            own = rf"<?(?<![^\W_]){re.escape(local)}(?![^\W_])(?:@[^\s<>\"]+)?>?"
+            own = rf"<?(?<![^\W_]){re.escape(local)}(?![^\W_])(?:@[^\s<>\":]+)?>?"
             text = re.sub(own, "<address>", text, flags=re.IGNORECASE)
     enclosed = _ENCLOSED.sub(lambda found: f"<{found.lastgroup}>", text)
     return " ".join(_marked(word) for word in enclosed.split())
@@ -229,25 +290,38 @@ def masked(text: str, addresses: Iterable[str | None] = ()) -> str:
 def _marked(word: str) -> str:
     """Return a word, or what stands for it."""
     if "@" in word:
-        return "<address>"
+        reason = _REASON_BEHIND.search(word)
+        return "<address>" if reason is None else f"<address>{reason[1]}"
     if "://" in word or _DOTTED.search(word):
         return "<host>"
     return "#" if _DIGIT.search(word) else word
 
 
-def _reason(found: re.Match[str], words: str) -> BounceClass:
-    basic, first = found[1], found[2]
-    subject = detail = None
-    if first is not None and (basic is None or basic[0] == first):
-        subject, detail = int(found[3]), int(found[4])
-        if (subject, detail) in _BY_CODE:
-            return _BY_CODE[subject, detail]
-    for reason, pattern in _BY_WORDS:
-        if pattern.search(words):
-            return reason
-    if subject in _BY_SUBJECT:
-        return _BY_SUBJECT[subject]
-    return _BY_BASIC_CODE.get(int(basic or 0), BounceClass.OTHER)
+def _read(text: str) -> tuple[frozenset[str], str]:
+    """Return the codes of a refusal and the words of its reason, without what was written around
+    them. Bare local parts stay: that of user@example.net is a word that decides."""
+    at = max((each.end() for each in _quoted().finditer(text)), default=0)
+    if _OF_SENDER.search(text, 0, at) is None:
+        text = text[at:]
+    found = _CODES.match(text)
+    assert found is not None
+    basic, enhanced = found[1], found if found[2] else _LATER_CODE.search(text)
+    codes = {basic} if basic else set[str]()
+    rest = text[found.end() :]
+    if enhanced is not None:
+        kind, subject, detail = enhanced.groups()[-3:]
+        if basic is None or basic[0] == kind:
+            subject, detail = str(int(subject)), str(int(detail))
+            each = f"{subject}.{detail}", f"{subject}.*"
+            codes |= {f"{class_}.{code}" for class_ in (kind, "x") for code in each}
+        rest = rest.replace(f"{kind}.{subject}.{detail}", " ")
+    if basic:
+        rest = re.sub(rf"(?<!\S){basic}(?:-|(?=\s))", " ", rest)  # of further lines
+    words = _MARKS.sub("", masked(rest).lower())
+    for wrapper in _table().wrappers:
+        if (cut := _expression(wrapper.words).pattern.match(words)) is not None:
+            words = wrapper.becomes + _MARKS.sub("", words[cut.end() :])
+    return frozenset(codes), words
 
 
 def _plain(text: str) -> str:

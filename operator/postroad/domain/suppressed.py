@@ -1,6 +1,6 @@
 """Addresses that are not mailed: how they are compared, kept and written. Pure.
 
-Source: ADR 0068.
+Source: ADR 0068; ADR 0079.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from hashlib import sha256
+from typing import Any
 
-from postroad.domain.bounces import BounceClass
+from postroad.domain.bounces import Bounce, BounceClass
 from postroad.domain.instants import rfc3339
 from postroad.domain.internationalized import ascii_domain
 from postroad.domain.mail import Outcome, check_address, check_mailbox
-from postroad.domain.reasons import checked_reason
+from postroad.domain.reasons import checked_reason, reason_of
 from postroad.errors import InvalidInput, InvalidMail
 
 HASH = "sha256:"
@@ -42,37 +43,97 @@ class SuppressedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SuppressionRules:
-    """What of a list workers decide: which classes of refusals put an address on it, and whether
-    the token alone is kept of that."""
+    """What of a list workers decide: which classes of refusals put an address on it, whether the
+    token alone is kept of that, how many refusals do, at which distance of each other, and for how
+    long. A large site once refused valid addresses as unknown on two days on end (ADR 0079)."""
 
     bounces: frozenset[BounceClass] = frozenset()
     is_hashed: bool = False
+    after: int = 2
+    apart: timedelta = timedelta(hours=48)
+    lifetime: timedelta = timedelta(days=90)
 
 
 @dataclass(frozen=True, slots=True)
 class SuppressedAddress:
     """One entry of a list. `token`: the SHA-256 of the address as it is compared; `address`: None
-    where it is not kept."""
+    where it is not kept. `added_at`: also when the last refusal was counted; `count`: how many
+    were. `is_pending`: it is mailed yet, as more refusals are needed. `expires_at`: None for
+    never."""
 
     token: bytes
     address: str | None
     reason: str
     by: SuppressedBy
     added_at: datetime
+    count: int = 0
+    is_pending: bool = False
+    expires_at: datetime | None = None
 
     @property
     def name(self) -> str:
         """The address, or what stands for it."""
         return self.address or f"{HASH}{self.token.hex()}"
 
+    def holds(self, now: datetime) -> bool:
+        """Return whether the address is not mailed."""
+        return not self.is_pending and not self.is_over(now)
+
+    def is_over(self, now: datetime) -> bool:
+        """Return whether the entry has expired."""
+        return self.expires_at is not None and self.expires_at <= now
+
     def outcome(self) -> Outcome:
         """Return what becomes of a recipient. Source: RFC 3463 3.8 (5.7.1)."""
         return Outcome.failed(f"550 5.7.1 not mailed, on the suppression list: {self.reason}")
 
-    def printed(self) -> Mapping[str, str]:
-        """Return the entry as JSON has it."""
-        at = str(rfc3339(self.added_at))
-        return {"address": self.name, "reason": self.reason, "by": self.by, "added_at": at}
+    def printed(self) -> Mapping[str, Any]:
+        """Return the entry as JSON has it; what it has not has no key."""
+        printed = {
+            "address": self.name,
+            "reason": self.reason,
+            "by": self.by,
+            "added_at": rfc3339(self.added_at),
+            "count": self.count,
+            "pending": self.is_pending,
+            "expires_at": rfc3339(self.expires_at),
+        }
+        return {name: value for name, value in printed.items() if value}
+
+
+def strongest(entries: Iterable[SuppressedAddress]) -> dict[bytes, SuppressedAddress]:
+    """Return one entry for each token: the one that holds, and for longest. An administrator's and
+    one by refusals are kept beside each other, so that neither undoes the other."""
+    found = dict[bytes, SuppressedAddress]()
+    for each in sorted(entries, key=_strength):
+        found[each.token] = each
+    return found
+
+
+def _strength(entry: SuppressedAddress) -> tuple[object, ...]:
+    until = entry.expires_at or datetime.max.replace(tzinfo=UTC)
+    return (not entry.is_pending, until, entry.by is SuppressedBy.ADMINISTRATOR)
+
+
+def learnt(
+    known: SuppressedAddress | None,
+    recipient: str,
+    bounce: Bounce,
+    rules: SuppressionRules,
+    now: datetime,
+) -> SuppressedAddress | None:
+    """Return the entry after a refusal by the recipient's server; None: what is known stays."""
+    made = suppressed(
+        recipient, reason_of(bounce), SuppressedBy.BOUNCE, now, is_hashed=rules.is_hashed
+    )
+    count = 1
+    if known is not None and not known.is_over(now):
+        is_soon = now - known.added_at < rules.apart and known.count < rules.after
+        if is_soon or not known.is_pending:
+            return None
+        count += known.count
+    pending = count < rules.after
+    return replace(made, count=count, is_pending=pending, expires_at=now + rules.lifetime)
 
 
 def compared(address: str) -> str:
@@ -115,7 +176,7 @@ def suppressed(
 
 
 def by_administrator(
-    address: str, reason: str, at: datetime, *, is_hashed: bool
+    address: str, reason: str, at: datetime, *, is_hashed: bool, until: datetime | None = None
 ) -> SuppressedAddress:
     """Return the entry for what an administrator wrote: a token, or an address that mail may be
     enqueued for, since any other is one by mistake. Raises: InvalidInput."""
@@ -124,7 +185,8 @@ def by_administrator(
             check_mailbox(address)
         except InvalidMail as error:
             raise InvalidInput(f"{address[:100]!r} cannot be suppressed: {error}") from error
-    return suppressed(address, reason, SuppressedBy.ADMINISTRATOR, at, is_hashed=is_hashed)
+    made = suppressed(address, reason, SuppressedBy.ADMINISTRATOR, at, is_hashed=is_hashed)
+    return replace(made, expires_at=until)
 
 
 def read_line(line: str, reason: str, at: datetime, *, is_hashed: bool) -> SuppressedAddress | None:
@@ -143,8 +205,12 @@ def read_line(line: str, reason: str, at: datetime, *, is_hashed: bool) -> Suppr
         by = SuppressedBy.known(found.get("by"))
         added = found.get("added_at")
         when = at if added is None else datetime.fromisoformat(added).astimezone(UTC)
+        expires = found.get("expires_at")
+        until = None if expires is None else datetime.fromisoformat(expires).astimezone(UTC)
+        count, is_pending = int(found.get("count", 0)), found.get("pending", False) is True
     except (
         ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
     ) as error:  # fmt: skip
         raise InvalidInput('this is neither an address nor {"address": …, "reason": …}') from error
-    return suppressed(address, kept, by, when, is_hashed=is_hashed)
+    made = suppressed(address, kept, by, when, is_hashed=is_hashed)
+    return replace(made, count=count, is_pending=is_pending, expires_at=until)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 
-from postroad.domain.bounces import Bounce, BounceClass, bounce_of
+from postroad.domain.bounces import Bounce, BounceClass, bounce_of, is_about_mailbox
 from postroad.domain.instants import rfc3339
 from postroad.domain.mail import Outcome, OutcomeKind
 from postroad.domain.reasons import reason_of
@@ -87,13 +87,13 @@ class AnswerCounts:
 
     def heard(self, site: str, outcomes: Iterable[Outcome], now: datetime) -> Suspension | None:
         """Count what one transmission came to; return the suspension that it leads to. What a
-        server of the site did not answer itself does not count."""
+        server of the site did not answer itself, and what is about one mailbox, does not count."""
         answered = [each for each in outcomes if each.responder is not None]
         if any(each.kind is OutcomeKind.DELIVERED for each in answered):
             self._counts.pop(site, None)
             return None
         rules = dict[AnswerRule, Bounce]()
-        for text in {each.text for each in answered}:
+        for text in {each.text for each in answered if not is_about_mailbox(each.text)}:
             bounce = bounce_of(text)
             if (rule := _rule_for(bounce)) is not None:
                 rules.setdefault(rule, bounce)

@@ -14,21 +14,22 @@ class SuppressionList(Protocol):
     StoreFull, StoreDamaged."""
 
     async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
-        """Put addresses on a list; the last entry with a token counts. What is broken off may have
-        put some there."""
+        """Put addresses on a list; the last entry with a token by an administrator counts, and the
+        last one by refusals. What is broken off may have put some there. Expired entries may go."""
         ...
 
     async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
-        """Take addresses off a list. Idempotent."""
+        """Take addresses off a list, all their entries. Idempotent."""
         ...
 
     async def find(
         self, tenant: str, tokens: Collection[bytes]
     ) -> Mapping[bytes, SuppressedAddress]:
-        """Return the entries of those that are on a list."""
+        """Return the `strongest` entry of those that are on a list, which may be pending or have
+        expired."""
         ...
 
     def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
-        """Yield a list in the order of its tokens, in memory for a page of it at most. What changes
-        meanwhile may be in it or not."""
+        """Yield all entries of a list in the order of its tokens, in memory for a page of it at
+        most. What changes meanwhile may be in it or not."""
         ...

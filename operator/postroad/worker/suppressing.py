@@ -10,13 +10,7 @@ from collections.abc import Mapping
 
 from postroad.domain.bounces import bounce_of
 from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.reasons import reason_of
-from postroad.domain.suppressed import (
-    SuppressedBy,
-    SuppressionRules,
-    suppressed,
-    token_of,
-)
+from postroad.domain.suppressed import SuppressionRules, learnt, token_of
 from postroad.errors import InvalidInput, PostroadError
 from postroad.ports.clock import Clock
 from postroad.ports.suppression_list import SuppressionList
@@ -40,10 +34,11 @@ class Suppressing:
         """Return the outcomes of those recipients that are not mailed. Errors as the port's."""
         tokens = _tokens(envelope.recipients)
         found = await self._list.find(envelope.tenant or "", {*tokens.values()})
+        now = self._clock.now()
         outcomes = {
             recipient: found[token].outcome()
             for recipient, token in tokens.items()
-            if token in found
+            if token in found and found[token].holds(now)
         }
         if outcomes:
             SUPPRESSED.labels(self._queue).inc(len(outcomes))
@@ -55,32 +50,35 @@ class Suppressing:
         if self.rules is None or not (tokens := _tokens((address,))):
             return False
         try:
-            return bool(await self._list.find(tenant or "", {*tokens.values()}))
+            found = await self._list.find(tenant or "", {*tokens.values()})
+            return any(each.holds(self._clock.now()) for each in found.values())
         except Exception as error:  # a driver's bug must not keep the mail from its end
             text = error.explain() if isinstance(error, PostroadError) else repr(error)
             _log.warning("a report's address is not compared with the list yet", error=text)
             return False
 
     async def learn(self, envelope: Envelope, outcomes: Mapping[str, Outcome]) -> None:
-        """Put recipients on the list whose servers refused them for a class that does. Mail with
-        the null reverse-path teaches nothing: who forges a sender chooses where reports go. What
+        """Count refusals of a class that puts a recipient on the list. Mail with the null
+        reverse-path teaches nothing: who forges a sender chooses where reports go. What
         cannot be written is learnt from the next refusal."""
         rules = self.rules
         if rules is None or not rules.bounces or envelope.sender is None:
             return
-        now, entries = self._clock.now(), []
-        for recipient in _tokens(outcomes):
+        now, refused = self._clock.now(), {}
+        for recipient, token in _tokens(outcomes).items():
             outcome = outcomes[recipient]
-            if outcome.kind is not OutcomeKind.FAILED or outcome.responder is None:
-                continue
-            bounce = bounce_of(outcome.text, (recipient,))
-            if bounce.reason in rules.bounces:
-                why, by = reason_of(bounce), SuppressedBy.BOUNCE
-                entries.append(suppressed(recipient, why, by, now, is_hashed=rules.is_hashed))
-        if not entries:
+            if outcome.kind is OutcomeKind.FAILED and outcome.responder is not None:
+                bounce = bounce_of(outcome.text, (recipient,))
+                if bounce.reason in rules.bounces:
+                    refused[token] = recipient, bounce
+        if not refused:
             return
+        tenant = envelope.tenant or ""
         try:
-            await self._list.add(envelope.tenant or "", entries)
+            known = await self._list.find(tenant, refused)
+            made = (learnt(known.get(each), *refused[each], rules, now) for each in refused)
+            if entries := [each for each in made if each is not None]:
+                await self._list.add(tenant, entries)
         except Exception as error:  # a driver's bug must not keep the mail from its end
             text = error.explain() if isinstance(error, PostroadError) else repr(error)
             _log.warning("refused recipients are not suppressed yet", error=text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,29 @@ def test_addresses_are_added_listed_and_removed(store: Path) -> None:
     assert "c@x.example not on the list of the tenant acme" in half.output
     assert "the others are off it now" in half.output
     assert listed(store, *acme) == []
+
+
+def test_an_address_is_added_for_a_time(store: Path) -> None:
+    assert run(store, "add", "--for", "720h", "a@x.example").exit_code == 0
+    run(store, "add", "b@x.example")
+    (a,) = (each for each in listed(store) if each["address"] == "a@x.example")
+    at, until = (datetime.fromisoformat(a[each]) for each in ("added_at", "expires_at"))
+    assert until - at == timedelta(hours=720)
+    assert f"(until {a['expires_at']})" in run(store, "list").output
+    for wrong in ("0s", "999999h"):
+        result = run(store, "add", "--for", wrong, "c@x.example")
+        assert result.exit_code == 1
+        assert "--for is above zero and at most" in result.output
+
+
+def test_refusals_are_listed_with_their_count(store: Path) -> None:
+    line = {"address": "a@x.example", "reason": "550 no-mailbox: x", "by": "bounce", "count": 1,
+            "added_at": "2026-01-02T03:04:05.000Z", "expires_at": "2099-01-01T00:00:00.000Z",
+            "pending": True}  # fmt: skip
+    run(store, "import", "-", given=json.dumps(line))
+    assert listed(store) == [line]
+    wanted = "bounce: 550 no-mailbox: x  (1 refusal, mailed yet, until 2099-01-01T00:00:00.000Z)"
+    assert wanted in run(store, "list").output
 
 
 def test_a_list_moves_to_another_queue(store: Path) -> None:

@@ -90,6 +90,11 @@ def test_the_outcomes_decide_the_ending(
     assert ending(outcomes, **facts) == expected
 
 
+def test_a_limit_behind_a_wrapper_has_the_delay_of_a_limit() -> None:
+    text = "450 4.7.1 <b@x.example>: Recipient address rejected: rate limit exceeded"
+    assert RetryPlan(spread=0).delay_for(0, [text], 0.0) == 15 * MINUTE
+
+
 LONG = RetryPlan((MINUTE, 5 * MINUTE, 240 * MINUTE), spread=0.5)
 FULL, LIMITED = "452 4.2.2 <b@example.net> is over quota", "450 4.7.28 unusual rate of mail"
 GREY = "450 4.7.1 greylisted"

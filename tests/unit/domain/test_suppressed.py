@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,11 @@ from postroad.domain.mail import OutcomeKind
 from postroad.domain.suppressed import (
     SuppressedAddress,
     SuppressedBy,
+    SuppressionRules,
     compared,
+    learnt,
     read_line,
+    strongest,
     suppressed,
     token_of,
 )
@@ -91,6 +95,60 @@ def test_what_was_exported_is_imported(is_hashed: bool) -> None:
     assert read_line(line, "other", datetime.now(UTC), is_hashed=False) == made
 
 
+def test_an_exported_entry_keeps_its_count_and_its_end() -> None:
+    made = suppressed("a@x.example", "550: x", SuppressedBy.BOUNCE, AT)
+    made = replace(made, count=1, is_pending=True, expires_at=AT + timedelta(days=3))
+    assert read_line(json.dumps(made.printed()), "", datetime.now(UTC), is_hashed=False) == made
+
+
+@given(st.permutations([None, timedelta(1), timedelta(2)]), st.booleans(), st.integers(0, 3))
+def test_an_entry_that_holds_is_stronger(
+    ends: list[timedelta | None], is_pending: bool, days: int
+) -> None:
+    """Whichever was read first, and whenever it is looked at."""
+    base = suppressed("a@x.example", "x", ADMINISTRATOR, AT)
+    entries = [replace(base, expires_at=AT + end if end else None) for end in ends]
+    entries[0] = replace(entries[0], is_pending=is_pending)
+    now = AT + timedelta(days)
+    (found,) = strongest(entries).values()
+    assert found.holds(now) == any(each.holds(now) for each in entries)
+
+
+RULES = SuppressionRules(
+    frozenset({BounceClass.NO_MAILBOX}), after=3, apart=timedelta(hours=2), lifetime=timedelta(1)
+)
+GONE = bounce_of("550 5.1.1 no such user")
+
+
+def test_refusals_are_counted_at_a_distance_until_they_are_enough() -> None:
+    found: list[tuple[int, bool] | None] = []
+    entry = None
+    for hours in (0, 1, 2, 3, 5, 9):
+        new = learnt(entry, "a@x.example", GONE, RULES, AT + timedelta(hours=hours))
+        found.append(None if new is None else (new.count, new.is_pending))
+        entry = new or entry
+    assert found == [(1, True), None, (2, True), None, (3, False), None]
+    assert entry is not None
+    assert entry.expires_at == AT + timedelta(hours=29)
+    assert entry.reason == "550 no-mailbox: no such user"
+
+
+def test_refusals_count_anew_after_the_lifetime_and_at_once_where_fewer_are_needed() -> None:
+    entry = learnt(None, "a@x.example", GONE, RULES, AT)
+    assert entry is not None
+    again = learnt(entry, "a@x.example", GONE, RULES, AT + timedelta(days=1))
+    assert again is not None
+    assert (again.count, again.is_pending) == (1, True)
+    fewer = learnt(entry, "a@x.example", GONE, replace(RULES, after=1), AT + timedelta(minutes=1))
+    assert fewer is not None
+    assert fewer.holds(AT + timedelta(minutes=2))
+
+
+def test_what_an_administrator_put_there_stays() -> None:
+    by_hand = suppressed("a@x.example", "x", ADMINISTRATOR, AT)
+    assert learnt(by_hand, "a@x.example", GONE, RULES, AT + timedelta(days=9)) is None
+
+
 def test_lines_of_people_are_read() -> None:
     def read(line: str) -> SuppressedAddress | None:
         return read_line(line, "asked", AT, is_hashed=False)
@@ -116,6 +174,8 @@ def test_what_a_later_release_has_put_there_can_be_read() -> None:
         '{"address": "a@example.org", "reason": ""}',
         '{"address": "a@example.org", "added_at": "soon"}',
         '{"address": "a@example.org", "added_at": 7}',
+        '{"address": "a@example.org", "count": "many"}',
+        '{"address": "a@example.org", "expires_at": 7}',
     ],
 )  # fmt: skip
 def test_a_line_that_is_none_is_refused(line: str) -> None:

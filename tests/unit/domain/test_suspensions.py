@@ -75,6 +75,23 @@ def test_what_no_server_of_the_site_answered_does_not_count() -> None:
         assert counts.heard("a", [answer(YAHOO, None)], NOW) is None
 
 
+def test_what_is_about_one_mailbox_suspends_no_site() -> None:
+    counts = AnswerCounts()
+    for text in (
+        "450 4.2.1 the user receives mail too quickly",
+        "452 4.1.1 too many recent messages",
+    ):
+        for _ in range(9):
+            assert counts.heard("a", [answer(text)], NOW) is None
+    assert counts.heard("a", [answer("421 4.2.1 too many connections")], NOW) is not None
+
+
+def test_a_limit_behind_a_wrapper_suspends_a_site_as_any_limit_does() -> None:
+    counts, text = AnswerCounts(), "450 4.7.1 <b@x.example>: Recipient address rejected: rate limit"
+    found = [counts.heard("a", [answer(text)], NOW) for _ in range(5)]
+    assert [each is not None for each in found] == [False] * 4 + [True]
+
+
 def test_sites_are_counted_apart() -> None:
     counts = AnswerCounts()
     for site in ("a", "b"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -22,7 +23,8 @@ from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 GONE = Outcome(
     OutcomeKind.FAILED, "550 5.1.1 <b@one.example>: no such user", responder=Responder("mx")
 )
-LEARNING = SuppressionRules(frozenset({BounceClass.NO_MAILBOX}))
+LEARNING = SuppressionRules(frozenset({BounceClass.NO_MAILBOX}), after=1)
+TWICE = replace(LEARNING, after=2)
 
 
 class Suppressed:
@@ -156,12 +158,84 @@ async def test_a_refusal_puts_its_recipient_on_the_list() -> None:
         assert not suppressed.worker.delivered
 
 
+async def test_one_refusal_suppresses_nothing_and_a_second_one_two_days_later_does() -> None:
+    async with a_suppressing_worker(TWICE) as suppressed:
+        hops = suppressed.worker.hops
+
+        async def refused(after: timedelta = SECOND) -> tuple[int, bool]:
+            await suppressed.worker.pass_time(after)
+            hops.outcomes["b@one.example"] = GONE
+            await suppressed.enqueue("b@one.example")
+            await suppressed.worker.pass_time(SECOND)
+            (entry,) = [each async for each in suppressed.list.entries("")]
+            return entry.count, entry.is_pending
+
+        assert await refused() == (1, True)
+        assert await refused(47 * 60 * MINUTE) == (1, True)
+        assert await refused(60 * MINUTE) == (2, False)
+        hops.outcomes.clear()
+        await suppressed.enqueue("b@one.example")
+        await suppressed.worker.pass_time(SECOND)
+        assert not suppressed.worker.delivered
+
+
+async def test_a_recipient_is_mailed_again_when_its_entry_expires() -> None:
+    rules = replace(LEARNING, lifetime=timedelta(hours=2))
+    async with a_suppressing_worker(rules) as suppressed:
+        suppressed.worker.hops.outcomes["b@one.example"] = GONE
+        await suppressed.enqueue("b@one.example")
+        await suppressed.worker.pass_time(SECOND)
+        suppressed.worker.hops.outcomes.clear()
+        await suppressed.worker.pass_time(timedelta(hours=2))
+        await suppressed.enqueue("b@one.example")
+        await suppressed.worker.pass_time(SECOND)
+        assert suppressed.worker.delivered == {"b@one.example": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "550 5.7.1 <b@one.example>: Recipient address rejected: Message rejected due to: SPF fail",
+        "554 5.7.1 <b@one.example>: Recipient address rejected: Access denied",
+        "550 5.7.1 <b@one.example>: Recipient address rejected: DMARC policy of that domain",
+        "554 5.7.1 <b@one.example>: Recipient address rejected: blocked using zen.example",
+    ],
+)
+async def test_a_fault_of_the_senders_side_suppresses_no_address(text: str) -> None:
+    async with a_suppressing_worker() as suppressed:
+        outcome = Outcome(OutcomeKind.FAILED, text, responder=Responder("mx"))
+        suppressed.worker.hops.outcomes["b@one.example"] = outcome
+        await suppressed.enqueue("b@one.example")
+        await suppressed.worker.pass_time(SECOND)
+        assert await suppressed.listed() == {}
+
+
+async def test_refusals_leave_an_administrators_entry_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Written by another process between the look and the writing."""
+    async with a_suppressing_worker(TWICE) as suppressed:
+        find = suppressed.list.find
+
+        async def late(tenant: str, tokens: Collection[bytes]) -> Mapping[bytes, object]:
+            found = await find(tenant, tokens)
+            await suppressed.add("b@one.example")
+            return found
+
+        suppressing = suppressed.suppressing
+        monkeypatch.setattr(suppressed.list, "find", late)
+        mail = Mail("a@origin.example", ("b@one.example",), b"x").envelope
+        await suppressing.learn(mail, {"b@one.example": GONE})
+        monkeypatch.undo()
+        assert "b@one.example" in await suppressing.find(mail)
+
+
 @pytest.mark.parametrize(
     ("sender", "rules", "listed"),
     [
         (None, LEARNING, 0),
         ("a@origin.example", SuppressionRules(), 0),
-        ("a@origin.example", SuppressionRules(LEARNING.bounces, is_hashed=True), 1),
+        ("a@origin.example", replace(LEARNING, is_hashed=True), 1),
     ],
     ids=["a report", "no class", "hashed"],
 )

@@ -1,6 +1,6 @@
 # ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
-"""The suppression lists of a queue in Cassandra: rows that do not expire, in 256 partitions, so
-that a million addresses are four thousand rows in each."""
+"""The suppression lists of a queue in Cassandra: 256 partitions, so that a million addresses are
+four thousand rows in each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.cql import insert, select
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
-from postroad.domain.suppressed import SuppressedAddress, SuppressedBy
+from postroad.domain.suppressed import SuppressedAddress, SuppressedBy, strongest
 
 T = TypeVar("T")
 
@@ -23,10 +23,15 @@ TOGETHER = 50
 """Rows of a batch, and requests at a time."""
 
 _KEY = ("queue", "shard", "tenant", "address_token")
-_COLUMNS = ("address_token", "address", "reason", "added_by", "added_at")
+_COLUMNS = (
+    *("address_token", "address", "reason", "added_by", "added_at"),
+    *("refusals", "is_pending", "expires_at"),
+)
 _LIST = "queue = ? AND shard = ? AND tenant = ?"
 
-ADD = Statement(insert("suppressed_addresses", (*_KEY, *_COLUMNS[1:])), stamped_by_server=True)
+ADD = Statement(
+    f"{insert('suppressed_addresses', (*_KEY, *_COLUMNS[1:]))} USING TTL ?", stamped_by_server=True
+)
 """Stamped by the server, as REMOVE is, so that the clocks of two machines do not decide which of
 the two came last."""
 
@@ -49,24 +54,21 @@ class CassandraSuppressionList:
         self._session, self._queue = session, queue
 
     async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
-        by_token = {each.token: each for each in entries}
-        values = {
-            token: (each.address, each.reason, each.by.value, each.added_at)
-            for token, each in by_token.items()
-        }
-        await self._write(ADD, tenant, values)
+        # Those of one batch have one time of writing, by which Cassandra keeps any of them.
+        last = {(each.token, each.by): each for each in entries}
+        await self._write(ADD, tenant, [(each.token, *_values(each)) for each in last.values()])
 
     async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
-        await self._write(REMOVE, tenant, dict.fromkeys(tokens, ()))
+        await self._write(REMOVE, tenant, [(each,) for each in tokens])
 
     async def _write(
-        self, statement: Statement, tenant: str, values: Mapping[bytes, tuple[object, ...]]
+        self, statement: Statement, tenant: str, rows: Iterable[tuple[bytes, *tuple[object, ...]]]
     ) -> None:
-        batches = [
-            [(self._queue, shard, tenant, token, *values[token]) for token in some]
-            for shard, tokens in _by_shard(values)
-            for some in _portions(tokens)
-        ]
+        of_shards: dict[int, list[tuple[object, ...]]] = {}
+        for row in rows:
+            shard = row[0][0]
+            of_shards.setdefault(shard, []).append((self._queue, shard, tenant, *row))
+        batches = [some for each in of_shards.values() for some in _portions(each)]
         for some in _portions(batches):
             await asyncio.gather(
                 *(self._session.execute_together(statement, each) for each in some)
@@ -80,13 +82,13 @@ class CassandraSuppressionList:
             for shard, of_shard in _by_shard(tokens)
             for some in _portions(of_shard)
         ]
-        found: dict[bytes, SuppressedAddress] = {}
+        found: list[SuppressedAddress] = []
         for some in _portions(questions):
             for answer in await asyncio.gather(
                 *(self._session.execute(FIND, each) for each in some)
             ):
-                found |= {entry.token: entry for entry in map(_entry, answer)}
-        return found
+                found += map(_entry, answer)
+        return strongest(found)
 
     async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
         for shard in range(SHARDS):
@@ -115,7 +117,18 @@ def _portions(values: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _entry(row: Row) -> SuppressedAddress:
-    by = SuppressedBy.known(row["added_by"])
+    by, until = SuppressedBy.known(row["added_by"]), row["expires_at"]
     return SuppressedAddress(
-        row["address_token"], row["address"], row["reason"], by, rows.instant(row["added_at"])
+        *(row["address_token"], row["address"], row["reason"], by, rows.instant(row["added_at"])),
+        count=row["refusals"],
+        is_pending=row["is_pending"],
+        expires_at=None if until is None else rows.instant(until),
     )
+
+
+def _values(entry: SuppressedAddress) -> tuple[object, ...]:
+    """Return the columns behind the token, and the seconds until the row goes; 0: it stays."""
+    until = entry.expires_at
+    seconds = 0 if until is None else max(1, round((until - entry.added_at).total_seconds()))
+    return (entry.address, entry.reason, entry.by.value, entry.added_at, entry.count,
+            entry.is_pending, until, seconds)  # fmt: skip

@@ -22,7 +22,7 @@ from threading import Lock
 from typing import TypeVar
 
 from postroad.adapters.disk.files import PRIVATE_FILE, DiskFiles, Translated
-from postroad.domain.suppressed import SuppressedAddress, SuppressedBy
+from postroad.domain.suppressed import SuppressedAddress, SuppressedBy, strongest
 from postroad.errors import StoreDamaged, StoreFailed, StoreFull
 
 T = TypeVar("T")
@@ -43,11 +43,19 @@ the first one that finds no place there until the change is committed, nothing c
 _TABLE = """
     CREATE TABLE IF NOT EXISTS suppressed (
         tenant TEXT NOT NULL, token BLOB NOT NULL, address TEXT, reason TEXT NOT NULL,
-        by TEXT NOT NULL, added_at TEXT NOT NULL, PRIMARY KEY (tenant, token)
+        by TEXT NOT NULL, added_at TEXT NOT NULL, count INTEGER NOT NULL, pending INTEGER NOT NULL,
+        expires_at TEXT, PRIMARY KEY (tenant, token, by)
     ) WITHOUT ROWID
 """
-_COLUMNS = "token, address, reason, by, added_at"
-_ADD = f"INSERT OR REPLACE INTO suppressed (tenant, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+_EXPIRING = """
+    CREATE INDEX IF NOT EXISTS expiring ON suppressed (expires_at) WHERE expires_at IS NOT NULL
+"""
+_EXPIRE = "DELETE FROM suppressed WHERE expires_at <= ?"
+_COLUMNS = "token, address, reason, by, added_at, count, pending, expires_at"
+_ADD = (
+    f"INSERT OR REPLACE INTO suppressed (tenant, {_COLUMNS})"  # noqa: S608
+    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class FileSuppressionList:
@@ -60,12 +68,17 @@ class FileSuppressionList:
         """The device and the inode of the file, with the connection to look in it."""
 
     async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
+        if not entries:
+            return
         # In the order of the file: each page of it is changed once.
-        rows = (
-            (tenant, each.token, each.address, each.reason, each.by, each.added_at.isoformat())
-            for each in sorted(entries, key=attrgetter("token"))
-        )
-        await self._run(lambda open_file: open_file.executemany(_ADD, rows), create=True)
+        rows = ((tenant, *_row(each)) for each in sorted(entries, key=attrgetter("token")))
+        now = min(each.added_at for each in entries).isoformat()
+
+        def step(open_file: sqlite3.Connection) -> None:
+            open_file.execute(_EXPIRE, (now,))
+            open_file.executemany(_ADD, rows)
+
+        await self._run(step, create=True)
 
     async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
         rows = [(tenant, token) for token in tokens]
@@ -80,16 +93,16 @@ class FileSuppressionList:
             some = wanted[at : at + FOUND_AT_ONCE]
             among = ",".join("?" * len(some))
             found += await self._read(f"tenant = ? AND token IN ({among})", tenant, *some)
-        return {each.token: each for each in found}
+        return strongest(found)
 
     async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
-        last = b""
+        last = b"", ""
         while page := await self._read(
-            f"tenant = ? AND token > ? ORDER BY token LIMIT {PAGE}", tenant, last
+            f"tenant = ? AND (token, by) > (?, ?) ORDER BY token, by LIMIT {PAGE}", tenant, *last
         ):
             for each in page:
                 yield each
-            last = page[-1].token
+            last = page[-1].token, page[-1].by
 
     async def _read(self, condition: str, *values: object) -> list[SuppressedAddress]:
         query = f"SELECT {_COLUMNS} FROM suppressed WHERE {condition}"  # noqa: S608  # our own text
@@ -148,6 +161,7 @@ class FileSuppressionList:
             open_file.execute(f"PRAGMA cache_size = -{CHANGED_KIB}")
             if create:
                 open_file.execute(_TABLE)
+                open_file.execute(_EXPIRING)
             found = step(open_file)
         if not is_there:
             DiskFiles().sync_directory(self._file.parent)
@@ -170,6 +184,20 @@ def _errors_of(file: Path) -> Iterator[None]:
         raise StoreFailed(f"the suppression lists in {file} cannot be used: {error}") from error
 
 
-def _entry(token: bytes, address: str | None, reason: str, by: str, at: str) -> SuppressedAddress:
+def _row(entry: SuppressedAddress) -> tuple[object, ...]:
+    until = None if entry.expires_at is None else entry.expires_at.isoformat()
+    at = entry.added_at.isoformat()
+    return (entry.token, entry.address, entry.reason, entry.by, at, entry.count, entry.is_pending,
+            until)  # fmt: skip
+
+
+def _entry(
+    token: bytes, address: str | None, reason: str, by: str, at: str, count: int, pending: int,
+    expires_at: str | None,
+) -> SuppressedAddress:  # fmt: skip
     when = datetime.fromisoformat(at).astimezone(UTC)
-    return SuppressedAddress(bytes(token), address, reason, SuppressedBy.known(by), when)
+    until = None if expires_at is None else datetime.fromisoformat(expires_at).astimezone(UTC)
+    known = SuppressedBy.known(by)
+    return SuppressedAddress(
+        bytes(token), address, reason, known, when, count, bool(pending), until
+    )

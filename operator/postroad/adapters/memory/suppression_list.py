@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.domain.suppressed import SuppressedAddress
+from postroad.domain.suppressed import SuppressedAddress, SuppressedBy, strongest
 
-Lists = dict[tuple[str, bytes], SuppressedAddress]
-"""By tenant and token."""
+Lists = dict[tuple[str, bytes, SuppressedBy], SuppressedAddress]
+"""By tenant, token and what put the address there."""
 
 
 class MemorySuppressionList:
@@ -19,14 +19,15 @@ class MemorySuppressionList:
 
     async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
         def effect() -> None:
-            self._lists.update({(tenant, each.token): each for each in entries})
+            self._lists.update({(tenant, each.token, each.by): each for each in entries})
 
         await self._faults("view", "suppress", effect)
 
     async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
         def effect() -> None:
             for token in tokens:
-                self._lists.pop((tenant, token), None)
+                for by in SuppressedBy:
+                    self._lists.pop((tenant, token, by), None)
 
         await self._faults("view", "unsuppress", effect)
 
@@ -34,17 +35,14 @@ class MemorySuppressionList:
         self, tenant: str, tokens: Collection[bytes]
     ) -> Mapping[bytes, SuppressedAddress]:
         def effect() -> Mapping[bytes, SuppressedAddress]:
-            return {
-                token: self._lists[tenant, token]
-                for token in tokens
-                if (tenant, token) in self._lists
-            }
+            keys = ((tenant, token, by) for token in tokens for by in SuppressedBy)
+            return strongest(self._lists[key] for key in keys if key in self._lists)
 
         return await self._faults("view", "suppressed", effect)
 
     async def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
         def effect() -> list[SuppressedAddress]:
-            return [each for (of, _), each in sorted(self._lists.items()) if of == tenant]
+            return [each for (of, *_), each in sorted(self._lists.items()) if of == tenant]
 
         for each in await self._faults("view", "suppressed_entries", effect):
             yield each
