@@ -224,7 +224,7 @@ async def test_signed_eight_bit_mail_fails_before_mail_where_it_cannot_be_conver
     assert len(sink.mails) == sink.connections == 1  # the session goes on with the next mail
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["looked at", "from an earlier release"])
+@pytest.mark.parametrize("known", [True, False], ids=["looked at", "not looked at"])
 @pytest.mark.parametrize("size", [100, 100_000])
 @pytest.mark.parametrize("has_8bit", [True, False])
 async def test_eight_bits_are_declared_where_they_are_or_may_be(
@@ -245,7 +245,7 @@ async def test_eight_bits_are_declared_where_they_are_or_may_be(
     assert ("BODY=8BITMIME" in sink.mails[0].mail_parameters) == may_have
 
 
-async def test_a_large_mail_of_an_earlier_release_is_looked_at_for_an_old_next_hop() -> None:
+async def test_a_large_mail_without_a_shape_is_looked_at_for_an_old_next_hop() -> None:
     text = b"Subject: x\r\n\r\n" + b"word\n" * 50_000
     for content in (text, text + b"\xff\n"):
         async with Sink(extensions=()) as sink:

@@ -154,7 +154,6 @@ def refused() -> list[tuple[str, Any]]:
         *(("attributes", value) for value in (*NO_TEXT, None, ("a", "b"))),
         *(("attributes", {"a": value}) for value in (*NO_TEXT, None, {})),
         *(("attributes", {value: "a"}) for value in (5, None, True, b"x", *SURROGATES)),
-        *(("attributes", {f"postroad.{name}": ""}) for name in ("shape", "priority")),
         ("attributes", {"a": "x" * MAX_ENVELOPE}),
         *(("origin", value) for value in (*NO_TEXT, {"host": "x"})),
         *(("dsn", value) for value in (*NO_TEXT, {"ret": "FULL"})),

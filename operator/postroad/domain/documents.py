@@ -14,7 +14,7 @@ from uuid import UUID
 
 from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.bounces import BounceClass
-from postroad.domain.envelope_documents import brief_envelope, envelope_of_brief
+from postroad.domain.envelope_documents import envelope_of, envelope_value
 from postroad.domain.instants import (
     duration,
     duration_us,
@@ -36,7 +36,7 @@ def exact_view(view: MailView) -> dict[str, Any]:
     return {
         "enqueue_id": str(view.enqueue_id),
         "mail_id": str(view.mail_id),
-        "mail": brief_envelope(view.mail),
+        "mail": envelope_value(view.mail),
         "accepted_at": microseconds(view.accepted_at),
         "enqueued_at": microseconds(view.enqueued_at),
         "due_at": optional_microseconds(view.due_at),
@@ -53,7 +53,7 @@ def view_of_exact(value: Mapping[str, Any]) -> MailView:
     return MailView(
         UUID(value["enqueue_id"]),
         UUID(value["mail_id"]),
-        envelope_of_brief(value["mail"]),
+        envelope_of(value["mail"]),
         instant(value["accepted_at"]),
         instant(value["enqueued_at"]),
         optional_instant(value["due_at"]),
@@ -99,7 +99,7 @@ def leased_value(leased: LeasedMail) -> dict[str, Any]:
     return {
         "enqueue_id": str(leased.enqueue_id),
         "mail_id": str(leased.mail_id),
-        "mail": brief_envelope(leased.mail),
+        "mail": envelope_value(leased.mail),
         "accepted_at": microseconds(leased.accepted_at),
         "enqueued_at": microseconds(leased.enqueued_at),
         "attempt": leased.attempt,
@@ -112,7 +112,7 @@ def leased_fields(value: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "enqueue_id": UUID(value["enqueue_id"]),
         "mail_id": UUID(value["mail_id"]),
-        "mail": envelope_of_brief(value["mail"]),
+        "mail": envelope_of(value["mail"]),
         "accepted_at": instant(value["accepted_at"]),
         "enqueued_at": instant(value["enqueued_at"]),
         "attempt": value["attempt"],

@@ -51,7 +51,7 @@ class Entry:
     last_error: str | None = None
     previous: tuple[EntryKey, ...] = ()
     shape: Shape | None = None
-    """What the content looks like; None where an older release stored the row."""
+    """What the content looks like; None where that cannot be read."""
 
     remaining: timedelta | None = field(default=None, compare=False)
     """How long the view still keeps the row, as of its reading; None where that was not read."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from postroad.domain.shapes import ATTRIBUTE as SHAPE
 from postroad.errors import InvalidInput, InvalidMail
 
 Content = bytes | Path | AsyncIterator[bytes]
@@ -55,10 +54,6 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 TENANT = "postroad.tenant"
 """The attribute of an envelope that names its tenant."""
 
-PRIORITY = "postroad.priority"
-"""The attribute that holds a priority other than 0 where attributes hold what has no place."""
-
-_RESERVED = frozenset((SHAPE, PRIORITY))
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _PLAIN = frozenset((str, type(None)))
 _NULL_SENDER = "the null reverse-path `<>` is sender=None"
@@ -190,9 +185,6 @@ class Mail:
         keep(self, "envelope", envelope)
 
     def _check_closely(self) -> None:
-        if not _RESERVED.isdisjoint(self.attributes):
-            names = " and ".join(sorted(_RESERVED))
-            raise InvalidMail(f"attributes named {names} are the queue's own")
         all_of_it = self.recipients, self.name, self.attributes, self.origin, self.dsn
         if len(str(all_of_it)) > MAX_ENVELOPE:
             raise InvalidMail(

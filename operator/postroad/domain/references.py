@@ -63,10 +63,7 @@ class Reference:
 
     @classmethod
     def repeating(cls, entry: Entry) -> Reference:
-        """Return a reference to publish after a first one, without a claim, was not confirmed.
-
-        An older release reads it as any reference that needs a claim.
-        """
+        """Return a reference to publish after a first one, without a claim, was not confirmed."""
         return replace(cls.to(entry, claim=True), previous=(*entry.previous, entry.key))
 
     @property

@@ -9,10 +9,9 @@ that expensive. Pure. Source: SP-3; RFC 5321 2.3.8, 4.5.2, 4.5.3.1.6; ADR 0027.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from io import IncrementalNewlineDecoder
-from uuid import UUID
 
 LONGEST_HEADER = 256 * 1024
 """Octets; without a blank line within them the whole content counts as header."""
@@ -26,15 +25,10 @@ LONGEST_CONTINUATION = LONGEST_LINE - 1
 FOLD = b"\r\n "
 """What stands between the pieces of a longer line, as Postfix sends them."""
 
-ATTRIBUTE = "postroad.shape"
-"""The attribute of a stored envelope that holds the shape: a release that does not know shapes
-reads it as any attribute, and keeps it when it replaces an entry."""
-
 _CRLF = b"\r\n"
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _LEADING_DOT = re.compile(rb"\n\.")  # a third of the time of `find`, which has no memchr for pairs
 _BARE = re.compile(rb"\r(?!\n)|(?<!\r)\n")
-_STORED = re.compile("([0-9a-f]{32}) ([0-9]+(?: [0-9]+)*)")
 _VERSION = "2"
 
 
@@ -106,28 +100,6 @@ class Shape:
 
 
 _FIELDS = len(Shape.__slots__)
-
-
-def with_shape(
-    attributes: Mapping[str, str], shape: Shape | None, mail_id: UUID
-) -> Mapping[str, str]:
-    """Return an envelope's attributes as they are stored. The mail's id goes with the shape: a
-    handler of a release that knows no shapes may copy the attributes to another mail."""
-    if shape is None:
-        return attributes
-    return {**attributes, ATTRIBUTE: f"{mail_id.hex} {shape.as_text()}"}
-
-
-def without_shape(
-    stored: Mapping[str, str], mail_id: UUID
-) -> tuple[Mapping[str, str], Shape | None]:
-    """Return attributes as a user gave them, and the shape that was stored with them; None for that
-    of another mail, and for one that another release wrote."""
-    found = _STORED.fullmatch(stored.get(ATTRIBUTE, ""))
-    if found is None:
-        return stored, None
-    attributes = {name: value for name, value in stored.items() if name != ATTRIBUTE}
-    return attributes, Shape.from_text(found[2]) if found[1] == mail_id.hex else None
 
 
 class LineMeter:

@@ -3,12 +3,10 @@
 ::
 
     {"v": 1, "slice": 1767261600, "bucket": 2, "id": "…", "mail": "…", "blob": "…",
-     "size": 1234, "header": 0, "accepted": "2026-01-01T10:00:00.000001+00:00", "due": null,
+     "size": 1234, "shape": "…" | null, "accepted": "2026-01-01T10:00:00.000001+00:00", "due": null,
      "attempt": 0, "error": null, "previous": [[slice, bucket, id], …], "claim": false,
-     "crashes": 0, "envelope": {"sender": …, "recipients": […], "name": …, "attributes": {…},
-     "origin": {…} | null, "dsn": {…} | null} | null}
+     "crashes": 0, "envelope": {"sender": …, "to": […], …} | null}
 
-`header` is always 0 and is not read.
 A `previous` that names the message's own `id` says that the message is a repetition.
 
 A reader refuses what it does not know entirely, so a new field is a new version: the message then
@@ -23,7 +21,7 @@ from typing import Any
 from uuid import UUID
 
 from postroad.domain.entries import Entry
-from postroad.domain.envelope_documents import envelope_of_whole, whole_envelope
+from postroad.domain.envelope_documents import FIELDS, envelope_of, envelope_value
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.json_values import natural, optional_text, to_json, typed
 from postroad.domain.mail import Envelope
@@ -38,8 +36,9 @@ LARGEST_BODY = 16 * 1024
 LONGEST_ERROR = 512
 """Characters of the last error that travel with a reference; the row has all of it."""
 
+_MALFORMED = (*(ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError),)
 _FIELDS = {
-    *("v", "slice", "bucket", "id", "mail", "blob", "size", "header", "accepted", "due"),
+    *("v", "slice", "bucket", "id", "mail", "blob", "size", "shape", "accepted", "due"),
     *("attempt", "error", "previous", "claim", "crashes", "envelope"),
 }
 
@@ -63,7 +62,7 @@ def decode(body: bytes) -> Reference:
         return _reference(values)
     except InvalidInput as error:
         raise UnreadableReference(str(error)) from error
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
+    except _MALFORMED as error:
         raise UnreadableReference(f"not a reference: {type(error).__name__}") from error
 
 
@@ -77,7 +76,7 @@ def _dump(reference: Reference, envelope: Envelope | None) -> bytes:
         "mail": str(reference.mail_id),
         "blob": reference.blob_key,
         "size": reference.size_bytes,
-        "header": 0,  # releases before this one refuse a message without a number here
+        "shape": reference.shape and reference.shape.as_text(),
         "accepted": reference.accepted_at.isoformat(),
         "due": reference.due_at.isoformat() if reference.due_at else None,
         "attempt": reference.attempt,
@@ -88,7 +87,7 @@ def _dump(reference: Reference, envelope: Envelope | None) -> bytes:
         ],
         "claim": reference.claim,
         "crashes": reference.crashes,
-        "envelope": envelope and whole_envelope(envelope, reference.shape, reference.mail_id),
+        "envelope": envelope and envelope_value(envelope),
     }
     return to_json(values)
 
@@ -98,14 +97,12 @@ def _reference(values: Any) -> Reference:
         raise UnreadableReference("not a reference of a version that is known here")
     if values.keys() != _FIELDS:
         raise UnreadableReference("a field is missing or unknown")
-    due, mail_id = values["due"], UUID(typed(values["mail"], str))
-    envelope: Envelope | None = None
-    shape: Shape | None = None
-    if values["envelope"] is not None:
-        envelope, shape = envelope_of_whole(values["envelope"], mail_id)
+    due, shape, envelope = values["due"], values["shape"], values["envelope"]
+    if envelope is not None and not typed(envelope, dict).keys() <= FIELDS:
+        raise UnreadableReference("a field of the envelope is unknown")
     return Reference(
         key=_key([values["slice"], values["bucket"], values["id"]]),
-        mail_id=mail_id,
+        mail_id=UUID(typed(values["mail"], str)),
         blob_key=typed(values["blob"], str),
         size_bytes=natural(values["size"]),
         accepted_at=_moment(values["accepted"]),
@@ -115,8 +112,8 @@ def _reference(values: Any) -> Reference:
         previous=tuple(_key(each) for each in typed(values["previous"], list)),
         claim=typed(values["claim"], bool),
         crashes=natural(values["crashes"]),
-        envelope=envelope,
-        shape=shape,
+        envelope=None if envelope is None else envelope_of(envelope),
+        shape=None if shape is None else Shape.from_text(typed(shape, str)),
     )
 
 

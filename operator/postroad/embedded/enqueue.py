@@ -16,7 +16,7 @@ from uuid import UUID
 
 from postroad.contents import chunks_of
 from postroad.domain.enqueue_keys import check_same, digest_of, token_of
-from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.envelope_documents import envelope_value
 from postroad.domain.json_values import to_json
 from postroad.domain.mail import Content, Mail
 from postroad.domain.shapes import Shape
@@ -71,7 +71,7 @@ async def _receive_new(
     engine: Engine, mail: Mail, delay: timedelta, key: tuple[bytes, bytes] | None
 ) -> UUID:
     engine.check()
-    envelope = to_json(brief_envelope(mail.envelope))
+    envelope = to_json(envelope_value(mail.envelope))
     size = len(mail.content) if isinstance(mail.content, bytes) else 0
     try:
         engine.limits.check(envelope, size)

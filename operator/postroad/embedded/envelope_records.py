@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple
 
-from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.envelope_documents import envelope_value
 from postroad.domain.json_values import to_json
 from postroad.domain.mail import Envelope
 from postroad.domain.mail_views import UNREADABLE
@@ -245,7 +245,7 @@ def encode_envelope(record: EnvelopeRecord, json: bytes | None = None) -> bytes:
 
 
 def _document_of(record: EnvelopeRecord) -> dict[str, Any]:
-    rest = brief_envelope(record.envelope)
+    rest = envelope_value(record.envelope)
     if record.numbers != tuple(range(len(record.numbers))):
         rest["numbers"] = record.numbers
     for name in ("error", "reason", "failures"):

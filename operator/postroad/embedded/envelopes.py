@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.domain.envelope_documents import envelope_of_brief
+from postroad.domain.envelope_documents import envelope_of
 from postroad.domain.mail import Envelope, check_address
 from postroad.errors import InvalidInput, StoreDamaged
 
@@ -37,7 +37,7 @@ def read_envelope(data: bytes) -> tuple[Envelope, dict[str, Any]]:
     Both can be written again. Raises: Unreadable."""
     try:
         found = json.loads(data)
-        return envelope_of_brief(found), found
+        return envelope_of(found), found
     except UNDECODED as error:
         raise Unreadable("an envelope cannot be read") from error
 

@@ -64,7 +64,7 @@ class Codec(NamedTuple):
 
 AS_IT_IS = Codec()
 DURATION = Codec(duration_us, duration)
-ENVELOPE = Codec(envelope_documents.brief_envelope, envelope_documents.envelope_of_brief)
+ENVELOPE = Codec(envelope_documents.envelope_value, envelope_documents.envelope_of)
 SELECTOR = Codec(documents.selector_value, documents.selector_of)
 VIEW = Codec(documents.exact_view, documents.view_of_exact)
 SIZES = Codec(documents.sizes_value, lambda value: Sizes(**value))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
-from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.envelope_documents import envelope_value
 from postroad.domain.identifiers import Identifiers
 from postroad.domain.instants import microseconds
 from postroad.domain.json_values import to_json
@@ -84,7 +84,7 @@ class SpoolReceiver:
         """Store a mail; return its ENVELOPE."""
         content, envelope = mail.content, mail.envelope
         assert isinstance(content, bytes)
-        json = to_json(brief_envelope(envelope))
+        json = to_json(envelope_value(envelope))
         self._limits.check(json, len(content))
         if self._lease is None or self._lease.connection is not connection:
             self._lease = SlotLease(connection)

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.envelope_documents import envelope_of_brief
+from postroad.domain.envelope_documents import envelope_of
 from postroad.domain.mail import Envelope
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.layout import NEW, Layout
@@ -56,7 +56,7 @@ class SpoolScan:
                 continue
             header, envelope = found
             history = self._salvaged.histories.get(header.mail_id, MailHistory())
-            record = _record_of(slot, header, envelope_of_brief(envelope), history)
+            record = _record_of(slot, header, envelope_of(envelope), history)
             if record is None:
                 self._free(slot)
             else:

@@ -18,7 +18,7 @@ from postroad.adapters.cassandra import (
 from postroad.adapters.cassandra.session import UNSET
 from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
 from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
-from postroad.domain.shapes import ATTRIBUTE, Shape
+from postroad.domain.shapes import Shape
 from postroad.domain.slices import EntryKey
 from postroad.ports.view import DeadLetter
 from support.stored_rows import stored
@@ -52,7 +52,7 @@ envelopes = st.builds(
     sender=st.none() | addresses,
     recipients=st.lists(addresses, min_size=1, max_size=3).map(tuple),
     name=st.none() | texts,
-    attributes=st.dictionaries(texts.filter(lambda name: name != ATTRIBUTE), texts, max_size=3),
+    attributes=st.dictionaries(texts, texts, max_size=3),
     origin=st.none() | origins,
     dsn=st.none() | dsn,
 )

@@ -17,7 +17,6 @@ from postroad.domain.bounces import BounceClass
 from postroad.domain.instants import instant, microseconds
 from postroad.domain.json_values import to_json
 from postroad.domain.mail import (
-    PRIORITY,
     DsnOptions,
     Envelope,
     Mail,
@@ -49,11 +48,6 @@ ENVELOPES = {
     "plain": (
         PLAIN,
         b'{"sender":null,"to":["b@example.net"]}',
-        (
-            b'{"sender":null,"recipients":["b@example.net"],"name":null,"attributes":{'
-            b'"postroad.shape":"00000000000000000000000000000008 2 5 0 1 0 0 0 0 1 0"},'
-            b'"origin":null,"dsn":null}'
-        ),
     ),
     "full": (
         FULL,
@@ -62,21 +56,14 @@ ENVELOPES = {
             b'"attributes":{"k":"v"},"origin":["h","192.0.2.1","ESMTP"],"dsn":["HDRS","id",'
             b'{"b@example.net":[["SUCCESS","DELAY"],"rfc822;b@example.net"]}]}'
         ),
-        (
-            b'{"sender":"a@example.org","recipients":["b@example.net","\\u00fc@example.net"],'
-            b'"name":"n","attributes":{"k":"v",'
-            b'"postroad.shape":"00000000000000000000000000000008 2 5 0 1 0 0 0 0 1 0"},'
-            b'"origin":["h","192.0.2.1","ESMTP"],"dsn":{"ret":"HDRS","envid":"id",'
-            b'"recipients":{"b@example.net":[["SUCCESS","DELAY"],"rfc822;b@example.net"]}}}'
-        ),
     ),
 }
-"""Envelopes with both forms, as the release of November 2026 wrote them."""
+"""Envelopes, and what is stored of them."""
 
 BODY = (
     b'{"v":1,"slice":1767261600,"bucket":2,"id":"00000000-0000-0000-0000-000000000007",'
     b'"mail":"00000000-0000-0000-0000-000000000008","blob":"q/2026/01/01/id","size":10,'
-    b'"header":0,"accepted":"2026-01-01T10:20:00.000001+00:00",'
+    b'"shape":"2 5 0 1 0 0 0 0 1 0","accepted":"2026-01-01T10:20:00.000001+00:00",'
     b'"due":"2026-01-01T11:20:00.000001+00:00","attempt":1,"error":"451",'
     b'"previous":[[1767258000,1,"00000000-0000-0000-0000-000000000006"]],'
     b'"claim":true,"crashes":2,"envelope":%b}'
@@ -85,7 +72,7 @@ SHAPE = Shape(5, has_8bit_body=True)
 
 
 @pytest.fixture(params=sorted(ENVELOPES))
-def recorded(request: pytest.FixtureRequest) -> tuple[Envelope, bytes, bytes]:
+def recorded(request: pytest.FixtureRequest) -> tuple[Envelope, bytes]:
     return ENVELOPES[request.param]
 
 
@@ -95,15 +82,15 @@ def view(envelope: Envelope, reason: str | None = None) -> MailView:
     return MailView(UUID(int=7), UUID(int=8), *fixed, last_error="451", reason=reason)
 
 
-def test_brief_envelope_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
-    envelope, brief, _ = recorded
+def test_envelope_is_the_recorded_bytes(recorded: tuple[Envelope, bytes]) -> None:
+    envelope, stored = recorded
 
-    assert to_json(envelope_documents.brief_envelope(envelope)) == brief
-    assert envelope_documents.envelope_of_brief(json.loads(brief)) == envelope
+    assert to_json(envelope_documents.envelope_value(envelope)) == stored
+    assert envelope_documents.envelope_of(json.loads(stored)) == envelope
 
 
-def test_body_of_the_broker_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
-    envelope, _, whole = recorded
+def test_body_of_the_broker_is_the_recorded_bytes(recorded: tuple[Envelope, bytes]) -> None:
+    envelope, stored = recorded
     reference = Reference(
         key=EntryKey(datetime(2026, 1, 1, 10, tzinfo=UTC), 2, UUID(int=7)),
         mail_id=UUID(int=8),
@@ -120,55 +107,28 @@ def test_body_of_the_broker_is_the_recorded_bytes(recorded: tuple[Envelope, byte
         shape=SHAPE,
     )
 
-    assert encode(reference) == BODY % whole
-    assert decode(BODY % whole) == reference
+    assert encode(reference) == BODY % stored
+    assert decode(BODY % stored) == reference
 
 
-def test_brief_reader_passes_over_a_field_of_a_later_release() -> None:
-    value = envelope_documents.brief_envelope(FULL) | {"colour": "blue"}
+def test_reader_of_an_envelope_passes_over_a_field_of_a_later_release() -> None:
+    value = envelope_documents.envelope_value(FULL) | {"colour": "blue"}
 
-    assert envelope_documents.envelope_of_brief(value) == FULL
-
-
-@pytest.mark.parametrize("priority", [-100, -1, 1, 100])
-def test_priority_is_an_optional_key_of_the_brief_form(priority: int) -> None:
-    urgent = replace(FULL, priority=priority)
-
-    value = envelope_documents.brief_envelope(urgent)
-
-    assert value == envelope_documents.brief_envelope(FULL) | {"priority": priority}
-    assert envelope_documents.envelope_of_brief(value) == urgent
+    assert envelope_documents.envelope_of(value) == FULL
 
 
 @pytest.mark.parametrize("priority", [-100, -1, 1, 100])
-def test_priority_is_an_attribute_of_the_whole_form(priority: int) -> None:
-    """The release before refuses a body with a key that it does not know, and keeps attributes."""
+def test_priority_is_an_optional_key_of_an_envelope(priority: int) -> None:
     urgent = replace(FULL, priority=priority)
 
-    value = envelope_documents.whole_envelope(urgent, SHAPE, UUID(int=8))
+    value = envelope_documents.envelope_value(urgent)
 
-    plain = envelope_documents.whole_envelope(FULL, SHAPE, UUID(int=8))
-    assert value == plain | {
-        "attributes": plain["attributes"] | {PRIORITY: f"{UUID(int=8).hex} {priority}"}
-    }
-    recorded = json.loads(to_json(value))
-    assert envelope_documents.envelope_of_whole(recorded, UUID(int=8)) == (urgent, SHAPE)
-    copied, shape = envelope_documents.envelope_of_whole(recorded, UUID(int=9))
-    assert (copied, shape) == (FULL, None), "a handler copied the attributes to another mail"
+    assert value == envelope_documents.envelope_value(FULL) | {"priority": priority}
+    assert envelope_documents.envelope_of(value) == urgent
 
 
-@pytest.mark.parametrize("text", ["101", "-101", "1000000"])
-def test_priority_of_a_later_release_that_is_unknown_here_counts_as_not_given(text: str) -> None:
-    value = envelope_documents.whole_envelope(FULL, None, UUID(int=8))
-    value["attributes"][PRIORITY] = f"{UUID(int=8).hex} {text}"
-
-    found, _ = envelope_documents.envelope_of_whole(json.loads(to_json(value)), UUID(int=8))
-
-    assert found == FULL
-
-
-def test_exact_view_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes]) -> None:
-    envelope, brief, _ = recorded
+def test_exact_view_is_the_recorded_bytes(recorded: tuple[Envelope, bytes]) -> None:
+    envelope, stored = recorded
     exact = (
         b'{"enqueue_id":"00000000-0000-0000-0000-000000000007",'
         b'"mail_id":"00000000-0000-0000-0000-000000000008","mail":%b,'
@@ -177,8 +137,8 @@ def test_exact_view_is_the_recorded_bytes(recorded: tuple[Envelope, bytes, bytes
         b'"last_error":"451","reason":"why"}'
     )
 
-    assert to_json(documents.exact_view(view(envelope, "why"))) == exact % brief
-    assert documents.view_of_exact(json.loads(exact % brief)) == view(envelope, "why")
+    assert to_json(documents.exact_view(view(envelope, "why"))) == exact % stored
+    assert documents.view_of_exact(json.loads(exact % stored)) == view(envelope, "why")
 
 
 def test_printed_view_has_times_as_text_and_a_reason_for_the_dead_alone() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -19,8 +18,6 @@ from postroad.domain.shapes import (
     Shape,
     has_bare_line_ends,
     shape_of,
-    with_shape,
-    without_shape,
 )
 
 pieces = st.sampled_from(
@@ -178,18 +175,9 @@ def test_any_other_text_is_no_shape(text: str) -> None:
     assert found is None or found.as_text().split()[0] == text.split()[0]
 
 
-def test_what_a_user_calls_a_shape_stays_an_attribute() -> None:
-    stored = with_shape({"postroad.shape": "round"}, None, UUID(int=1))
-
-    assert without_shape(stored, UUID(int=1)) == ({"postroad.shape": "round"}, None)
-
-
 @pytest.mark.parametrize("text", ["1 0 0 0 0 0 0 0 1", "2 0 0 0", "2 0 0 0 0 0 0 0 1 0 9"])
 def test_the_shape_of_another_release_is_not_known(text: str) -> None:
-    mail_id = UUID(int=1)
-    stored = {"postroad.shape": f"{mail_id.hex} {text}"}
-
-    assert without_shape(stored, mail_id) == ({}, None)
+    assert Shape.from_text(text) is None
 
 
 @pytest.mark.parametrize(

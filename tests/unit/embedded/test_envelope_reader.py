@@ -10,7 +10,7 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import Inline, opened, start
-from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.envelope_documents import envelope_value
 from postroad.domain.json_values import to_json
 from postroad.embedded import envelope_reader
 from postroad.embedded.envelope_reader import BLOCK, EnvelopeReader
@@ -39,7 +39,7 @@ async def test_recent_mail_is_listed_without_a_read_of_the_log() -> None:
         assert again.engine.reader.bytes_read > 0
 
 
-DOCUMENT = to_json(brief_envelope(letter().envelope))
+DOCUMENT = to_json(envelope_value(letter().envelope))
 PAYLOAD = encode_new(bytes(16), 1, 0, 3, "example.net", DOCUMENT)
 SIZE = frame_size(len(PAYLOAD))
 

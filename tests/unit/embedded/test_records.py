@@ -11,7 +11,7 @@ import pytest
 from contract.queue_harness import letter
 from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.documents import outcomes_of, outcomes_value
-from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.envelope_documents import envelope_value
 from postroad.domain.json_values import to_json
 from postroad.domain.mail import Outcome
 from postroad.embedded import frames, log_salvage, verification
@@ -64,7 +64,7 @@ def test_an_envelope_in_json_is_that_of_a_new_mail() -> None:
     """The spool file and the log have the same octets of it."""
     new = EnvelopeRecord(bytes(15) + b"m", bytes(16), 7, 0, letter().envelope, (0,), 1, 1, 5)
 
-    assert encode_envelope(new, to_json(brief_envelope(new.envelope))) == encode_envelope(new)
+    assert encode_envelope(new, to_json(envelope_value(new.envelope))) == encode_envelope(new)
 
 
 def test_a_key_is_read_as_it_was_written() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import letter
-from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.envelope_documents import envelope_value
 from postroad.domain.mail import Mail
 from postroad.domain.mail_views import Sizes
 from postroad.embedded import wire
@@ -65,7 +65,7 @@ async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asynci
     """Let a client send a mail in many pieces; return when the owner does no more by itself."""
     reader, written = asyncio.StreamReader(), Written()
     arguments = {
-        "op": "enqueue", "mail": brief_envelope(letter().envelope), "delay": 0,
+        "op": "enqueue", "mail": envelope_value(letter().envelope), "delay": 0,
         "whole": False, "key": None,
     }  # fmt: skip
     reader.feed_data(wire.json_frame(9, FrameKind.CALL, HELLO))

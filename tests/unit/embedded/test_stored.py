@@ -14,7 +14,7 @@ from prometheus_client import REGISTRY
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
-from postroad.domain.envelope_documents import brief_envelope
+from postroad.domain.envelope_documents import envelope_value
 from postroad.domain.json_values import to_json
 from postroad.domain.mail import Envelope, Outcome
 from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope, encode_new
@@ -88,7 +88,7 @@ def garbled(**changes: object) -> bytes:
     return head + to_json(envelope | changes)
 
 
-JSON = to_json(brief_envelope(letter().envelope))
+JSON = to_json(envelope_value(letter().envelope))
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_of_the_domains_as_many_are_kept_as_the_record_counts(beyond: int) -> No
 def test_a_mail_of_a_receiver_has_the_record_that_the_owner_would_write() -> None:
 
     mail = letter()
-    envelope = to_json(brief_envelope(mail.envelope))
+    envelope = to_json(envelope_value(mail.envelope))
 
     record = encode_new(bytes(15) + b"m", 7, 1, 5, domains_of(mail.envelope), envelope)
 

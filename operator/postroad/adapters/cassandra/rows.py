@@ -20,10 +20,10 @@ from postroad.domain.entries import (
     Entry,
     UndecodableRow,
 )
-from postroad.domain.envelope_documents import extras_in, with_extras
 from postroad.domain.identifiers import EPOCH
 from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
 from postroad.domain.ownership import Identity
+from postroad.domain.shapes import Shape
 from postroad.domain.slices import EntryKey
 from postroad.errors import Undecodable
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
@@ -66,13 +66,15 @@ def entry_values(entry: Entry) -> tuple[object, ...]:
         bound(envelope.name),
         bound(envelope.sender),
         envelope.recipients,
-        with_extras(envelope, entry.shape, entry.mail_id) or UNSET,
+        envelope.attributes or UNSET,
         bound(origin.host),
         bound(origin.address),
         bound(origin.protocol),
         bound(dsn.ret),
         bound(dsn.envid),
         UNSET if envelope.dsn is None else _dsn_values(dsn),
+        envelope.priority or UNSET,
+        UNSET if entry.shape is None else entry.shape.as_text(),
         entry.blob_key,
         entry.size_bytes,
         entry.accepted_at,
@@ -107,7 +109,6 @@ def entry_of(row: Row) -> Entry:
     """Return the entry of a row. Raises: any error of its decoding."""
     if None in [row[column] for column in _NEVER_MISSING]:
         raise Undecodable("a row lacks a column that every entry has")
-    extras, shape = extras_in(row["attributes"] or _EMPTY, row["mail_id"])
     return Entry(
         key=_place_of(row),
         mail_id=row["mail_id"],
@@ -115,9 +116,10 @@ def entry_of(row: Row) -> Entry:
             sender=row["sender"],
             recipients=tuple(row["recipients"]),
             name=row["name"],
+            attributes=_mapping(row["attributes"]),
             origin=_origin_of(row),
             dsn=_dsn_of(row),
-            **extras,
+            priority=row["priority"] or 0,
         ),
         blob_key=row["blob_key"],
         size_bytes=row["size_bytes"],
@@ -128,7 +130,7 @@ def entry_of(row: Row) -> Entry:
         attempt=row["attempt"],
         last_error=row["last_error"],
         previous=keys_of(row["previous"]),
-        shape=shape,
+        shape=None if row["shape"] is None else Shape.from_text(row["shape"]),
         remaining=_seconds(row.get("remaining_seconds")),
     )
 

@@ -37,6 +37,8 @@ ROW_COLUMNS = (
     "dsn_ret",
     "dsn_envid",
     "dsn_recipients",
+    "priority",
+    "shape",
     "blob_key",
     "size_bytes",
     "accepted_at",

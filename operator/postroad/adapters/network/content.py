@@ -29,7 +29,7 @@ class OpenContent:
         self.first = first
         """The first chunk, empty for an empty mail."""
         self.shape = shape
-        """None: a release that did not record the shape stored the mail, and it is large."""
+        """None: no shape is recorded with the mail, and it is large."""
         known = shape or shape_of((first[:LONGEST_HEADER],))
         self.header = first[: min(known.header_size, LONGEST_HEADER)]
         """What of the header is in the first chunk."""
