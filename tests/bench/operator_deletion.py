@@ -22,7 +22,7 @@ from bench.queue_setup import BenchServers
 from bench.results import Result, compared, percentile
 from postroad import Mail, open_queue
 from postroad.bootstrap.cluster import ClusterServers
-from postroad.controller.api import CONFIRM_DELETION, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import CONFIRM_DELETION, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.domain.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment

@@ -13,7 +13,7 @@ from bench.operator_scale import apply_queues, names, patience
 from bench.operator_setup import THREE, Site, fresh_site
 from bench.operator_watch import watching
 from bench.results import Result, compared
-from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER
 from support.resources import intake, workers
 
 QUEUES = int(os.environ.get("QUEUES", "20"))

@@ -20,7 +20,7 @@ from bench.operator_scale import apply_queues, names, patience, until_resynced
 from bench.operator_setup import THREE, Site, fresh_site, stack_in
 from bench.operator_watch import ReadyWatch, watching
 from bench.results import Result, compared, percentile, progress
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, SECRET
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from postroad.ports.kubernetes import Object
 from stack.local import Stack
 from support.named_servers import named_logins

@@ -23,7 +23,7 @@ from bench.operator_process import operator_on
 from bench.operator_setup import THREE, Site, fresh_site
 from bench.operator_watch import ReadyWatch, watching
 from bench.results import Result, compared
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, SECRET
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from stack.processes import MARKER
 from support.mounted_secret import MountedSecret
 from support.named_servers import named_cluster, named_logins

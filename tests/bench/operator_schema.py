@@ -25,7 +25,7 @@ from bench.operator_scale import apply_queues
 from bench.operator_setup import CLUSTER, Site, fresh_site
 from bench.operator_watch import ReadyWatch, watching
 from bench.results import Result, compared, percentile
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.domain.names import QueueName
 from stack.clusters import Cluster
 from stack.cql import CqlError

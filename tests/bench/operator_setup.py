@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.results import FOLDER
 from postroad.adapters.kubernetes.access import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import NAMESPACE, QUEUE_CLUSTER, SECRET
+from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, SECRET
 from postroad.ports.kubernetes import Kind, Object
 from stack import processes
 from stack.clusters import Cluster

@@ -19,7 +19,7 @@ from bench.operator_rotation import RATE, Submitted
 from bench.operator_setup import THREE, Site, fresh_site
 from bench.operator_watch import watching
 from bench.results import Result, compared, percentile
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.domain.delay_queues import DELAY_SECONDS
 from postroad.domain.names import QueueName
 from stack.processes import MARKER

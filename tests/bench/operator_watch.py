@@ -14,7 +14,7 @@ import aiohttp
 
 from bench.operator_setup import is_ready, ready_condition
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import MAIL_QUEUE
+from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.ports.kubernetes import Kind, Object
 
 AGAIN_SECONDS = 0.5

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes, Object
 from support import spec_cases

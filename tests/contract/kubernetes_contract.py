@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     DEPLOYMENT,
     EVENT,

@@ -10,7 +10,7 @@ import pytest
 import stack
 from postroad.adapters.kubernetes.access import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import FIELD_MANAGER
+from postroad.controller.kubernetes.api import FIELD_MANAGER
 from stack.control_plane import ControlPlane
 from stack.server import State
 from support.crds import install_crds

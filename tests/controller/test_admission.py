@@ -6,7 +6,7 @@ import pytest
 
 from contract.admission_contract import AdmissionContract
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import API_VERSION, MAIL_QUEUE
+from postroad.controller.kubernetes.api import API_VERSION, MAIL_QUEUE
 from support.resources import mail_queue
 
 pytestmark = pytest.mark.needs("kubernetes")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import CONFIG_MAP, FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import CONFIG_MAP, FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kind, Object
 from support.kubectl import manifests

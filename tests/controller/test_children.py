@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     AUTOSCALERS,
     CONFIG_MAP,
     CONFIGURATION_HASH,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.controller.api import ADOPT, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import ADOPT, QUEUE_CLUSTER
 from support import resources
 from support.running_operator import Running
 

@@ -10,7 +10,13 @@ import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.fault_injection import away, no_fault
-from postroad.controller.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    MAIL_QUEUE,
+    NAMESPACE,
+    QUEUE_CLUSTER,
+)
 from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers
 from support.running_operator import Running
 

@@ -9,7 +9,7 @@ import pytest
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.fault_injection import Fault, at
 from postroad.adapters.memory.servers import MemoryServers
-from postroad.controller.api import MAIL_QUEUE
+from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.domain.names import QueueName
 from postroad.ports.kubernetes import Object
 from support.recording_api import RecordingApi

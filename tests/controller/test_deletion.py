@@ -12,7 +12,7 @@ from contract.view_contract import entry
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.fault_injection import away, no_fault
 from postroad.adapters.memory.servers import MemoryServers
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     CONFIRM_DELETION,
     DEPLOYMENT,
@@ -23,8 +23,8 @@ from postroad.controller.api import (
     QUEUE_CLUSTER,
     SECRET,
 )
-from postroad.controller.deletion import CONFIRMATION_NEEDED
-from postroad.controller.leftovers import NAME as LEFTOVERS
+from postroad.controller.mailqueue.deletion import CONFIRMATION_NEEDED
+from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.domain.ownership import Owner
 from postroad.domain.slices import Partition

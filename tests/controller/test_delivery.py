@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE
+from postroad.controller.kubernetes.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE
 from postroad.delivery_settings.files import read_delivery
 from postroad.ports.kubernetes import Kind, Object
 from support.resources import mail_queue, secret

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.ports.kubernetes import Kind
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, workers

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.controller.api import DEPLOYMENT, SERVICE
+from postroad.controller.kubernetes.api import DEPLOYMENT, SERVICE
 from postroad.ports.kubernetes import Object
 from support.certificates import Certificates
 from support.resources import mail_queue, secret

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     DEPLOYMENT,
     JOB,
@@ -16,7 +16,7 @@ from postroad.controller.api import (
     QUEUE_CLUSTER,
     SERVICE,
 )
-from postroad.controller.watched_kubernetes import WATCHED
+from postroad.controller.reads.cached_api import WATCHED
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, view, workers
 from support.running_operator import IMAGE, Running

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CRON_JOB,
     DEPLOYMENT,
     MAIL_QUEUE,

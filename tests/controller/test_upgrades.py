@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import DEPLOYMENT, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import DEPLOYMENT, QUEUE_CLUSTER
 from support import running_operator
 from support.resources import mail_queue, workers
 from support.running_operator import Running

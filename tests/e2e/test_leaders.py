@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from postroad.controller.classes import lease_name
-from postroad.controller.cluster_spec import DEFAULT_CLASS
+from postroad.controller.run.classes import lease_name
+from postroad.controller.spec.cluster import DEFAULT_CLASS
 from support.installation import OPERATOR_NAMESPACE
 from support.kubectl import Manifest, eventually
 from support.pod_programs import programs_of, restarts

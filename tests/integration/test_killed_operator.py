@@ -18,7 +18,7 @@ import servers
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.kubernetes.access import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import FIELD_MANAGER
+from postroad.controller.kubernetes.api import FIELD_MANAGER
 from support.crds import install_crds
 from support.killed_operator import ACTS, Rounds, create, delete, rounds_over
 from support.namespaces import new_namespace

@@ -16,10 +16,10 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
-from postroad.controller.api import QUEUE_CLUSTER, SECRET
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.connections import Connections
-from postroad.controller.credentials import read_credentials
+from postroad.controller.credentials.connections import Connections
+from postroad.controller.credentials.credentials import read_credentials
+from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
+from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Checked
 from support import resources

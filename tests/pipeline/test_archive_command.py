@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from postroad import AttemptOutcomes, Outcome, Selector, open_queue
 from postroad.bootstrap.cluster import s3_access
-from postroad.controller.pipeline_runs import summary
+from postroad.controller.mailqueue.pipeline_runs import summary
 from postroad.distributed.merge_join import with_marks
 from postroad.domain.entries import Entry, UndecodableRow
 from postroad.domain.mail import OutcomeKind

@@ -14,7 +14,7 @@ from aiohttp import web
 from postroad.adapters.kubernetes.api_server import ACCESS_REVIEW, APPLY
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CHILDREN,
     EVENT,
     LEASE,

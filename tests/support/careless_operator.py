@@ -5,10 +5,10 @@ off a MailQueue before it deletes what the queue has.
 from __future__ import annotations
 
 from postroad.cli import main
-from postroad.controller.api import MAIL_QUEUE
-from postroad.controller.deletion import Deletion
-from postroad.controller.deletion_progress import DeletionProgress
-from postroad.controller.queue_resource import Queue
+from postroad.controller.kubernetes.api import MAIL_QUEUE
+from postroad.controller.mailqueue.deletion import Deletion
+from postroad.controller.mailqueue.deletion_progress import DeletionProgress
+from postroad.controller.spec.queue_resource import Queue
 from postroad.ports.kubernetes import Object
 
 

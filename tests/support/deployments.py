@@ -10,7 +10,7 @@ from typing import Any
 from postroad.adapters.memory.field_ownership import Manager, updated
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
-from postroad.controller.api import DEPLOYMENT
+from postroad.controller.kubernetes.api import DEPLOYMENT
 from postroad.errors import KubernetesConflict
 
 EXCEEDED = "pods is forbidden: exceeded quota: small"

@@ -19,9 +19,16 @@ import yaml
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.bootstrap.cluster import ClusterServers
-from postroad.controller.api import LEASE, MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET, USER_SINCE
-from postroad.controller.classes import lease_name
-from postroad.controller.conditions import timestamp
+from postroad.controller.kubernetes.api import (
+    LEASE,
+    MAIL_QUEUE,
+    QUEUE_CLUSTER,
+    ROTATE,
+    SECRET,
+    USER_SINCE,
+)
+from postroad.controller.run.classes import lease_name
+from postroad.controller.status.conditions import timestamp
 from postroad.domain.names import QueueName
 from postroad.settings import from_environment
 from support.kill_positions import Positions, killing_proxies

@@ -20,7 +20,7 @@ from pathlib import Path
 import yaml
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import MAIL_QUEUE
+from postroad.controller.kubernetes.api import MAIL_QUEUE
 from support.api_proxy import ApiProxy, api_proxy
 from support.programs import Program
 from support.resources import mail_queue

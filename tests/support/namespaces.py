@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 
 NO_FINALIZERS = {"metadata": {"finalizers": None}}
 

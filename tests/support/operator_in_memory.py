@@ -11,19 +11,19 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.absences import Absences
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.cluster_health import ClusterHealth
-from postroad.controller.clusters import Clusters
-from postroad.controller.connections import Connections
-from postroad.controller.engines import Engines
-from postroad.controller.queue_logins import QueueLogins
-from postroad.controller.queue_resource import Queue
-from postroad.controller.queue_servers import QueueServers, ReconcileState
-from postroad.controller.status import Report, Status, composed
-from postroad.controller.status_writer import StatusWriter
-from postroad.controller.upgrades import Upgrades
-from postroad.controller.watched import Indexes
+from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.health import ClusterHealth
+from postroad.controller.cluster.queue_logins import QueueLogins
+from postroad.controller.credentials.connections import Connections
+from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.mailqueue.engines import Engines
+from postroad.controller.mailqueue.servers import QueueServers, ReconcileState
+from postroad.controller.pods.upgrades import Upgrades
+from postroad.controller.reads.indexes import Indexes
+from postroad.controller.spec.queue_resource import Queue
+from postroad.controller.status.status import Report, Status, composed
+from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kind, Object
 from support import resources
 from support.admission import admitted

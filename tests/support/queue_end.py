@@ -9,8 +9,8 @@ from typing import Any
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.bootstrap.cluster import ClusterServers
-from postroad.controller.api import CHILDREN, EVENT, MAIL_QUEUE, SECRET
-from postroad.controller.watched import owner_of
+from postroad.controller.kubernetes.api import CHILDREN, EVENT, MAIL_QUEUE, SECRET
+from postroad.controller.reads.indexes import owner_of
 from postroad.domain.names import QueueName
 from postroad.domain.queue_users import QueueUser
 from postroad.ports.kubernetes import Object

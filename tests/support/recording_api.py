@@ -7,7 +7,7 @@ from typing import Any
 
 from postroad.adapters.kubernetes.access import ApiAccess
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import FIELD_MANAGER
+from postroad.controller.kubernetes.api import FIELD_MANAGER
 from postroad.errors import KubernetesRefused, KubernetesUnavailable
 from postroad.ports.kubernetes import Object
 

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.controller.api import API_VERSION
+from postroad.controller.kubernetes.api import API_VERSION
 from postroad.ports.kubernetes import Object
 
 

@@ -17,12 +17,12 @@ from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector,
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
-from postroad.controller.classes import class_of_cluster
-from postroad.controller.cluster_spec import DEFAULT_CLASS
-from postroad.controller.controller import Controller
-from postroad.controller.watched import OWN, User, as_object, as_user, key_of
-from postroad.controller.workqueue import TASKS
+from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
+from postroad.controller.reads.indexes import OWN, User, as_object, as_user, key_of
+from postroad.controller.run.classes import class_of_cluster
+from postroad.controller.run.controller import Controller
+from postroad.controller.run.workqueue import TASKS
+from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
 from postroad.settings import Settings

@@ -13,8 +13,7 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller import program
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     EVENT,
     FIELD_MANAGER,
@@ -22,7 +21,8 @@ from postroad.controller.api import (
     QUEUE_CLUSTER,
     SECRET,
 )
-from postroad.controller.controller import Intervals
+from postroad.controller.run import program
+from postroad.controller.run.controller import Intervals
 from postroad.errors import CredentialsRefused, LeadershipLost, PostroadError
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.controller.api import SERVICE_ACCOUNT
+from postroad.controller.kubernetes.api import SERVICE_ACCOUNT
 from postroad.ports.kubernetes import Kind
 from support.access_to_kubernetes import with_token
 from support.kubectl import manifests

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from postroad.controller.children import wanted_children
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.queue_resource import PodContext, Queue
+from postroad.controller.pods.children import wanted_children
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.files import read_delivery
 from support import resources

@@ -10,11 +10,11 @@ import secrets
 from typing import Any
 
 from postroad.cli.kubectl import Kubectl, Resource
-from postroad.controller.api import GROUP, INSTANCE, QUEUE_CLUSTER
-from postroad.controller.children import INTAKE, WORKER, labels
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.pods import pod_template
-from postroad.controller.queue_resource import PodContext, Queue, cluster_of_pods
+from postroad.controller.kubernetes.api import GROUP, INSTANCE, QUEUE_CLUSTER
+from postroad.controller.pods.children import INTAKE, WORKER, labels
+from postroad.controller.pods.pods import pod_template
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.queue_resource import PodContext, Queue, cluster_of_pods
 from postroad.domain.names import QueueName
 from postroad.errors import ClusterNotFound
 

@@ -11,8 +11,8 @@ import click
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.erasing import open_erasable
 from postroad.cli.queue_options import json_option, queue_option, say
-from postroad.controller.api import FIELD_MANAGER
-from postroad.controller.leftovers import Leftovers
+from postroad.controller.kubernetes.api import FIELD_MANAGER
+from postroad.controller.mailqueue.leftovers import Leftovers
 from postroad.distributed.erasure import SERVERS, Erasable, Erasure, Part
 from postroad.errors import NotInstalled, PostroadError, QueueInUse
 

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import click
 
-from postroad.controller.api import GROUP, MAIL_QUEUE
+from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE
 from postroad.errors import (
     InvalidInput,
     KubernetesRefused,

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import yaml
 
 from postroad.cli.kubectl import Kubectl, Resource
-from postroad.controller.api import API_VERSION, LAST_APPLIED, MAIL_QUEUE
+from postroad.controller.kubernetes.api import API_VERSION, LAST_APPLIED, MAIL_QUEUE
 from postroad.domain.names import QueueName
 from postroad.errors import InvalidInput
 

@@ -8,8 +8,8 @@ from importlib.metadata import version
 import click
 
 from postroad.cli.event_loop import MANY_KEPT, run_long
-from postroad.controller.keeping import MAX_WATCHED
-from postroad.controller.workqueue import TASKS
+from postroad.controller.cluster.keeping import MAX_WATCHED
+from postroad.controller.run.workqueue import TASKS
 from postroad.errors import NotInstalled
 from postroad.telemetry import logs
 
@@ -122,7 +122,7 @@ def operator(
     status what was found. Of several, one leads, and the others stand by.
     """
     try:
-        from postroad.controller import program, watches
+        from postroad.controller.run import program, watches
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("kopf", "kubernetes", "yaml"):
             raise

@@ -12,14 +12,14 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
-from postroad.controller.absences import Absences
-from postroad.controller.api import QUEUE_CLUSTER, SECRET
-from postroad.controller.cluster_health import ClusterHealth
-from postroad.controller.clusters import Clusters
-from postroad.controller.connections import Connections
-from postroad.controller.status_writer import StatusWriter
-from postroad.controller.upgrades import Upgrades
-from postroad.controller.watched import Indexes
+from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.health import ClusterHealth
+from postroad.controller.credentials.connections import Connections
+from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
+from postroad.controller.pods.upgrades import Upgrades
+from postroad.controller.reads.indexes import Indexes
+from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kubernetes
 from support.named_servers import named_cluster, named_secrets
 

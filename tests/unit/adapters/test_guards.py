@@ -23,7 +23,7 @@ from postroad.adapters.s3 import buckets
 from postroad.adapters.s3.access import Access as S3Access
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
-from postroad.controller.api import MAIL_QUEUE
+from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.errors import LeadershipLost
 from support.access_to_kubernetes import access_to
 from support.amqp import amqp_server

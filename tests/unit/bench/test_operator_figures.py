@@ -18,7 +18,7 @@ from postroad import open_queue
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, api_over_http
 from support.resources import mail_queue

@@ -22,9 +22,9 @@ from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPla
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.bootstrap import memory
 from postroad.cli import main
-from postroad.controller.api import CONFIG_MAP
-from postroad.controller.leftovers import NAME as LEFTOVERS
-from postroad.controller.leftovers import Leftover, Leftovers
+from postroad.controller.kubernetes.api import CONFIG_MAP
+from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
+from postroad.controller.mailqueue.leftovers import Leftover, Leftovers
 from postroad.domain.names import QueueName
 from postroad.errors import BlobsUnavailable
 from support.api_over_http import HttpKubernetes, api_over_http

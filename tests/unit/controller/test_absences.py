@@ -9,7 +9,7 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
-from postroad.controller.api import DEPLOYMENT, QUEUE_CLUSTER, SECRET
+from postroad.controller.kubernetes.api import DEPLOYMENT, QUEUE_CLUSTER, SECRET
 from support.manual_loop import move, run
 from support.resources import workers
 from support.running_controller import NAMESPACE, running_controller

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Step
-from postroad.controller.api import DEPLOYMENT, MAIL_QUEUE
+from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE
 from support.manual_loop import move, run
 from support.repository import ROOT
 from support.resources import workers

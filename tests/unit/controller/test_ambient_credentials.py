@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.controller import conditions as condition
-from postroad.controller.api import QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import QUEUE_CLUSTER
+from postroad.controller.status import conditions as condition
 from postroad.errors import AmbientCredentialsDenied
 from support.operator_in_memory import World, reasons
 

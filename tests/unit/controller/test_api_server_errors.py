@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Step
-from postroad.controller.api import APPLIED_HASH, CHILDREN, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import APPLIED_HASH, CHILDREN, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesConflict, KubernetesRefused, KubernetesUnavailable
 from postroad.ports.kubernetes import Object
 from support import resources

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
-from postroad.controller.absences import PATIENCE
-from postroad.controller.api import AUTOSCALERS, DEPLOYMENT
+from postroad.controller.kubernetes.absences import PATIENCE
+from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import scale
 from support.manual_loop import move, run

@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from postroad.adapters.memory.fault_injection import Step, away
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     DEPLOYMENT,
     MAIL_QUEUE,
     QUEUE_CLUSTER,
     SECRET,
 )
-from postroad.controller.watched import key_of
+from postroad.controller.reads.indexes import key_of
 from postroad.errors import KubernetesError, KubernetesRefused, KubernetesUnavailable
 from support.manual_loop import move, run
 from support.resources import mail_queue, queue_cluster, secret, secrets, workers

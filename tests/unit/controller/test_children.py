@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.allowed_namespaces import AllowedNamespaces, allows
-from postroad.controller.api import CONFIGURATION_HASH
-from postroad.controller.children import wanted_children
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.drift import is_current, with_hash
-from postroad.controller.queue_resource import PodContext, Queue
-from postroad.controller.strategic_merge import merged
-from postroad.controller.workloads import workload_finding
+from postroad.controller.kubernetes.api import CONFIGURATION_HASH
+from postroad.controller.kubernetes.drift import is_current, with_hash
+from postroad.controller.kubernetes.strategic_merge import merged
+from postroad.controller.mailqueue.workloads import workload_finding
+from postroad.controller.pods.children import wanted_children
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.namespaces import AllowedNamespaces, allows
+from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.networks import Networks
 from postroad.errors import InvalidInput
 from postroad.intake.listening import ANY_HOST

@@ -12,9 +12,9 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryWorld
-from postroad.controller.absences import PATIENCE
-from postroad.controller.api import ADOPT, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.claims import Ruling, judge
+from postroad.controller.cluster.claims import Ruling, judge
+from postroad.controller.kubernetes.absences import PATIENCE
+from postroad.controller.kubernetes.api import ADOPT, DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.domain.claims import Claim, Claimant
 from postroad.domain.names import QueueName
 from postroad.errors import KubernetesRefused

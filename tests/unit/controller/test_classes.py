@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroad.adapters.memory.servers import MemoryWorld
-from postroad.controller.api import DEPLOYMENT, FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import DEPLOYMENT, FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
 from support import resources
 from support.manual_loop import move, run
 from support.running_controller import RunningController, running_controller

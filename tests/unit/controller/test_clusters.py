@@ -15,10 +15,10 @@ from postroad.adapters.memory.fault_injection import FaultInjector, Step
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.absences import Absences
-from postroad.controller.api import QUEUE_CLUSTER, SECRET
-from postroad.controller.clusters import Cluster, Clusters
-from postroad.controller.connections import Connections
+from postroad.controller.cluster.clusters import Cluster, Clusters
+from postroad.controller.credentials.connections import Connections
+from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.errors import ResourceConflict
 from postroad.settings import Settings
 from support import resources

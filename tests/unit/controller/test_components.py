@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from postroad.controller.api import APPLIED_HASH, CONFIG_MAP, DEPLOYMENT
+from postroad.controller.kubernetes.api import APPLIED_HASH, CONFIG_MAP, DEPLOYMENT
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import intake, workers

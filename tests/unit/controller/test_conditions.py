@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.conditions import (
+from postroad.controller.status.conditions import (
     Finding,
     Truth,
     advice,
@@ -20,7 +20,7 @@ from postroad.controller.conditions import (
     shortened,
     unknown,
 )
-from postroad.controller.status import (
+from postroad.controller.status.status import (
     Report,
     composed,
     hash_of_spec,
@@ -28,7 +28,7 @@ from postroad.controller.status import (
     servers_are_good,
     wants_retry,
 )
-from postroad.controller.status_writer import Announcement, announcements, event_object
+from postroad.controller.status.status_writer import Announcement, announcements, event_object
 from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)

@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.connections import GRACE_SECONDS
-from postroad.controller.credentials import NO_CREDENTIALS, ClusterCredentials, Credentials
+from postroad.controller.credentials.connections import GRACE_SECONDS
+from postroad.controller.credentials.credentials import (
+    NO_CREDENTIALS,
+    ClusterCredentials,
+    Credentials,
+)
+from postroad.controller.spec.cluster import QueueClusterSpec
 from support.manual_loop import move, run
 from support.resources import queue_cluster
 from support.running_controller import NAMESPACE, RunningController

@@ -15,7 +15,7 @@ from contract.view_contract import entry
 from postroad.adapters.memory.clock import START
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     CONFIRM_DELETION,
     FORCE_DELETION,
@@ -24,12 +24,12 @@ from postroad.controller.api import (
     POD,
     QUEUE_CLUSTER,
 )
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     NAMESPACE as NAMESPACES,
 )
-from postroad.controller.deletion import Deletion
-from postroad.controller.leftovers import MAX_BYTES, Leftovers
-from postroad.controller.leftovers import NAME as LEFTOVERS
+from postroad.controller.mailqueue.deletion import Deletion
+from postroad.controller.mailqueue.leftovers import MAX_BYTES, Leftovers
+from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
 from postroad.domain.names import QueueName, key_of_owner
 from postroad.domain.slices import Partition
 from postroad.ports.kubernetes import Object

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import SECRET
+from postroad.controller.kubernetes.api import SECRET
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.domain.bounces import BounceClass
 from postroad.domain.next_hops import HopLogin

@@ -10,10 +10,10 @@ from postroad.adapters.cassandra.schema import copies
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.cluster import too_few_copies, too_few_nodes
-from postroad.controller.cluster_health import durability
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.clusters import Cluster
-from postroad.controller.credentials import NO_CREDENTIALS
+from postroad.controller.cluster.clusters import Cluster
+from postroad.controller.cluster.health import durability
+from postroad.controller.credentials.credentials import NO_CREDENTIALS
+from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.errors import ViewUnavailable
 from postroad.ports.servers import Checked
 from support import spec_cases

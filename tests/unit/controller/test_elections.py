@@ -15,7 +15,7 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from postroad.controller.leases import (
+from postroad.controller.leadership.leases import (
     Candidacy,
     LeaseRecord,
     LeaseRules,

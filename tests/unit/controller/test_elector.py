@@ -15,9 +15,9 @@ from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, away
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
-from postroad.controller.api import LEASE
-from postroad.controller.elector import Elector, LeasePlace
-from postroad.controller.fence import LOST, Fence, Watchdog
+from postroad.controller.kubernetes.api import LEASE
+from postroad.controller.leadership.elector import Elector, LeasePlace
+from postroad.controller.leadership.fence import LOST, Fence, Watchdog
 from postroad.errors import LeadershipLost
 from postroad.ports.kubernetes import Object
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import Key
-from postroad.controller.figures import STEP, TURNS_A_SECOND, Turns, reported_figures
+from postroad.controller.kubernetes.api import Key
+from postroad.controller.mailqueue.figures import STEP, TURNS_A_SECOND, Turns, reported_figures
 from postroad.distributed.size import SizeCache
 from postroad.domain.mail_views import Sizes
 from support.manual_loop import move, run

@@ -1,6 +1,6 @@
 import pytest
 
-from postroad.controller.cluster_spec import in_url, spec_of
+from postroad.controller.spec.cluster import in_url, spec_of
 
 
 @pytest.mark.parametrize(

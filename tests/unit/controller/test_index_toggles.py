@@ -10,7 +10,7 @@ import pytest
 from kopf._cogs.aiokits import aiotoggles
 from kopf._core.reactor import orchestration
 
-from postroad.controller.index_toggles import IndexToggles, waiting_reconciles
+from postroad.controller.run.index_toggles import IndexToggles, waiting_reconciles
 
 
 @pytest.fixture

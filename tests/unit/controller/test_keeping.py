@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.keeping import KEEPER, is_kept_elsewhere
+from postroad.controller.cluster.keeping import KEEPER, is_kept_elsewhere
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesRefused
 from support import resources
 from support.manual_loop import move, run

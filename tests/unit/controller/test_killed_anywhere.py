@@ -17,8 +17,8 @@ import pytest
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.api import MAIL_QUEUE, SECRET
-from postroad.controller.deletion import Deletion
+from postroad.controller.kubernetes.api import MAIL_QUEUE, SECRET
+from postroad.controller.mailqueue.deletion import Deletion
 from postroad.domain.names import QueueName
 from postroad.ports.kubernetes import Object
 from support.careless_operator import delete_carelessly

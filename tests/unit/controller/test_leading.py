@@ -12,10 +12,10 @@ from aiohttp import web
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
-from postroad.controller import program
-from postroad.controller.api import DEPLOYMENT, LEASE, MAIL_QUEUE
-from postroad.controller.classes import lease_name
-from postroad.controller.cluster_spec import DEFAULT_CLASS
+from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE
+from postroad.controller.run import program
+from postroad.controller.run.classes import lease_name
+from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.errors import LeadershipLost
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, HttpKubernetes, api_over_http

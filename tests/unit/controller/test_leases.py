@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from postroad.controller.leases import (
+from postroad.controller.leadership.leases import (
     Candidacy,
     LeaseRecord,
     LeaseRules,

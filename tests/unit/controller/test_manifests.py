@@ -9,11 +9,11 @@ from typing import Any
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
-from postroad.controller.api import LEASE
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.program import LEASE_NAMESPACE
-from postroad.controller.rights import LEASE_VERBS, missing_rights
-from postroad.controller.spec import MailQueueSpec
+from postroad.controller.kubernetes.api import LEASE
+from postroad.controller.run.program import LEASE_NAMESPACE
+from postroad.controller.run.rights import LEASE_VERBS, missing_rights
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.mailqueue import MailQueueSpec
 from stack.images import BASE
 from support.kubectl import manifests
 

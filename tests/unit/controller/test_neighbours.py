@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.controller.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import ClusterNotAllowed
 from support import resources
 from support.operator_in_memory import World, reasons

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from prometheus_client import REGISTRY
 
 from postroad.adapters.memory.fault_injection import away
-from postroad.controller.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE
-from postroad.controller.resource_states import ResourceStates
+from postroad.controller.kubernetes.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE
+from postroad.controller.kubernetes.resource_states import ResourceStates
 from postroad.domain.names import QueueName
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run

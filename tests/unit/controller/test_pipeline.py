@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from postroad.cli.pipeline import pipeline as commands
 from postroad.cli.pipeline_keeping import Age
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CRON_JOB,
     JOB,
     MAIL_QUEUE,
@@ -22,19 +22,19 @@ from postroad.controller.api import (
     SECRET,
     SERVICE_ACCOUNT,
 )
-from postroad.controller.children import declared_hash
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.drift import is_current
-from postroad.controller.pipeline_children import (
+from postroad.controller.kubernetes.drift import is_current
+from postroad.controller.pods.children import declared_hash
+from postroad.controller.pods.pipeline_children import (
     EXECUTORS_FILE,
     TEMPLATE_FILE,
     job_name,
     pipeline_children,
 )
-from postroad.controller.pipeline_spec import JOBS, ForgetSpec
-from postroad.controller.queue_resource import PipelineProgram, PodContext, Queue
-from postroad.controller.schedules import check_schedule
-from postroad.controller.server_tls import CassandraTls
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.pipeline import JOBS, ForgetSpec
+from postroad.controller.spec.queue_resource import PipelineProgram, PodContext, Queue
+from postroad.controller.spec.schedule import check_schedule
+from postroad.controller.spec.tls import CassandraTls
 from postroad.errors import InvalidInput
 from postroad.pipeline.executors import Executors
 from postroad.ports.kubernetes import Object

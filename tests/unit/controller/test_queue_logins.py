@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.controller.absences import PATIENCE
-from postroad.controller.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET
+from postroad.controller.kubernetes.absences import PATIENCE
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET
 from postroad.domain.queue_users import QueueUser
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run

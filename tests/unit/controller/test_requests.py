@@ -10,8 +10,8 @@ from collections import Counter
 import pytest
 
 from postroad.adapters.memory.broker import MemoryBroker
-from postroad.controller.api import CHILDREN
-from postroad.controller.api import NAMESPACE as NAMESPACE_KIND
+from postroad.controller.kubernetes.api import CHILDREN
+from postroad.controller.kubernetes.api import NAMESPACE as NAMESPACE_KIND
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller

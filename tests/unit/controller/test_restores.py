@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CHILDREN,
     DEPLOYMENT,
     INSTANCE,

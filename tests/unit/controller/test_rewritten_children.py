@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
-from postroad.controller.api import DEPLOYMENT
-from postroad.controller.drift import MAX_ANSWERS, ApplyAnswers, with_hash
+from postroad.controller.kubernetes.api import DEPLOYMENT
+from postroad.controller.kubernetes.drift import MAX_ANSWERS, ApplyAnswers, with_hash
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import workers

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import SECRET
+from postroad.controller.kubernetes.api import SECRET
 from support.manual_loop import move, run
 from support.resources import intake, secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller

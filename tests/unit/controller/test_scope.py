@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.api import FINALIZER, INSTANCE, LAST_APPLIED, Key
-from postroad.controller.cluster_facts import ClusterFacts, KnownFacts
-from postroad.controller.queue_resource import cluster_of
-from postroad.controller.scope import (
+from postroad.controller.cluster.facts import ClusterFacts, KnownFacts
+from postroad.controller.kubernetes.api import FINALIZER, INSTANCE, LAST_APPLIED, Key
+from postroad.controller.mailqueue.scope import (
     LastCheck,
     LastReconcile,
     Scope,
@@ -21,7 +20,8 @@ from postroad.controller.scope import (
     decide,
     with_applied,
 )
-from postroad.controller.watched import ChildVersion, User, as_child, as_object, as_user
+from postroad.controller.reads.indexes import ChildVersion, User, as_child, as_object, as_user
+from postroad.controller.spec.queue_resource import cluster_of
 from support.resources import mail_queue
 
 GOOD = {

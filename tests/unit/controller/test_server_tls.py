@@ -11,12 +11,12 @@ import pytest
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
-from postroad.controller.api import CONFIG_MAP, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
-from postroad.controller.children import wanted_children
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.connections import server_settings
-from postroad.controller.credentials import read_credentials
-from postroad.controller.queue_resource import PodContext, Queue
+from postroad.controller.credentials.connections import server_settings
+from postroad.controller.credentials.credentials import read_credentials
+from postroad.controller.kubernetes.api import CONFIG_MAP, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
+from postroad.controller.pods.children import wanted_children
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.errors import CertificateUnusable
 from postroad.settings import from_environment
 from postroad.tls import Encryption

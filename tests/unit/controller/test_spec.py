@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from postroad.controller import api
-from postroad.controller.attempts import invalid_fields
-from postroad.controller.cluster_spec import QueueClusterSpec
-from postroad.controller.spec import MailQueueSpec
+from postroad.controller.kubernetes import api
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.mailqueue import MailQueueSpec
+from postroad.controller.status.attempts import invalid_fields
 from support import spec_cases
 from support.kubectl import documents_in
 from support.structural_schema import structural_schema

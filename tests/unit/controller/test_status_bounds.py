@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from postroad import errors
 from postroad.cli.operator_command import operator
-from postroad.controller import conditions as condition
-from postroad.controller.children import WORKER, selector
-from postroad.controller.cluster_health import LONGEST_VERSION
-from postroad.controller.conditions import bad, shortened
-from postroad.controller.deletion_progress import DeletionProgress, why
-from postroad.controller.keeping import MAX_WATCHED, keeper
-from postroad.controller.pipeline_runs import summary
-from postroad.controller.queue_resource import Queue
-from postroad.controller.status import Report, composed
+from postroad.controller.cluster.health import LONGEST_VERSION
+from postroad.controller.cluster.keeping import MAX_WATCHED, keeper
+from postroad.controller.mailqueue.deletion_progress import DeletionProgress, why
+from postroad.controller.mailqueue.pipeline_runs import summary
+from postroad.controller.pods.children import WORKER, selector
+from postroad.controller.spec.queue_resource import Queue
+from postroad.controller.status import conditions as condition
+from postroad.controller.status.conditions import bad, shortened
+from postroad.controller.status.status import Report, composed
 from postroad.distributed.erasure import Part
 from postroad.domain.configuration.consistency import REASON_BYTES
 from postroad.domain.configuration.documents import to_document

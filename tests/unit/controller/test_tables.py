@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.cluster_spec import Cassandra
-from postroad.controller.queue_resource import Queue
-from postroad.controller.tables import (
+from postroad.controller.cluster.tables import (
     Need,
     need_of,
     refused_step,
@@ -17,6 +15,8 @@ from postroad.controller.tables import (
     table_options,
     together,
 )
+from postroad.controller.spec.cluster import Cassandra
+from postroad.controller.spec.queue_resource import Queue
 from postroad.domain.configuration.documents import effective_document, to_document
 from postroad.domain.configuration.history import ConfigurationEvent, decide, fold, replay
 from postroad.domain.configuration.rules import ViewConfiguration

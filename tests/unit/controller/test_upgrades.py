@@ -10,10 +10,10 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.memory.kubernetes_world import ObjectPlace
-from postroad.controller import children
-from postroad.controller.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD, QUEUE_CLUSTER
-from postroad.controller.pods import pod_template
-from postroad.controller.upgrades import is_rolling
+from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD, QUEUE_CLUSTER
+from postroad.controller.pods import children
+from postroad.controller.pods.pods import pod_template
+from postroad.controller.pods.upgrades import is_rolling
 from postroad.errors import KubernetesUnavailable
 from support.deployments import EXCEEDED
 from support.manual_loop import move, run

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.controller.user_rotation import (
+from postroad.controller.cluster.user_rotation import (
     CurrentUser,
     RotationPace,
     UserFacts,

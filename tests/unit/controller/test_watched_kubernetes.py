@@ -10,7 +10,7 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes import MemoryKubernetes
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld
-from postroad.controller.api import (
+from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     INSTANCE,
     MAIL_QUEUE,
@@ -19,8 +19,8 @@ from postroad.controller.api import (
     SECRET,
     SERVICE,
 )
-from postroad.controller.watched import Indexes, as_object
-from postroad.controller.watched_kubernetes import WatchedKubernetes
+from postroad.controller.reads.cached_api import WatchedKubernetes
+from postroad.controller.reads.indexes import Indexes, as_object
 from postroad.errors import KubernetesConflict
 from postroad.ports.kubernetes import Kind, Object
 from support.resources import mail_queue, queue_cluster, secret

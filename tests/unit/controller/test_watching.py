@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from postroad.controller.watches import LONGEST_BACKOFF, watching_settings
+from postroad.controller.run.watches import LONGEST_BACKOFF, watching_settings
 
 
 def test_no_error_of_the_api_server_ends_the_operator() -> None:

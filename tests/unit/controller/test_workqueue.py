@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from postroad.controller.workqueue import LEAST_INTERVAL_SECONDS, Urgency, Workqueue
+from postroad.controller.run.workqueue import LEAST_INTERVAL_SECONDS, Urgency, Workqueue
 from support.manual_loop import move, run
 
 

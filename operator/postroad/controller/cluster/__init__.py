@@ -1,0 +1,1 @@
+"""QueueClusters: their health, claims, users, tables and quotas."""

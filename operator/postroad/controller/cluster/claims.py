@@ -1,0 +1,241 @@
+"""Claims what MailQueues and QueueClusters use at the servers, so that one QueueCluster changes it.
+
+The record stands at each server. A claimant takes no object of another one, unless the other one
+is gone, or lost the keyspace to this one, or an administrator lets this one adopt the object.
+Source: ADR 0040.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from postroad.controller.cluster.users import ClusterUsers
+from postroad.controller.kubernetes.absences import PATIENCE, Absences
+from postroad.controller.kubernetes.actions import log_action
+from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
+from postroad.controller.spec.queue_resource import cluster_of
+from postroad.controller.status.conditions import VIEW_READY
+from postroad.domain.claims import Claim, Claimant
+from postroad.domain.durations import format_duration
+from postroad.errors import (
+    KubernetesRefused,
+    PostroadError,
+    ResourceConflict,
+    ServerError,
+)
+from postroad.ports.claims import ClaimRecord
+from postroad.ports.kubernetes import Kubernetes
+
+if TYPE_CHECKING:
+    from postroad.controller.cluster.clusters import Cluster
+
+SYSTEM = "kube-system"
+"""The namespace that every Kubernetes cluster has once; its uid stands for the cluster."""
+
+RELEASE_SECONDS = 5.0
+
+
+class Ruling(Enum):
+    """What to do about a claim that is there."""
+
+    KEEP = auto()
+    TAKE = auto()
+    LEAVE = auto()
+
+
+def judge(
+    found: Claim,
+    wanted: Claimant,
+    *,
+    adopted: str = "",
+    former: Collection[str] = (),
+    is_gone: bool = False,
+) -> Ruling:
+    """Return what a claimant does about a claim. `adopted`: the id of the claim that an
+    administrator lets it take. `former`: tokens of those who had its keyspace before: the queues of
+    a keyspace go with it. `is_gone`: the claimant of `found` does not exist any more; what it kept
+    of a queue of the same name is mail whose rows are in its keyspace, and stays its own."""
+    if found.is_of(wanted):
+        return Ruling.KEEP
+    is_same_queue = found.claimant is None or found.claimant.queue == wanted.queue
+    is_mail = is_same_queue and wanted.queue != ""
+    is_inherited = is_mail and found.token in former
+    is_left = is_gone and not is_mail
+    is_adopted = adopted != "" and found.id == adopted
+    return Ruling.TAKE if is_inherited or is_left or is_adopted else Ruling.LEAVE
+
+
+class Claims:
+    """Makes claims for the QueueClusters and MailQueues of one Kubernetes cluster, and keeps in
+    memory which QueueClusters have their keyspaces: all else that is claimed goes with that."""
+
+    def __init__(self, api: Kubernetes, users: ClusterUsers, absences: Absences) -> None:
+        self._api = api
+        self._users = users
+        self._absences = absences
+        self._kubernetes = ""
+        self._keyspaces: dict[str, Claim] = {}
+        self._conflicts: dict[str, ResourceConflict] = {}
+        self._waiting: dict[tuple[Key, str], Claimant] = {}
+        """The claimants of objects that resources wait for."""
+
+    async def claim_keyspace(self, cluster: Cluster) -> Claim | None:
+        """Claim the keyspace of a QueueCluster; None while there is no keyspace. Raises:
+        ResourceConflict, ViewError, KubernetesError."""
+        wanted = await self.claimant(cluster.namespace, cluster.name)
+        what = f"keyspace {cluster.spec.cassandra.keyspace}"
+        record = cluster.servers.keyspace_claim()
+        try:
+            found = await self.claim(record, wanted, what, cluster.adopted)
+        except ResourceConflict as error:
+            self._keyspaces.pop(cluster.uid, None)
+            self._conflicts[cluster.uid] = error
+            raise
+        self._conflicts.pop(cluster.uid, None)
+        if found is not None:
+            self._keyspaces[cluster.uid] = found
+        return found
+
+    async def check_keyspace(self, cluster: Cluster) -> None:
+        """Raise what `claim_keyspace` raised in the last reconcile of the QueueCluster, or raises
+        now if it was not asked yet. A claim of an earlier process is believed while Cassandra is
+        away."""
+        if (known := self._conflicts.get(cluster.uid)) is not None:
+            raise ResourceConflict(str(known), hint=known.hint)
+        if cluster.uid in self._keyspaces or (VIEW_READY in cluster.away and cluster.has_tables):
+            return
+        try:
+            await self.claim_keyspace(cluster)
+        except ServerError as error:
+            if not (error.transient and cluster.has_tables):
+                raise
+
+    def is_held(self, uid: str) -> bool:
+        """Whether a QueueCluster had the claim on its keyspace when this process last asked."""
+        return uid in self._keyspaces
+
+    def conflict_of(self, uid: str) -> str | None:
+        """Return why a QueueCluster did not get its keyspace when this process last asked."""
+        return str(self._conflicts[uid]) if uid in self._conflicts else None
+
+    def former(self, uid: str) -> frozenset[str]:
+        """Return the tokens of those who had the keyspace of a QueueCluster before."""
+        held = self._keyspaces.get(uid)
+        return held.former if held else frozenset()
+
+    def forget(self, uid: str) -> None:
+        """Forget a QueueCluster that is gone. Idempotent."""
+        self._keyspaces.pop(uid, None)
+        self._conflicts.pop(uid, None)
+
+    async def claimant(self, namespace: str, name: str, queue: str = "") -> Claimant:
+        """Return a QueueCluster, or a MailQueue of it, as a claimant. Raises: KubernetesError."""
+        if not self._kubernetes:
+            found = await self._api.get(NAMESPACE, None, SYSTEM)
+            if found is None:
+                raise KubernetesRefused(f"there is no namespace {SYSTEM}")
+            self._kubernetes = found["metadata"]["uid"]
+        return Claimant(self._kubernetes, namespace, name, queue)
+
+    async def claim(
+        self,
+        record: ClaimRecord,
+        wanted: Claimant,
+        what: str,
+        adopted: str = "",
+        former: Collection[str] = (),
+    ) -> Claim | None:
+        """Claim an object, or take it over where the ruling is so; return the claim; None for an
+        object that does not exist yet. `what`: its name for messages. Raises: ResourceConflict,
+        ServerError, KubernetesError."""
+        found = await record.claim(wanted)
+        if found is None:
+            return None
+        ruling = judge(found, wanted, adopted=adopted, former=former)
+        if ruling is Ruling.LEAVE and await self._is_gone(found):
+            ruling = judge(found, wanted, is_gone=True)
+        if ruling is Ruling.TAKE:
+            before, found = found, await record.transfer(found, wanted)
+            log_action("took over a claim", what=what, of=str(before), by=str(found))
+        waiting = resource_of(wanted), what
+        if not found.is_of(wanted):
+            if found.claimant is not None:
+                self._waiting[waiting] = found.claimant
+            raise conflict(found, what, is_missing=self._absences.has(found.claimant))
+        self._waiting.pop(waiting, None)
+        return found
+
+    def waiting_for(self, gone: Key) -> Sequence[Key]:
+        """Return the resources that wait for an object of one that is gone."""
+        return [
+            key
+            for (key, _), owner in self._waiting.items()
+            if owner.kubernetes == self._kubernetes
+            and gone in (resource_of(owner), resource_of(replace(owner, queue="")))
+        ]
+
+    def forget_waiting(self, gone: Key) -> None:
+        """Forget what a resource that is gone waits for. Idempotent."""
+        for each in [each for each in self._waiting if each[0] == gone]:
+            del self._waiting[each]
+
+    async def release(self, record: ClaimRecord, namespace: str, name: str) -> None:
+        """Release the keyspace of a QueueCluster that is gone, for one of another Kubernetes
+        cluster: one of the same finds that it is gone. Best effort."""
+        try:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await record.release(await self.claimant(namespace, name))
+            log_action("released the claim on the keyspace")
+        except (PostroadError, TimeoutError) as error:
+            log_action("the claim on the keyspace stays", error=str(error))
+
+    async def _is_gone(self, found: Claim) -> bool:
+        """Whether the claimant was a resource of this Kubernetes cluster, and is gone for good."""
+        owner = found.claimant
+        if owner is None or owner.kubernetes != self._kubernetes:
+            return False
+        try:
+            is_there = await self._is_there(owner)
+        except KubernetesRefused:  # an operator of some namespaces may not read others
+            return False
+        if is_there:
+            self._absences.end(owner)
+        return not is_there and self._absences.lasts(owner)
+
+    async def _is_there(self, owner: Claimant) -> bool:
+        """Whether a claimant exists. A QueueCluster does as long as MailQueues refer to its name,
+        because their mail is in its keyspace."""
+        if owner.queue:
+            key = resource_of(owner)
+            queue = await self._api.get(MAIL_QUEUE, key.namespace, key.name)
+            return queue is not None and cluster_of(queue) == resource_of(replace(owner, queue=""))
+        place = owner.namespace, owner.name
+        if await self._api.get(QUEUE_CLUSTER, *place) is not None:
+            return True
+        return bool(await self._users.referring(*place, certain=True))
+
+
+def resource_of(claimant: Claimant) -> Key:
+    """Return the key of a claimant: of the MailQueue, or of the QueueCluster itself."""
+    if not claimant.queue:
+        return Key(QUEUE_CLUSTER.name, claimant.namespace, claimant.name)
+    namespace, _, name = claimant.queue.partition(".")
+    return Key(MAIL_QUEUE.name, namespace, name)
+
+
+def conflict(found: Claim, what: str, *, is_missing: bool) -> ResourceConflict:
+    """Return the error about an object that another claimant has. `is_missing`: which does not
+    exist at the moment."""
+    patience = format_duration(PATIENCE)
+    hint = "give this one another"
+    if is_missing:
+        hint += f", wait until the other, which does not exist, has been gone for {patience}"
+    elif found.id:
+        hint += ", delete the other"
+    if found.id:
+        hint += f", or take it over by the annotation {ADOPT}={found.id}"
+    return ResourceConflict(f"{what} is claimed by {found}", hint=hint)

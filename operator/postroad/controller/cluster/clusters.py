@@ -1,0 +1,294 @@
+"""Access to QueueClusters: their servers, their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+
+from pydantic import ValidationError
+
+from postroad.controller.cluster.claims import Claims
+from postroad.controller.cluster.facts import KnownFacts
+from postroad.controller.cluster.keeping import is_kept_elsewhere, kept_elsewhere
+from postroad.controller.cluster.schema_locks import SchemaLocks, place_of
+from postroad.controller.cluster.tables import need_of, table_options
+from postroad.controller.cluster.users import ClusterUsers
+from postroad.controller.credentials.connections import Connections
+from postroad.controller.credentials.credentials import (
+    NO_CREDENTIALS,
+    UNREADABLE,
+    ClusterCredentials,
+    read_credentials,
+)
+from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.actions import log_action
+from postroad.controller.kubernetes.api import QUEUE_CLUSTER
+from postroad.controller.reads.read_cache import Reads
+from postroad.controller.spec.cluster import DEFAULT_CLASS, QueueClusterSpec, spec_of
+from postroad.controller.spec.queue_resource import Queue, adopted_by
+from postroad.controller.status.attempts import count_error, ends_reconcile
+from postroad.controller.status.conditions import (
+    BLOBS_READY,
+    BROKER_READY,
+    VIEW_READY,
+    Finding,
+    failed,
+)
+from postroad.errors import (
+    AmbientCredentialsDenied,
+    CertificateUnusable,
+    ClusterNotFound,
+    ConfigurationRefused,
+    CredentialsMissing,
+    KubernetesUnavailable,
+)
+from postroad.ports.kubernetes import Kubernetes, Object
+from postroad.ports.servers import Checked, Servers
+from postroad.ports.view import SchemaChanges, TableOptions
+
+CONDITIONS = {"rabbitmq": BROKER_READY, "cassandra": VIEW_READY, "s3": BLOBS_READY}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A QueueCluster, with credentials and servers."""
+
+    uid: str
+    namespace: str
+    name: str
+    spec: QueueClusterSpec
+    credentials: ClusterCredentials
+    servers: Servers
+    has_tables: bool = False
+    """Whether a reconcile of the QueueCluster has made its tables, and keeps them as declared."""
+    away: Mapping[str, Finding] = field(default_factory=dict)
+    """The conditions of servers that did not answer when they were last checked."""
+
+    stamp: tuple[object, ...] = ()
+    """Changes with the QueueCluster, and with what is known of its servers and Secrets."""
+
+    adopted: str = ""
+    """The id of the claim on the keyspace that it may take over."""
+
+
+class Clusters:
+    """Opens QueueClusters and creates their tables. `namespaces`: the watched ones; none: all.
+    `ambient_credentials`: a QueueCluster without S3's Secret gets those of the operator's pod.
+    `certain`: what misses no MailQueue, where `api` has them from memory. `reads`: reads of what is
+    read for each namespace."""
+
+    def __init__(
+        self,
+        api: Kubernetes,
+        connections: Connections,
+        absences: Absences,
+        namespaces: Sequence[str] = (),
+        *,
+        ambient_credentials: bool = False,
+        operator_class: str = DEFAULT_CLASS,
+        certain: Kubernetes | None = None,
+        reads: Reads | None = None,
+    ) -> None:
+        self.operator_class = operator_class
+        self._api = api
+        self.absences = absences
+        self.reads: Reads = reads or api
+        self.users = ClusterUsers(api, certain or api, self.reads, namespaces, absences)
+        self._connections = connections
+        self.namespaces = tuple(namespaces)
+        self._ambient_credentials = ambient_credentials
+        self._made: dict[str, Servers] = {}
+        self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
+        self._specs: dict[str, tuple[object, QueueClusterSpec]] = {}
+        self._away: dict[str, Mapping[str, Finding]] = {}
+        self.facts = KnownFacts()
+        self.claims = Claims(certain or api, self.users, absences)
+        self._schema = SchemaLocks()
+
+    async def for_queue(self, queue: Queue, *, begun: bool) -> Cluster:
+        """Return the cluster of a MailQueue, with the Secrets that the last reconcile of the
+        QueueCluster read: reading them for each queue would be most of all requests. One that has
+        `begun` keeps its place under the quota. Whether the keyspace is the cluster's is still to
+        be checked (`claims`).
+
+        Raises: ClusterNotFound, ClusterNotAllowed, QuotaExceeded,
+        AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, ResourceConflict,
+        KubernetesError.
+        """
+        namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
+        found = await self._find(namespace, name)
+        if is_kept_elsewhere(found, self.namespaces):
+            raise kept_elsewhere(found, self.namespaces)
+        await self.users.admit(found, queue, begun=begun)
+        cluster = await self.open(found, anew=False)
+        uid, generation = cluster.uid, found["metadata"]["generation"]
+        stamp = (uid, generation, *self.facts.stamp(uid, queue.name.namespace))
+        return replace(cluster, stamp=stamp)
+
+    async def for_deletion(self, queue: Queue) -> Cluster:
+        """Return the cluster of a MailQueue that is being deleted, whatever its allowedNamespaces
+        are. Without the Secrets, the cluster has the connections that were opened with them. Errors
+        as `for_queue`, and ViewError."""
+        namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
+        found = await self._find(namespace, name)
+        try:
+            cluster = await self.open(found)
+        except (CredentialsMissing, CertificateUnusable):
+            uid = found["metadata"]["uid"]
+            servers = self._connections.last(uid)
+            if servers is None:
+                raise
+            spec = self._spec_of(found)
+            cluster = Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
+        await self.claims.check_keyspace(cluster)
+        return cluster
+
+    async def open(self, found: Object, *, anew: bool = True) -> Cluster:
+        """Return the cluster behind a QueueCluster. Its Secrets are read, unless `anew` is false
+        and they were read at its generation.
+
+        Raises: AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, KubernetesError,
+        pydantic.ValidationError.
+        """
+        metadata, spec = found["metadata"], self._spec_of(found)
+        uid, namespace = metadata["uid"], metadata["namespace"]
+        generation, credentials = self._credentials.pop(uid, (None, NO_CREDENTIALS))
+        if anew or generation != metadata["generation"]:
+            if self._lacks_credentials(spec):
+                raise AmbientCredentialsDenied(
+                    f"QueueCluster {namespace}/{metadata['name']} names no credentials of S3, and "
+                    "the operator lends none of its own"
+                )
+            credentials = await read_credentials(self._api, namespace, spec, before=credentials)
+        self._credentials[uid] = metadata["generation"], credentials
+        return Cluster(
+            uid=uid,
+            namespace=namespace,
+            name=metadata["name"],
+            spec=spec,
+            credentials=credentials,
+            servers=self._connections.to(uid, spec, credentials),
+            has_tables="tables" in (found.get("status") or {}),
+            away=self._away.get(uid, {}),
+            adopted=adopted_by(found),
+        )
+
+    async def has_new_secrets(self, found: Object) -> bool:
+        """Whether the Secrets of a QueueCluster hold something else than when it was last opened,
+        or can be read now and could not then, or the API server lacks answers about them for some
+        time. Raises: KubernetesUnavailable."""
+        metadata = found["metadata"]
+        known = self._credentials.get(metadata["uid"])
+        try:
+            spec = self._spec_of(found)
+            if known is None and self._lacks_credentials(spec):
+                return False
+            before = NO_CREDENTIALS if known is None else known[1]
+            namespace = metadata["namespace"]
+            read = await read_credentials(self.reads, namespace, spec, before=before)
+        except ValidationError:
+            return False
+        except (*UNREADABLE, KubernetesUnavailable) as error:
+            if ends_reconcile(error):
+                raise
+            return known is not None
+        return known is None or known[1].versions != read.versions
+
+    def _spec_of(self, found: Object) -> QueueClusterSpec:
+        """Return the spec of a QueueCluster, which is parsed again where it is another than last:
+        the reconciles of all its MailQueues read it. Raises: pydantic.ValidationError."""
+        uid, declared = found["metadata"]["uid"], found["spec"]
+        known = self._specs.get(uid)
+        if known is None or known[0] != declared:
+            known = self._specs[uid] = declared, spec_of(found)
+        return known[1]
+
+    def _lacks_credentials(self, spec: QueueClusterSpec) -> bool:
+        return spec.s3.secret_ref is None and not self._ambient_credentials
+
+    async def check(self, uid: str, *, brief: bool) -> dict[str, Checked] | None:
+        """Ask the servers of a QueueCluster whether they answer, and keep it for its queues. None
+        when no connections are open."""
+        servers = self._connections.last(uid)
+        if servers is None:
+            return None
+        checked = await servers.check(brief=brief)
+        for server, each in checked.items():
+            count_error(server, each.error)
+        self._away[uid] = {
+            CONDITIONS[server]: failed(CONDITIONS[server], each.error)
+            for server, each in checked.items()
+            if each.error is not None and each.error.transient
+        }
+        return checked
+
+    async def make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
+        """Create the keyspace and the tables, or alter what differs, for all queues of the cluster;
+        return the options, and what was changed. Cassandra is asked each time, because a user may
+        have altered or dropped tables. Raises: ConfigurationRefused, ResourceConflict, ViewError.
+        """
+        place = place_of(cluster.spec.cassandra)
+        return await self._schema.alone(place, lambda: self._make_tables(cluster))
+
+    async def ensure_tables(self, cluster: Cluster) -> None:
+        """Create the tables of a new QueueCluster, for a queue that is reconciled before it. Later
+        they are the QueueCluster's: it reports what it repairs, and a row lifetime that is refused.
+        Raises: ResourceConflict, ViewError."""
+
+        async def ensure() -> None:
+            if cluster.has_tables or self._made.get(cluster.uid) is cluster.servers:
+                return
+            with suppress(ConfigurationRefused):
+                await self._make_tables(cluster)
+            self._made[cluster.uid] = cluster.servers
+
+        await self._schema.alone(place_of(cluster.spec.cassandra), ensure)
+
+    async def finish(self) -> None:
+        """Return when no change of tables is under way."""
+        await self._schema.finish()
+
+    async def _make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
+        allowed = cluster.spec.allowed_namespaces
+        users = await self.users.allowed(cluster.namespace, cluster.name, allowed)
+        needs = [need for each in users if (need := need_of(each)) is not None]
+        options = table_options(cluster.spec.cassandra, needs)
+        held = await self.claims.claim_keyspace(cluster)
+        changes = await cluster.servers.views().create(options)
+        if held is None:
+            await self.claims.claim_keyspace(cluster)
+        if changes != SchemaChanges():
+            place = f"{cluster.namespace}/{cluster.name}"
+            named = {f"tables_{what}": ", ".join(each) for what, each in asdict(changes).items()}
+            log_action("tables changed", cluster=place, **named)
+        return options, changes
+
+    async def release(self, uid: str, namespace: str, name: str) -> None:
+        """Release the keyspace of a QueueCluster that is gone, unless MailQueues refer to it. Best
+        effort. Raises: KubernetesError."""
+        servers = self._connections.last(uid)
+        if servers is None or not self.claims.is_held(uid):
+            return
+        if not await self.users.referring(namespace, name, certain=True):
+            await self.claims.release(servers.keyspace_claim(), namespace, name)
+
+    def forget(self, uid: str) -> None:
+        """Close the connections to a cluster that is gone. Idempotent."""
+        self.claims.forget(uid)
+        self._made.pop(uid, None)
+        self._credentials.pop(uid, None)
+        self._specs.pop(uid, None)
+        self._away.pop(uid, None)
+        self.facts.forget(uid)
+        self.users.quotas.forget(uid)
+        self._connections.forget(uid)
+
+    async def _find(self, namespace: str, name: str) -> Object:
+        found = await self._api.get(QUEUE_CLUSTER, namespace, name)
+        if found is None:
+            raise ClusterNotFound(
+                f"there is no QueueCluster {name} in namespace {namespace}",
+                hint="create it; the operator then builds the queue",
+            )
+        return found

@@ -1,0 +1,296 @@
+"""Reconciles QueueClusters: checks their servers, creates their tables, writes their status."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from postroad.controller.cluster.clusters import CONDITIONS, Cluster, Clusters
+from postroad.controller.cluster.finalizers import Finalizers
+from postroad.controller.cluster.keeping import KEEPER, is_kept_elsewhere, keeper, kept_elsewhere
+from postroad.controller.cluster.queue_logins import QueueLogins
+from postroad.controller.kubernetes.actions import log_repair
+from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, Key
+from postroad.controller.mailqueue.servers import CONFLICT
+from postroad.controller.pods.upgrades import Upgrades, named
+from postroad.controller.reads.indexes import User, key_of
+from postroad.controller.spec.cluster import pace_of
+from postroad.controller.spec.namespaces import allowed_by
+from postroad.controller.status import conditions as condition
+from postroad.controller.status.attempts import attempt
+from postroad.controller.status.conditions import (
+    Finding,
+    Truth,
+    advice,
+    bad,
+    failed,
+    good,
+    shortened,
+    unknown,
+)
+from postroad.controller.status.status import Report, Status, composed
+from postroad.controller.status.status_writer import WARNING, Announcement, StatusWriter
+from postroad.domain.durations import format_duration
+from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes, Object
+from postroad.ports.servers import SAFE_COPIES, Checked
+from postroad.ports.view import SchemaChanges
+
+STILL_USED = timedelta(seconds=10)
+"""Interval of the checks whether queues still use a cluster that is being deleted."""
+
+
+LONGEST_VERSION = 128
+"""Characters of a server's version; the CRD allows no more."""
+
+MAIL_TABLES = frozenset(
+    {
+        "configuration_events",
+        "dead_letters",
+        "deleted_mails",
+        "deliveries",
+        "enqueued_mails",
+        "limits",
+        "slices",
+    }
+)
+"""Tables of every release, whose loss loses mail or what is known of it. A later table is missing
+after an upgrade too."""
+
+
+class ClusterHealth:
+    """Reconciles QueueClusters."""
+
+    def __init__(
+        self,
+        api: Kubernetes,
+        clusters: Clusters,
+        status_writer: StatusWriter,
+        clock: Clock,
+        upgrades: Upgrades,
+    ) -> None:
+        self._api = api
+        self._upgrades = upgrades
+        self._clusters = clusters
+        self._status_writer = status_writer
+        self._finalizers = Finalizers(api, clusters)
+        self._logins = QueueLogins(api, clusters, clock)
+        self.answers: dict[str, Mapping[str, bool]] = {}
+        """Which servers of each QueueCluster answered when they were last checked."""
+        self._clock = clock
+
+    async def keep(self, found: Object) -> Object | None:
+        """Record in the status of a QueueCluster that this operator keeps it; return it as it is
+        then; None when another operator keeps it: an Event reports that once. Raises:
+        KubernetesConflict when another process was first, KubernetesError."""
+        namespaces, before = self._clusters.namespaces, found.get("status") or {}
+        if is_kept_elsewhere(found, namespaces):
+            conflict = kept_elsewhere(found, namespaces)
+            event = Announcement(WARNING, CONFLICT, conflict.explain(), once=True)
+            await self._status_writer.announce(found, [event])
+            return None
+        after = {**before, KEEPER: keeper(namespaces)}
+        return await self._status_writer.write(QUEUE_CLUSTER, found, after)
+
+    async def reconcile(self, found: Object) -> Status:
+        """Check the servers of a QueueCluster, create its tables, write and return its status.
+        Raises: KubernetesError."""
+        report = Report()
+        async with attempt(condition.READY) as held:
+            found = await self._finalizers.add_or_release_cluster(found)
+        async with attempt("Spec", seconds=120) as attempted:
+            await self._check(found, report)
+        finding = attempted.finding
+        if not finding.is_good:
+            report.findings = [
+                Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
+                for each in CONDITIONS.values()
+            ]
+        if not held.finding.is_good:
+            report.findings.append(held.finding)
+        self._report_upgrade(found, report)
+        before: Mapping[str, Any] = found.get("status") or {}
+        generation = found["metadata"]["generation"]
+        after = composed(before, report, generation, self._clock.now())
+        await self._status_writer.write(QUEUE_CLUSTER, found, after)
+        return after
+
+    def _report_upgrade(self, found: Object, report: Report) -> None:
+        metadata = found["metadata"]
+        key = Key(QUEUE_CLUSTER.name, metadata["namespace"], metadata["name"])
+        progress = self._upgrades.progress(key)
+        counts = {"waiting": progress.waiting, "rolling": len(progress.rolling)}
+        report.fields["upgrade"] = counts if progress.waiting else None
+        report.findings.append(progress.finding(pace_of(found).at_once))
+
+    async def notices_a_change(self, found: Object) -> bool:
+        """Whether a Secret of a QueueCluster has changed, another server than is known answers, or
+        one answers no longer. Raises: KubernetesUnavailable."""
+        uid = found["metadata"]["uid"]
+        known = self._clusters.facts.of(uid)
+        if known is None:
+            return False
+        if await self._clusters.has_new_secrets(found):
+            return True
+        checked = await self._clusters.check(uid, brief=True)
+        if checked is None:
+            return False
+        self.answers[uid] = answers_of(checked)
+        return self.answers[uid] != known.answers
+
+    async def end(self, found: Object) -> timedelta | None:
+        """Remove the finalizer of a QueueCluster that no MailQueue's deletion needs; the keyspace
+        stays. Return when to check again, None when it is done. In a namespace that is being
+        deleted, only the MailQueues of this namespace count, because those of others cannot hold it
+        up for ever."""
+        namespace = found["metadata"]["namespace"]
+        users = await self._finalizers.holders(found)
+        if users and await self._is_namespace_deleted(namespace):
+            users = [each for each in users if each["metadata"]["namespace"] == namespace]
+        if not users:
+            await self._finalizers.remove(QUEUE_CLUSTER, found)
+            return None
+        await self._report_in_use(found, users)
+        return STILL_USED
+
+    async def _report_in_use(self, found: Object, users: Sequence[Object]) -> None:
+        listed = named(map(key_of, users))
+        message = f"{len(users)} MailQueues with deletionPolicy Delete use this cluster: {listed}"
+        known = (found.get("status") or {}).get("conditions") or []
+        if all(each["reason"] != "InUse" for each in known if each["type"] == condition.READY):
+            in_use = Announcement(WARNING, "InUse", message, "Delete")
+            await self._status_writer.announce(found, [in_use])
+        report = Report([unknown(each, "InUse", message) for each in CONDITIONS.values()])
+        generation = found["metadata"]["generation"]
+        before = found.get("status") or {}
+        after = composed(before, report, generation, self._clock.now())
+        await self._status_writer.write(QUEUE_CLUSTER, found, after)
+
+    async def _is_namespace_deleted(self, namespace: str) -> bool:
+        found = await self._api.get(NAMESPACE, None, namespace) or {}
+        return "deletionTimestamp" in found.get("metadata", {})
+
+    async def _check(self, found: Object, report: Report) -> None:
+        metadata = found["metadata"]
+        place = metadata["namespace"], metadata["name"]
+        cluster = await self._clusters.open(found)
+        async with attempt(condition.READY) as counted:
+            users = await self._clusters.users.allowed(*place, allowed_by(found))
+            report.fields["queues"] = len(users)
+            self._clusters.users.quotas.count(found, cluster.spec, users)
+        checked = await self._clusters.check(cluster.uid, brief=False) or {}
+        self.answers[cluster.uid] = answers_of(checked)
+        findings = {server: server_finding(server, each) for server, each in checked.items()}
+        if findings["rabbitmq"].is_good:
+            async with attempt(condition.BROKER_READY) as cleaned:
+                await self._logins.delete_unused(cluster)
+                cleaned.finding = findings["rabbitmq"]
+            findings["rabbitmq"] = cleaned.finding
+        reached = findings["cassandra"]
+        if reached.is_good:
+            async with attempt(condition.VIEW_READY) as attempted:
+                attempted.finding = await self._made_tables(cluster, found, report, reached)
+            findings["cassandra"] = attempted.finding
+            if self._clusters.claims.conflict_of(cluster.uid):
+                report.fields["tables"] = None  # they are another QueueCluster's
+        report.findings = [*findings.values(), durability(cluster, checked)]
+        if not counted.finding.is_good:
+            report.findings.append(counted.finding)
+        versions = {
+            server: shortened(each.version, LONGEST_VERSION)
+            for server, each in checked.items()
+            if each.version
+        }
+        report.fields["versions"] = versions or None
+
+    async def _made_tables(
+        self, cluster: Cluster, found: Object, report: Report, reached: Finding
+    ) -> Finding:
+        options, changes = await self._clusters.make_tables(cluster)
+        before = (found.get("status") or {}).get("tables")
+        now = report.fields["tables"] = {
+            "rowLifetime": format_duration(options.row_lifetime),
+            "compactionWindow": format_duration(options.compaction_window),
+            "gcGrace": format_duration(options.gc_grace),
+        }
+        if undone := undone_alterations(before, now, changes):
+            log_repair("options", tables=changes.altered)
+            await self._status_writer.announce(found, [Announcement(WARNING, "Repaired", undone)])
+        if lost := lost_tables(before, changes):
+            log_repair("tables", tables=changes.created)
+            return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True)
+        message = f"{reached.message}; its tables exist in {cluster.spec.cassandra.keyspace}"
+        return good(condition.VIEW_READY, message)
+
+
+def left_in_use(deleted: Object, users: Collection[User]) -> list[Announcement]:
+    """Return the Event about a QueueCluster that was deleted while MailQueues use it."""
+    if deleted["kind"] != QUEUE_CLUSTER.name or not users:
+        return []
+    note = (
+        f"{len(users)} MailQueues refer to this QueueCluster, which is deleted: "
+        f"{named(each.key for each in users)}; their pods go on, and its keyspace stays theirs: "
+        "create it again, or delete them"
+    )
+    return [Announcement(WARNING, "InUse", note, "Delete", once=True)]
+
+
+def answers_of(checked: Mapping[str, Checked]) -> dict[str, bool]:
+    """Return which servers answered."""
+    return {server: each.error is None for server, each in checked.items()}
+
+
+def server_finding(server: str, checked: Checked) -> Finding:
+    """Return the finding about one checked server."""
+    if checked.error is not None:
+        return failed(CONDITIONS[server], checked.error)
+    return good(CONDITIONS[server], f"{server} {checked.version} answers", "Reachable")
+
+
+def durability(cluster: Cluster, checked: Mapping[str, Checked]) -> Finding:
+    """Return whether accepted mail survives the loss of one machine, as far as RabbitMQ and
+    Cassandra report it; object stores do not report their copies. The keyspace's replication counts
+    beside the spec's, which is applied only when the keyspace is created."""
+    lacks = [f"{server}: {word}" for server, each in checked.items() for word in each.limits]
+    unknown = [f"{server}: {word}" for server, each in checked.items() for word in each.unknown]
+    unknown += [
+        f"{server}: no answer"
+        for server, each in checked.items()
+        if each.error is not None and server != "s3"
+    ]
+    factor = cluster.spec.cassandra.replication.factor
+    if factor < SAFE_COPIES:
+        lacks.insert(0, f"cassandra: replication factor {factor} is below {SAFE_COPIES}")
+    if lacks:
+        return advice(condition.DURABLE, "LimitedDurability", "; ".join(dict.fromkeys(lacks)))
+    if unknown:
+        message = f"not known of {'; '.join(unknown)}"
+        return Finding(condition.DURABLE, Truth.UNKNOWN, "NotAllKnown", message, advisory=True)
+    return good(condition.DURABLE, "accepted mail survives the loss of one machine", "Replicated")
+
+
+def lost_tables(before: Mapping[str, object] | None, changes: SchemaChanges) -> str | None:
+    """Return a message about tables that were dropped, None when none was. `before`: the tables'
+    options that the status had."""
+    lost = sorted(MAIL_TABLES.intersection(changes.created)) if before else []
+    if not lost:
+        return None
+    return (
+        f"tables were gone and are made anew, empty: {', '.join(lost)}; restore them from a backup "
+        "where their mail still waited"
+    )
+
+
+def undone_alterations(
+    before: Mapping[str, object] | None, now: Mapping[str, object], changes: SchemaChanges
+) -> str | None:
+    """Return a message about options that this QueueCluster did not alter, None when all are its
+    own."""
+    if before != now or not changes.altered:
+        return None
+    tables = ", ".join(changes.altered)
+    return (
+        "options of tables were altered, by hand or by another QueueCluster over this keyspace, "
+        f"and are as declared here again: {tables}"
+    )

@@ -1,0 +1,184 @@
+"""Keeps the users of MailQueues at RabbitMQ, and the Secret with the one that pods use.
+
+Every step is decided from facts that are read anew, so that the next reconcile goes on where one
+was broken off. Source: ADR 0042.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import SecretStr
+
+from postroad.controller.cluster.clusters import Cluster, Clusters
+from postroad.controller.cluster.user_rotation import (
+    CurrentUser,
+    RotationPace,
+    UserFacts,
+    UserStep,
+    next_user_step,
+)
+from postroad.controller.cluster.user_secret import UserSecret
+from postroad.controller.kubernetes.actions import log_action, log_repair
+from postroad.controller.kubernetes.api import SECRET
+from postroad.controller.pods.children import belongs_to, is_owned
+from postroad.controller.spec.queue_resource import Queue
+from postroad.domain.durations import format_duration
+from postroad.domain.queue_users import QueueUser
+from postroad.errors import NameTaken
+from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes
+from postroad.ports.queue_users import QueueUsers
+
+MOST_STEPS = 4
+"""In one reconcile: no more follow each other at one instant."""
+
+PASSWORD_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class UserChanges:
+    """What was done to the users of a queue, each as a sentence for an Event: what another process
+    had changed or deleted; which user follows which."""
+
+    repairs: list[str] = field(default_factory=list)
+    switches: list[str] = field(default_factory=list)
+
+
+class QueueLogins:
+    """Makes, rotates and deletes the users of MailQueues whose QueueCluster asks for them.
+
+    Every method raises: ServerError, KubernetesError.
+    """
+
+    def __init__(self, api: Kubernetes, clusters: Clusters, clock: Clock) -> None:
+        self._api = api
+        self._clusters = clusters
+        self._clock = clock
+
+    async def keep(self, cluster: Cluster, queue: Queue) -> UserChanges:
+        """Carry out the steps that are due. The queue in RabbitMQ has to be claimed before. Raises:
+        NameTaken, where an object that is not the MailQueue's has the Secret's name."""
+        changes, policy = UserChanges(), cluster.spec.rabbitmq.users
+        if policy is None:
+            return changes
+        pace = RotationPace(policy.overlap, policy.period)
+        first = QueueUser(queue.name, await self._token(cluster))
+        users = cluster.servers.queue_users()
+        for _ in range(MOST_STEPS):
+            kept = await self._kept(queue, first)
+            rights = await _rights(users, first)
+            facts = UserFacts(first, kept.current if kept else None, rights, queue.rotate)
+            decided = next_user_step(facts, pace, self._clock.now())
+            if decided is None:
+                break
+            step, user = decided
+            await self._carry_out(step, user, users, queue, kept)
+            _report(changes, step, user, rights, pace)
+        return changes
+
+    async def delete(self, cluster: Cluster, queue: Queue) -> None:
+        """Delete both users of a queue whose pods have ended. Idempotent."""
+        if cluster.spec.rabbitmq.users is None:
+            return
+        users = cluster.servers.queue_users()
+        first = QueueUser(queue.name, await self._token(cluster))
+        for each in (first, first.other):
+            await users.delete(each)
+
+    async def delete_unused(self, cluster: Cluster) -> None:
+        """Delete the users of MailQueues that are gone, of the watched namespaces. A queue that is
+        made meanwhile is among the MailQueues, because these are listed last."""
+        if cluster.spec.rabbitmq.users is None:
+            return
+        users, watched = cluster.servers.queue_users(), self._clusters.namespaces
+        unused = [
+            each
+            for each in await users.made_for(await self._token(cluster))
+            if not watched or each.queue.namespace in watched
+        ]
+        for certain in (False, True):
+            there = await self._names(cluster, certain=certain) if unused else set()
+            for each in unused:
+                if str(each.queue) in there:
+                    self._clusters.absences.end(each)
+            unused = [each for each in unused if str(each.queue) not in there]
+        for each in filter(self._clusters.absences.lasts, unused):
+            self._clusters.absences.end(each)
+            await users.delete(each)
+            log_action("deleted a user", user=str(each))
+
+    async def _names(self, cluster: Cluster, *, certain: bool) -> set[str]:
+        referring = await self._clusters.users.referring(
+            cluster.namespace, cluster.name, certain=certain
+        )
+        found = (each["metadata"] for each in referring)
+        return {f"{each['namespace']}.{each['name']}" for each in found}
+
+    async def _token(self, cluster: Cluster) -> str:
+        return (await self._clusters.claims.claimant(cluster.namespace, cluster.name)).token
+
+    async def _kept(self, queue: Queue, first: QueueUser) -> UserSecret | None:
+        """Read the Secret, which the MailQueue owns then."""
+        found = await self._api.get(SECRET, queue.name.namespace, queue.login_secret)
+        if found is not None and not belongs_to(found, queue):
+            raise NameTaken(
+                f"Secret {queue.login_secret} exists already, and this MailQueue does not own it",
+                hint="delete or rename it; the API server removes that of an earlier MailQueue",
+            )
+        kept = UserSecret.of(found, first)
+        if kept is not None and found is not None and not is_owned(found, queue.uid):
+            await self._api.apply(SECRET, kept.manifest(queue))
+            log_action("took over a secret without an owner", secret=queue.login_secret)
+        return kept
+
+    async def _carry_out(
+        self,
+        step: UserStep,
+        user: QueueUser,
+        users: QueueUsers,
+        queue: Queue,
+        kept: UserSecret | None,
+    ) -> None:
+        match step:
+            case UserStep.RETIRE:
+                await users.delete(user)
+            case UserStep.RESTORE:
+                assert kept is not None
+                await users.give(user, kept.password.get_secret_value())
+            case UserStep.BEGIN | UserStep.SWITCH:
+                password = secrets.token_urlsafe(PASSWORD_BYTES)
+                await users.give(user, password)
+                current = CurrentUser(user, self._clock.now(), queue.rotate)
+                wanted = UserSecret(current, SecretStr(password)).manifest(queue)
+                await self._api.apply(SECRET, wanted)
+
+
+async def _rights(users: QueueUsers, first: QueueUser) -> dict[QueueUser, bool]:
+    """Return the users of a queue that exist, and whether each has its rights."""
+    found = {each: await users.has_rights(each) for each in (first, first.other)}
+    return {each: has for each, has in found.items() if has is not None}
+
+
+def _report(
+    changes: UserChanges,
+    step: UserStep,
+    user: QueueUser,
+    rights: Mapping[QueueUser, bool],
+    pace: RotationPace,
+) -> None:
+    if step is UserStep.RESTORE:
+        was = "changed" if user in rights else "deleted"
+        log_repair("user", user=str(user), was=was)
+        changes.repairs.append(f"user {user} of RabbitMQ was {was}; it is as declared again")
+        return
+    if step is UserStep.RETIRE:
+        log_action("deleted a user", user=str(user))
+        return
+    log_action("made a user", user=str(user))
+    if step is UserStep.SWITCH:
+        overlap = format_duration(pace.overlap)
+        note = f"pods get user {user} of RabbitMQ; {user.other} is deleted after {overlap}"
+        changes.switches.append(note)

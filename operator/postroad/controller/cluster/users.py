@@ -1,0 +1,101 @@
+"""Which MailQueues use a QueueCluster: those that refer to it, of namespaces that it allows, as
+many as its quota has places for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from postroad.controller.cluster.quotas import Quotas
+from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
+from postroad.controller.reads.read_cache import Reads
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.namespaces import AllowedNamespaces, allowed_by, allows
+from postroad.controller.spec.queue_resource import Queue, own_bucket, referring
+from postroad.errors import ClusterNotAllowed
+from postroad.ports.kubernetes import Kubernetes, Object
+
+
+class ClusterUsers:
+    """Finds the MailQueues of QueueClusters. `certain`: what misses none, where `api` has them from
+    memory. `reads`: reads of namespaces. `namespaces`: the watched ones; none: all."""
+
+    def __init__(
+        self,
+        api: Kubernetes,
+        certain: Kubernetes,
+        reads: Reads,
+        namespaces: Sequence[str],
+        absences: Absences,
+    ) -> None:
+        self._api = api
+        self._certain = certain
+        self._reads = reads
+        self._namespaces = tuple(namespaces)
+        self.quotas = Quotas(absences)
+
+    async def admit(self, found: Object, queue: Queue, *, begun: bool) -> None:
+        """Check that a MailQueue may use a QueueCluster. One that has `begun` keeps its place under
+        the quota. Raises: ClusterNotAllowed, QuotaExceeded, pydantic.ValidationError."""
+        own, name = found["metadata"]["namespace"], found["metadata"]["name"]
+        asking = queue.name.namespace
+        if not await self._allows(allowed_by(found), own, asking):
+            raise ClusterNotAllowed(
+                f"QueueCluster {own}/{name} does not allow MailQueues of namespace {asking}",
+                hint="change its spec.allowedNamespaces, or use another cluster",
+            )
+        if begun:
+            return
+        spec = QueueClusterSpec.model_validate(found["spec"])
+        if spec.quota.queues is None:
+            return
+        if not self.quotas.is_counted(found, queue.uid):
+            self.quotas.count(found, spec, await self.allowed(own, name, spec.allowed_namespaces))
+        self.quotas.require(found, spec, f"{queue.name.namespace}/{queue.name.name}")
+
+    async def referring(
+        self, namespace: str, name: str, *, certain: bool = False
+    ) -> Sequence[Object]:
+        """Return the MailQueues of the watched namespaces that refer to a QueueCluster. `certain`:
+        also those that no watch has brought yet."""
+        watched = await self._watched(self._certain if certain else self._api)
+        return referring(watched, Key(QUEUE_CLUSTER.name, namespace, name))
+
+    async def others_with_bucket(self, queue: Queue, cluster: QueueClusterSpec) -> Sequence[Object]:
+        """Return other MailQueues that stay, whose own bucket has the same name as that of a
+        queue. Those of another QueueCluster count too, because it may have the same store."""
+        bucket, prefix = queue.bucket(cluster), cluster.s3.bucket_prefix
+        return [
+            each
+            for each in await self._watched(self._certain)
+            if each["metadata"]["uid"] != queue.uid
+            and "deletionTimestamp" not in each["metadata"]
+            and own_bucket(each, prefix) == bucket
+        ]
+
+    async def _watched(self, api: Kubernetes) -> Sequence[Object]:
+        return [
+            each
+            for watched in self._namespaces or (None,)
+            for each in await api.list(MAIL_QUEUE, watched)
+        ]
+
+    async def allowed(
+        self, namespace: str, name: str, allowed: AllowedNamespaces, *, certain: bool = False
+    ) -> Sequence[Object]:
+        """Return the MailQueues that refer to a QueueCluster and that it allows. Others have no
+        effect on it, since every user who may create a MailQueue somewhere can refer to it.
+        `certain`: also those that no watch has brought yet."""
+        watched = await self._watched(self._certain if certain else self._api)
+        found = referring(watched, Key(QUEUE_CLUSTER.name, namespace, name))
+        asking = {each["metadata"]["namespace"] for each in found}
+        let_in = {each for each in asking if await self._allows(allowed, namespace, each)}
+        return [each for each in found if each["metadata"]["namespace"] in let_in]
+
+    async def _allows(self, allowed: AllowedNamespaces, own: str, asking: str) -> bool:
+        labels: Mapping[str, str] = {}
+        if allowed.selector and asking != own:
+            namespace = await self._reads.get(NAMESPACE, None, asking) or {}
+            labels = namespace.get("metadata", {}).get("labels") or {}
+        return allows(allowed, own, asking, labels)

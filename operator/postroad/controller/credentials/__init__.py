@@ -1,0 +1,1 @@
+"""Secrets that resources refer to, and the connections that they open."""

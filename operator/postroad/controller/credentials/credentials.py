@@ -1,0 +1,280 @@
+"""Reads what a QueueCluster names of credentials, authorities and certificates, by name and each
+time, so that the operator sees changes without the right to list Secrets.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from hashlib import scrypt, sha256
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from postroad.controller.kubernetes.api import CONFIG_MAP, SECRET
+from postroad.controller.reads.read_cache import Reads
+from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.pipeline import ADDRESS_KEY
+from postroad.controller.spec.tls import (
+    AUTHORITIES_KEY,
+    CERTIFICATE_KEYS,
+    AuthoritiesReference,
+    ServerTls,
+    StoreTls,
+)
+from postroad.delivery_settings.secret_references import SecretReference
+from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
+from postroad.logins import LOGIN, S3_LOGIN
+from postroad.ports.kubernetes import Object
+from postroad.settings.pipeline import LEAST_KEY
+from postroad.tls import server_context
+
+UNREADABLE = (CredentialsMissing, CertificateUnusable, KubernetesRefused)
+"""Errors about Secrets that last until an administrator acts."""
+
+# scrypt's n: about 20 ms and 8 MiB for each guess at a value.
+VERSION_COST = 2**13
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The credentials of one server, the authorities that vouch for it, and the certificate with
+    its key that it is shown. `version` changes with what is read of their objects, and no label,
+    annotation or restored copy changes it; `tls_version` changes with authorities and certificate
+    alone. It stands in pod templates, whose readers may not read Secrets: each guess at a value
+    costs a key derivation."""
+
+    values: Mapping[str, SecretStr] = field(default_factory=dict)
+    authorities: str | None = None
+    certificate: SecretStr | None = None
+    version: str = ""
+    tls_version: str = ""
+    source: tuple[object, ...] = field(default=(), compare=False)
+    """The versions of the objects that it was made of: of the same ones, the same is made."""
+
+    def get(self, name: str) -> SecretStr | None:
+        return self.values.get(name)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterCredentials:
+    """The credentials of all three servers."""
+
+    rabbitmq: Credentials
+    cassandra: Credentials
+    s3: Credentials
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions of all that is read, by server."""
+        return [self.rabbitmq.version, self.cassandra.version, self.s3.version]
+
+    @property
+    def tls_versions(self) -> dict[str, str]:
+        """The versions of what pods read when they start alone: authorities and certificates."""
+        found = {"rabbitmq": self.rabbitmq, "cassandra": self.cassandra, "s3": self.s3}
+        return {server: each.tls_version for server, each in found.items() if each.tls_version}
+
+
+NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
+
+
+@dataclass(frozen=True, slots=True)
+class _ReadObject:
+    """An object as it was read, and what names it."""
+
+    namespace: str
+    reference: SecretReference | AuthoritiesReference
+    content: Object = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{_kind_of(self.reference)} {self.namespace}/{self.reference.name}"
+
+    @property
+    def version(self) -> tuple[str, str]:
+        """Changes with the object, and when another one has its name."""
+        metadata = self.content["metadata"]
+        return metadata["uid"], metadata["resourceVersion"]
+
+    def texts(self, keys: Sequence[str]) -> dict[str, str]:
+        """Return what it has under these keys. Raises: CredentialsMissing."""
+        data: Mapping[str, Any] = self.content.get("data") or {}
+        if missing := [key for key in keys if not data.get(key)]:
+            raise CredentialsMissing(
+                f"{self} has no key " + " and no key ".join(missing),
+                hint=f"it needs the keys {_listed(keys)}",
+            )
+        is_secret = _kind_of(self.reference) == SECRET.name
+        texts = {
+            key: self._decoded(key, data[key]) if is_secret else str(data[key]) for key in keys
+        }
+        return {key: text.strip("\r\n") for key, text in texts.items()}
+
+    def _decoded(self, key: str, value: str) -> str:
+        try:
+            return base64.b64decode(value, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError) as error:
+            raise CredentialsMissing(
+                f"`{key}` of {self} is not text", hint="put it in as UTF-8"
+            ) from error
+
+
+async def read_credentials(
+    api: Reads,
+    namespace: str,
+    spec: QueueClusterSpec,
+    *,
+    with_broker_login: bool = True,
+    before: ClusterCredentials = NO_CREDENTIALS,
+) -> ClusterCredentials:
+    """Read the objects from a namespace. `with_broker_login`: also that of RabbitMQ's user, which
+    pods with a user of their queue's own do not need. `before`: what was read of this namespace
+    last, of which those of a server are returned whose objects have not changed.
+
+    Raises: CredentialsMissing with what to create, CertificateUnusable.
+    """
+    rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
+    broker_login = rabbitmq.secret_ref if with_broker_login else None
+    read = partial(_read_server, api, namespace)
+    return ClusterCredentials(
+        rabbitmq=await read(broker_login, LOGIN, rabbitmq.tls, before.rabbitmq),
+        cassandra=await read(cassandra.secret_ref, LOGIN, cassandra.tls, before.cassandra),
+        s3=await read(s3.secret_ref, S3_LOGIN, s3.tls, before.s3),
+    )
+
+
+async def _read_server(
+    api: Reads,
+    namespace: str,
+    login: SecretReference | None,
+    keys: tuple[str, ...],
+    tls: StoreTls | None,
+    before: Credentials,
+) -> Credentials:
+    trusted = tls.ca_ref if tls else None
+    shown = tls.client_cert_ref if isinstance(tls, ServerTls) else None
+    wanted = ((login, keys), (trusted, (AUTHORITIES_KEY,)), (shown, CERTIFICATE_KEYS))
+    read = [
+        None if reference is None else await _read(api, namespace, reference, needed)
+        for reference, needed in wanted
+    ]
+    if not any(read):
+        return Credentials()
+    source = (tls is None, *(each and each.version for each in read))
+    if source == before.source:
+        return before
+    of_login, of_trusted, of_shown = read
+    values = {} if of_login is None else of_login.texts(keys)
+    authorities = None if of_trusted is None else _authorities_in(of_trusted)
+    certificate = None if of_shown is None else _certificate_in(of_shown)
+    tls_content = json.dumps([authorities, certificate]).encode()
+    content = json.dumps([values, authorities, certificate]).encode()
+    objects = f"{namespace}/{'/'.join(each.reference.name for each in read if each)}"
+    return Credentials(
+        values={key: SecretStr(value) for key, value in values.items()},
+        authorities=authorities,
+        certificate=None if certificate is None else SecretStr(certificate),
+        version=_version(sha256(content).digest(), objects),
+        tls_version="" if tls is None else _version(sha256(tls_content).digest(), objects),
+        source=source,
+    )
+
+
+async def read_authorities(api: Reads, namespace: str, reference: AuthoritiesReference) -> str:
+    """Return certificate authorities in PEM form.
+
+    Raises: CredentialsMissing, CertificateUnusable.
+    """
+    return _authorities_in(await _read(api, namespace, reference, (AUTHORITIES_KEY,)))
+
+
+def _authorities_in(read: _ReadObject) -> str:
+    text = read.texts((AUTHORITIES_KEY,))[AUTHORITIES_KEY]
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError) as error:
+        raise CertificateUnusable(
+            f"`{AUTHORITIES_KEY}` of {read} holds no certificate authorities: {error}",
+            hint="put in the certificates of the authorities, in PEM form",
+        ) from error
+    return text
+
+
+async def check_certificate(api: Reads, namespace: str, name: str) -> None:
+    """Check that TLS can be served with a Secret, as the intake's pods do, which mount it.
+
+    Raises: CredentialsMissing, CertificateUnusable.
+    """
+    _certificate_in(await _read(api, namespace, SecretReference(name=name), CERTIFICATE_KEYS))
+
+
+async def check_address_key(api: Reads, namespace: str, reference: SecretReference) -> None:
+    """Check that a Secret has a key for hashed addresses. Raises: CredentialsMissing."""
+    read = await _read(api, namespace, reference, (ADDRESS_KEY,))
+    if len(read.texts((ADDRESS_KEY,))[ADDRESS_KEY]) < LEAST_KEY:
+        raise CredentialsMissing(
+            f"`{ADDRESS_KEY}` of Secret {namespace}/{reference.name} has fewer than {LEAST_KEY} "
+            "characters (spec.pipeline.addresses.keyRef)"
+        )
+
+
+def _certificate_in(read: _ReadObject) -> str:
+    """Return a certificate with its key, in PEM form."""
+    found = read.texts(CERTIFICATE_KEYS)
+    pem = "".join(f"{found[each]}\n" for each in CERTIFICATE_KEYS)
+    # OpenSSL reads the key from a file only; a memfd keeps it off the disk.
+    with os.fdopen(os.memfd_create("tls"), "w") as file:
+        file.write(pem)
+        file.flush()
+        try:
+            server_context(Path(f"/proc/self/fd/{file.fileno()}"))
+        except (OSError, ValueError) as error:
+            raise CertificateUnusable(
+                f"`tls.crt` and `tls.key` of {read} cannot be used: {error}",
+                hint="put in a certificate with its chain and its unencrypted key, in PEM form; "
+                "running pods keep the certificate they have",
+            ) from error
+    return pem
+
+
+async def read_values(api: Reads, namespace: str, name: str, keys: Sequence[str]) -> dict[str, str]:
+    """Return what a Secret has under these keys. Raises: CredentialsMissing."""
+    return (await _read(api, namespace, SecretReference(name=name), keys)).texts(keys)
+
+
+async def _read(
+    api: Reads,
+    namespace: str,
+    reference: SecretReference | AuthoritiesReference,
+    keys: Sequence[str],
+) -> _ReadObject:
+    kind = _kind_of(reference)
+    found = await api.get(
+        CONFIG_MAP if kind == CONFIG_MAP.name else SECRET, namespace, reference.name
+    )
+    if found is None:
+        raise CredentialsMissing(
+            f"there is no {kind} {reference.name} in namespace {namespace}",
+            hint=f"create it with the keys {_listed(keys)}",
+        )
+    return _ReadObject(namespace, reference, found)
+
+
+def _kind_of(reference: SecretReference | AuthoritiesReference) -> str:
+    return getattr(reference, "kind", SECRET.name)
+
+
+def _listed(keys: Sequence[str]) -> str:
+    return " and ".join(f"`{key}`" for key in keys)
+
+
+@lru_cache(maxsize=4096)
+def _version(content: bytes, objects: str) -> str:
+    return scrypt(content, salt=objects.encode(), n=VERSION_COST, r=8, p=1, dklen=16).hex()

@@ -1,0 +1,1 @@
+"""Kinds, metadata, drift and merges of Kubernetes objects."""

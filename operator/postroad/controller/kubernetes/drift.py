@@ -1,0 +1,129 @@
+"""Compares a child in the cluster with the wanted one, to save the request of an apply.
+
+The comparison covers the wanted fields alone, because the API server adds defaults and other
+managers add fields. The hash in an annotation covers fields that were applied and are no longer
+wanted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from postroad.controller.kubernetes.api import APPLIED_HASH
+
+_IDENTITIES = ("name", "mountPath", "containerPort", "topologyKey", "port", "type", "key")
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
+_UNITS = {
+    "": Decimal(1), "m": Decimal("0.001"),
+    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40),
+}  # fmt: skip
+
+
+MAX_ANSWERS = 10_000
+"""Children whose answers are kept; a further one costs all of them one apply."""
+
+_sorted_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""Made once: `json.dumps` with options makes an encoder for each call."""
+
+
+def hash_of(wanted: Any) -> str:
+    """Return a short hash of JSON, independent of the order of keys."""
+    return hashlib.sha256(_sorted_json(wanted).encode()).hexdigest()[:16]
+
+
+def with_hash(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object with its own hash among its annotations."""
+    metadata = wanted["metadata"]
+    annotations = metadata.get("annotations", {}) | {APPLIED_HASH: hash_of(wanted)}
+    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+
+
+def is_current(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
+    """Whether applying the wanted object (with its hash) would change nothing."""
+    return found is not None and _holds(wanted, found)
+
+
+class ApplyAnswers:
+    """What the API server made of children, where it is not as applied: an admission webhook
+    rewrites a field. To apply the same again would change nothing."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def is_settled(self, wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
+        """Whether applying the wanted object would change nothing, as far as is known."""
+        if found is None or is_current(wanted, found):
+            return found is not None
+        return self._known.get(found["metadata"]["uid"]) == _fingerprint(wanted, found)
+
+    def note(self, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """Keep the answer to an apply."""
+        if len(self._known) >= MAX_ANSWERS:
+            self._known.clear()
+        if not is_current(wanted, answer):
+            self._known[answer["metadata"]["uid"]] = _fingerprint(wanted, answer)
+
+
+def _fingerprint(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """Return a hash of what is wanted, and of an object without what the API server counts."""
+    metadata, content = found["metadata"], {**found, "metadata": None, "status": None}
+    kept = [metadata.get(each) for each in ("labels", "annotations", "ownerReferences")]
+    return hash_of([wanted["metadata"]["annotations"][APPLIED_HASH], content, kept])
+
+
+def repair_of(
+    wanted: Mapping[str, Any], found: Mapping[str, Any] | None, *, expected: bool
+) -> str | None:
+    """Return what another process did to a child, as a verb; None where the operator wants the
+    child for the first time, or another than it applied last."""
+    if found is None:
+        return "deleted" if expected else None
+    applied = (found["metadata"].get("annotations") or {}).get(APPLIED_HASH)
+    return "changed" if applied == wanted["metadata"]["annotations"][APPLIED_HASH] else None
+
+
+def _holds(wanted: Any, found: Any) -> bool:
+    if isinstance(wanted, str) and wanted == found:  # most are
+        return True
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            _holds(value, found.get(field)) for field, value in wanted.items()
+        )
+    if isinstance(wanted, list):
+        return isinstance(found, list) and _list_holds(wanted, found)
+    if wanted == found and isinstance(wanted, bool) == isinstance(found, bool):
+        return True
+    if found is None:  # the API server leaves out what is empty, zero or false
+        return wanted in ("", [], {}, 0, False)
+    return isinstance(wanted, str) and isinstance(found, str) and _same_quantity(wanted, found)
+
+
+def _list_holds(wanted: Sequence[Any], found: Sequence[Any]) -> bool:
+    identity = _identity(wanted)
+    if identity is None:
+        return len(wanted) == len(found) and all(map(_holds, wanted, found))
+    known = {each.get(identity): each for each in found if isinstance(each, Mapping)}
+    return all(_holds(each, known.get(each[identity])) for each in wanted)
+
+
+def _identity(entries: Sequence[Any]) -> str | None:
+    """Return a field that tells the entries apart: tolerations of one key have none."""
+    for field in _IDENTITIES:
+        named = [each for each in entries if isinstance(each, Mapping) and field in each]
+        if entries and len({str(each[field]) for each in named}) == len(entries):
+            return field
+    return None
+
+
+def _same_quantity(wanted: str, found: str) -> bool:
+    """The API server rewrites quantities (0.5 as 500m), so texts alone would differ for ever."""
+    one, other = _QUANTITY.fullmatch(wanted), _QUANTITY.fullmatch(found)
+    if one is None or other is None:
+        return False
+    return Decimal(one[1]) * _UNITS[one[2] or ""] == Decimal(other[1]) * _UNITS[other[2] or ""]

@@ -1,0 +1,1 @@
+"""One reconcile of a MailQueue, step by step, and its deletion."""

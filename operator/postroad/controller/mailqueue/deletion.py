@@ -1,0 +1,380 @@
+"""Carries out a MailQueue's deletion policy, step by step until all is gone.
+
+A step is a few seconds; then other resources are reconciled. How far the deletion is stands in the
+status, so that another operator goes on. Nothing ends it early but an administrator's annotation,
+after which what is left stands in a list.
+Mail that waits is deleted only when that is confirmed; pods end before the objects on the servers
+are deleted, because a running pod would create them again. Source: ADR 0044.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from postroad.controller.cluster.claimed_parts import ClaimedParts
+from postroad.controller.cluster.clusters import Cluster, Clusters
+from postroad.controller.cluster.finalizers import Finalizers, has_finalizer
+from postroad.controller.cluster.queue_claims import QueueClaims
+from postroad.controller.cluster.queue_logins import QueueLogins
+from postroad.controller.kubernetes.actions import log_action
+from postroad.controller.kubernetes.api import (
+    CRON_JOB,
+    DEPLOYMENT,
+    INSTANCE,
+    MAIL_QUEUE,
+    NAMESPACE,
+    POD,
+)
+from postroad.controller.mailqueue.children import find_children
+from postroad.controller.mailqueue.confirmation import (
+    how_to_confirm,
+    how_to_force,
+    is_confirmed,
+    is_forced,
+)
+from postroad.controller.mailqueue.deletion_progress import (
+    LATEST,
+    SOON,
+    DeletionProgress,
+    named,
+    why,
+)
+from postroad.controller.mailqueue.engines import Engines
+from postroad.controller.mailqueue.leftovers import Leftover, Leftovers
+from postroad.controller.spec.queue_resource import Queue, is_erased_with_its_resource
+from postroad.controller.status.attempts import ends_reconcile, invalid_fields
+from postroad.controller.status.conditions import (
+    READY,
+    RECONCILING,
+    STALLED,
+    Finding,
+    Truth,
+)
+from postroad.controller.status.status import Report, composed
+from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
+from postroad.distributed.erasure import Erasable, Erasure, Part
+from postroad.domain.durations import format_duration
+from postroad.errors import (
+    InvalidQueueName,
+    KubernetesError,
+    PostroadError,
+    QueueNotFound,
+    ResourceConflict,
+    ServerError,
+)
+from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes, Object
+
+STEP = timedelta(seconds=2)
+"""How long a step works, beside one request of each server."""
+
+AT_ONCE = 2
+"""Deletions that take a step at the same time: those of a whole namespace leave the other tasks to
+the queues that stay."""
+
+PODS_END = timedelta(minutes=10)
+"""After so long pods that still run are a matter for an administrator."""
+
+ASKED_AGAIN = timedelta(seconds=15)
+"""Interval of looks at mail that waits, while its deletion is not confirmed."""
+
+DELETING = "Deleting"
+HELD_UP = "DeletionHeldUp"
+CONFIRMATION_NEEDED = "ConfirmationNeeded"
+
+LISTED = "LeftoversListed"
+"""The condition that is False while the list of what is left cannot be written."""
+
+UNLISTED = timedelta(hours=2)
+"""How long an end waits for that list."""
+
+
+class Deletion:
+    """Carries out deletions."""
+
+    def __init__(
+        self,
+        api: Kubernetes,
+        clusters: Clusters,
+        status_writer: StatusWriter,
+        clock: Clock,
+        engines: Engines,
+        leftovers: Leftovers,
+    ) -> None:
+        self._api = api
+        self._clusters = clusters
+        self._status_writer = status_writer
+        self._finalizers = Finalizers(api, clusters)
+        self._clock = clock
+        self._engines = engines
+        self._leftovers = leftovers
+        self._stepping = 0
+        self._ending: dict[str, timedelta] = {}
+        """Since when deletions wait for pods, by the uid of the MailQueue."""
+        self._claims = QueueClaims(clusters.claims)
+        self._logins = QueueLogins(api, clusters, clock)
+
+    async def proceed(self, found: Object) -> timedelta | None:
+        """Carry on a deletion; return after how long to continue, None when it is over."""
+        try:
+            return await self._proceed(found)
+        except KubernetesError as error:
+            if ends_reconcile(error):
+                raise
+            return await self._refused(found, error)
+
+    async def _proceed(self, found: Object) -> timedelta | None:
+        if not (has_finalizer(found) and is_erased_with_its_resource(found)):
+            await self._finalizers.remove(MAIL_QUEUE, found)
+            return None
+        progress = DeletionProgress.of(found.get("status") or {}, self._clock.now())
+        try:
+            queue = Queue.of(found)
+            cluster = await self._clusters.for_deletion(queue)
+        except InvalidQueueName:  # nothing was ever made under this name
+            await self._finalizers.remove(MAIL_QUEUE, found)
+            return None
+        except ValidationError as error:
+            return await self._stopped(found, progress, invalid_fields(error))
+        except ResourceConflict as error:  # another claimant has all of it
+            return await self._end(found, None, None, progress.left_to_others(why(error)))
+        except PostroadError as error:
+            if ends_reconcile(error):
+                raise
+            return await self._stopped(found, progress, why(error))
+        return await self._begin(found, queue, cluster, progress)
+
+    async def _begin(
+        self, found: Object, queue: Queue, cluster: Cluster, progress: DeletionProgress
+    ) -> timedelta | None:
+        if "deletion" not in (found.get("status") or {}):
+            if await self._waits_for_confirmation(found, queue, cluster):
+                return ASKED_AGAIN
+            if after := await self._waits_for_pods(found, queue):
+                return after
+            with suppress(ServerError):  # reconciles of the QueueCluster try again
+                await self._logins.delete(cluster, queue)
+        if self._stepping >= AT_ONCE:
+            return timedelta(seconds=1)
+        self._stepping += 1
+        try:
+            return await self._step(found, queue, cluster, progress)
+        finally:
+            self._stepping -= 1
+
+    async def _step(
+        self, found: Object, queue: Queue, cluster: Cluster, before: DeletionProgress
+    ) -> timedelta | None:
+        servers, bucket = cluster.servers, queue.bucket(cluster.spec)
+        erasable = Erasable(
+            name=queue.name,
+            broker=servers.broker(queue.name, delivery_limit=queue.spec.broker.delivery_limit),
+            view=servers.views().view(str(queue.name)),
+            history=servers.history(queue.name),
+            blobs=servers.blobs(bucket),
+            claims=ClaimedParts(self._clusters, self._claims, cluster, queue),
+        )
+        steps = await Erasure(erasable, self._clock).proceed(before.done, STEP)
+        progress = before.after(steps, self._clock.now())
+        for part in (each for each, step in steps.items() if step.is_done):
+            log_action("deleted", what=named(part, queue.name, bucket))
+        if progress.is_over or (progress.held_up and is_forced(found)):
+            return await self._end(found, queue, cluster, progress)
+        reason = HELD_UP if progress.held_up else DELETING
+        message = progress.message()
+        if progress.held_up:
+            message += f"; {self._how_to_force(found)}"
+        await self._report(found, reason, message, progress)
+        return progress.retry(self._clock.now())
+
+    async def _waits_for_confirmation(self, found: Object, queue: Queue, cluster: Cluster) -> bool:
+        """Report mail that waits, whose deletion is not confirmed; until then the pods go on, so
+        that it may be delivered. Mail whose number is not known counts as waiting."""
+        if is_confirmed(found, None):
+            return False
+        is_known_later, count = await self._waiting(queue, cluster)
+        if count is None:
+            return False
+        namespace = await self._api.get(NAMESPACE, None, queue.name.namespace)
+        if is_confirmed(found, namespace):
+            return False
+        ends = "deletionTimestamp" in (namespace or {}).get("metadata", {})
+        message = f"{count}; {how_to_confirm(queue.name, in_namespace=ends)}"
+        reason = HELD_UP if is_known_later else CONFIRMATION_NEEDED
+        is_new = await self._report(found, reason, message, is_stuck=not is_known_later)
+        if ends and namespace is not None and is_new:
+            # The API server refuses Events in a namespace that is being deleted.
+            note = f"MailQueue {queue.name.name}: {message}"
+            await self._status_writer.announce(
+                namespace, [Announcement(WARNING, reason, note, "Delete")]
+            )
+        return True
+
+    async def _waiting(self, queue: Queue, cluster: Cluster) -> tuple[bool, str | None]:
+        """Return whether time alone may change the answer, and how many mails wait as text, None
+        when none does."""
+        view = cluster.servers.views().view(str(queue.name))
+        try:
+            if (await view.limits()).browse_start is None:
+                return False, None
+            bucket = queue.bucket(cluster.spec)
+            size = (await self._engines.figures(cluster.servers, queue, bucket))["size"]
+        except TimeoutError:
+            return True, "mails may wait: Cassandra did not count them in time"
+        except QueueNotFound:
+            return False, "mails may wait, and the configuration history is gone"
+        except PostroadError as error:
+            return error.transient, f"mails may wait; they could not be counted: {why(error)}"
+        if not size:
+            return False, None
+        return False, "1 mail waits" if size == 1 else f"{size} mails wait"
+
+    async def _waits_for_pods(self, found: Object, queue: Queue) -> timedelta | None:
+        """End the pods, and report those that still run, or that the operator may not end; return
+        after how long to look again, None when there is nothing to wait for."""
+        try:
+            pods = await self._end_pods(queue)
+        except KubernetesError as error:
+            if ends_reconcile(error):
+                raise
+            return None if is_forced(found) else await self._refused(found, error)
+        uid, now = found["metadata"]["uid"], self._clock.elapsed()
+        if not pods or is_forced(found):
+            self._ending.pop(uid, None)
+            return None
+        message = f"waiting for {', '.join(pods[:5])} to end"
+        if now - self._ending.setdefault(uid, now) < PODS_END:
+            await self._report(found, DELETING, message)
+            return SOON
+        message += "; where the node of a pod is lost, delete the Node, or the pod with `--force`; "
+        await self._report(found, HELD_UP, message + self._how_to_force(found), is_stuck=True)
+        return LATEST
+
+    async def _end_pods(self, queue: Queue) -> list[str]:
+        """Delete what makes pods; return the pods that still run."""
+        makers = {each.name: each for each in (DEPLOYMENT, CRON_JOB)}
+        for (kind, name), child in (await find_children(self._api, queue)).items():
+            if kind in makers:
+                await self._api.delete(makers[kind], child)
+                log_action("deleted a child", child=f"{kind} {name}")
+        labels = f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name.name}"
+        pods = await self._api.list(POD, queue.name.namespace, labels)
+        over = ("Succeeded", "Failed")
+        return [
+            f"pod {each['metadata']['name']}"
+            for each in pods
+            if (each.get("status") or {}).get("phase") not in over
+        ]
+
+    async def _stopped(
+        self, found: Object, progress: DeletionProgress, message: str
+    ) -> timedelta | None:
+        """Report that the servers cannot be reached, or end with everything left."""
+        progress = replace(
+            progress, held_up=tuple((each, message) for each in Part if each not in progress.done)
+        )
+        if is_forced(found):
+            return await self._end(found, None, None, progress)
+        message += f"; {self._how_to_force(found)}"
+        await self._report(found, HELD_UP, message)
+        return LATEST
+
+    async def _refused(self, found: Object, error: KubernetesError) -> timedelta:
+        """Report what the API server did not do."""
+        message = f"{why(error)}; {self._how_to_force(found)}"
+        await self._report(found, HELD_UP, message, is_stuck=not error.transient)
+        return LATEST
+
+    def _how_to_force(self, found: Object) -> str:
+        metadata = found["metadata"]
+        return how_to_force(metadata["namespace"], metadata["name"], self._leftovers.place)
+
+    async def _end(
+        self,
+        found: Object,
+        queue: Queue | None,
+        cluster: Cluster | None,
+        progress: DeletionProgress,
+    ) -> timedelta | None:
+        """List what is left, post the Event, then remove the finalizer. In this order: a crash
+        between two of them repeats the first, and loses nothing."""
+        bucket = queue.bucket(cluster.spec) if queue and cluster else ""
+        leftover = Leftover.of(found, progress.left(), bucket, self._clock.now())
+        listed = f"listed in {self._leftovers.place}"
+        if leftover.left:
+            try:
+                await self._leftovers.add(leftover)
+            except KubernetesError as error:
+                if ends_reconcile(error):
+                    raise
+                if not await self._stays_unlisted(found, leftover, why(error)):
+                    return LATEST
+                listed = f"not {listed} ({why(error)})"
+            log_action("left behind", queue=leftover.queue, **leftover.left)
+        await self._status_writer.announce(found, [_outcome(leftover, listed)])
+        await self._finalizers.remove(MAIL_QUEUE, found)
+        return None
+
+    async def _stays_unlisted(self, found: Object, leftover: Leftover, error: str) -> bool:
+        """Report that what is left cannot be listed; return whether that lasts for so long that the
+        deletion ends without the list."""
+        message = (
+            f"the list of what is left cannot be written: {error}; the deletion ends without it "
+            f"after {format_duration(UNLISTED)}; left behind: {_parts(leftover)}"
+        )
+        listed = Finding(LISTED, Truth.FALSE, "ListRefused", message)
+        await self._report(found, HELD_UP, message, also=[listed])
+        known = (found.get("status") or {}).get("conditions") or []
+        since = [each["lastTransitionTime"] for each in known if each["type"] == LISTED]
+        ends = datetime.fromisoformat(since[0]) + UNLISTED if since else None
+        return ends is not None and ends <= self._clock.now()
+
+    async def _report(
+        self,
+        found: Object,
+        reason: str,
+        message: str,
+        progress: DeletionProgress | None = None,
+        *,
+        is_stuck: bool = False,
+        also: Sequence[Finding] = (),
+    ) -> bool:
+        """Write the status; return whether the reason has changed."""
+        before = found.get("status") or {}
+        stalls = is_stuck or (progress is not None and progress.is_stuck)
+        ready = Finding(READY, Truth.FALSE, reason, message)
+        trying = Finding(STALLED if stalls else RECONCILING, Truth.TRUE, reason, message)
+        report = Report([ready, trying, *also], replaced=frozenset({RECONCILING, STALLED}))
+        if progress is not None:
+            report.fields["deletion"] = progress.as_field()
+        after = composed(before, report, found["metadata"]["generation"], self._clock.now())
+        await self._status_writer.write(MAIL_QUEUE, found, after)
+        known = before.get("conditions") or []
+        return all(each["reason"] != reason for each in known if each["type"] == READY)
+
+
+def retained(found: Object) -> list[Announcement]:
+    """Return the Event about a MailQueue that was deleted without an erasure, unless nothing was
+    made for it."""
+    if is_erased_with_its_resource(found) or "configuration" not in (found.get("status") or {}):
+        return []
+    metadata = found["metadata"]
+    note = f"the queue {metadata['namespace']}.{metadata['name']}, its rows and bytes are kept"
+    return [Announcement(NORMAL, "Retained", note, "Delete", once=True)]
+
+
+def _outcome(leftover: Leftover, listed: str) -> Announcement:
+    if leftover.left:
+        note = f"left behind of {leftover.queue}, and {listed}: {_parts(leftover)}"
+        return Announcement(WARNING, "LeftBehind", note, "Delete", once=True)
+    note = f"the queue {leftover.queue}, its rows, bytes and history are deleted"
+    return Announcement(NORMAL, "Deleted", note, "Delete", once=True)
+
+
+def _parts(leftover: Leftover) -> str:
+    return "; ".join(f"{part} ({text})" for part, text in leftover.left.items())

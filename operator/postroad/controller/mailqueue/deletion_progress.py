@@ -1,0 +1,144 @@
+"""How far a deletion is, as the status has it: pure.
+
+The status is all that an operator needs to go on with a deletion that another one began. It asks
+no server again about a part that is done; the servers show how far the other parts are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from postroad.controller.status.conditions import shortened, timestamp
+from postroad.distributed.erasure import SERVERS, ErasureStep, Part
+from postroad.domain.names import QueueName
+from postroad.errors import BucketNotOwned, PostroadError, ResourceConflict
+
+SOON, LATEST = timedelta(seconds=3), timedelta(minutes=1)
+"""Bounds of the time until a deletion that a server holds up is tried again."""
+
+LONGEST_WHY = 500
+"""Characters of one error."""
+
+OTHERS = (BucketNotOwned, ResourceConflict)
+"""The errors about objects of another claimant or view."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionProgress:
+    """`left_behind`: the parts that stay because another claimant has them, with the reasons.
+    `held_up`: the errors of the last step, by part."""
+
+    began_at: datetime
+    progressed_at: datetime
+    done: tuple[Part, ...] = ()
+    objects: int = 0
+    rows: int = 0
+    left_behind: tuple[tuple[Part, str], ...] = ()
+    held_up: tuple[tuple[Part, str], ...] = ()
+    is_stuck: bool = False
+    """Whether each part that is held up needs an administrator."""
+
+    @classmethod
+    def of(cls, status: Mapping[str, Any], now: datetime) -> DeletionProgress:
+        """Return the progress that a status has; that of a deletion which begins now without."""
+        found = status.get("deletion")
+        if found is None:
+            return cls(now, now)
+        return cls(
+            began_at=datetime.fromisoformat(found["beganAt"]),
+            progressed_at=datetime.fromisoformat(found["progressedAt"]),
+            done=tuple(Part(each) for each in found.get("done", ())),
+            objects=found.get("objects", 0),
+            rows=found.get("rows", 0),
+            left_behind=_parts(found.get("leftBehind", ())),
+            held_up=_parts(found.get("heldUpBy", ())),
+        )
+
+    def as_field(self) -> dict[str, Any]:
+        """Return the progress as a field of the status."""
+        return {
+            "beganAt": timestamp(self.began_at),
+            "progressedAt": timestamp(self.progressed_at),
+            "done": [each.value for each in self.done],
+            "objects": self.objects,
+            "rows": self.rows,
+            "leftBehind": _entries(self.left_behind),
+            "heldUpBy": _entries(self.held_up),
+        }
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is gone, or stays by rule."""
+        return len(self.done) == len(Part)
+
+    def after(self, steps: Mapping[Part, ErasureStep], now: datetime) -> DeletionProgress:
+        """Return the progress after a step. A part that another claimant has counts as done."""
+        errors = {part: each.error for part, each in steps.items() if each.error is not None}
+        foreign = {part: why(each) for part, each in errors.items() if isinstance(each, OTHERS)}
+        ended = [part for part, each in steps.items() if each.is_done or part in foreign]
+        errors = {part: each for part, each in errors.items() if part not in foreign}
+        moved = ended or any(each.count or part not in errors for part, each in steps.items())
+        return replace(
+            self,
+            progressed_at=now if moved else self.progressed_at,
+            done=(*self.done, *ended),
+            objects=self.objects + _count(steps, Part.BYTES),
+            rows=self.rows + _count(steps, Part.ROWS),
+            left_behind=(*self.left_behind, *foreign.items()),
+            held_up=tuple((part, why(error)) for part, error in errors.items()),
+            is_stuck=bool(errors) and not any(each.transient for each in errors.values()),
+        )
+
+    def left_to_others(self, reason: str) -> DeletionProgress:
+        """Return the progress where another claimant has all parts that are left."""
+        rest = tuple((each, reason) for each in Part if each not in self.done)
+        return replace(self, left_behind=(*self.left_behind, *rest))
+
+    def message(self) -> str:
+        """Return what is deleted, and what holds it up, for a condition."""
+        message = f"{self.objects} objects and {self.rows} rows are deleted so far"
+        if self.done:
+            message += f"; done: {', '.join(self.done)}"
+        for part, text in self.held_up:
+            message += f"; {SERVERS[part]} holds up the {part}: {text}"
+        return message
+
+    def left(self) -> dict[str, str]:
+        """Return what would be left if it ended now, each part with the reason."""
+        return {part.value: text for part, text in (*self.held_up, *self.left_behind)}
+
+    def retry(self, now: datetime) -> timedelta:
+        """Return after how long to go on: at once, unless a server holds it up."""
+        if not self.held_up:
+            return timedelta(0)
+        return min(max((now - self.progressed_at) / 4, SOON), LATEST)
+
+
+def named(part: Part, name: QueueName, bucket: str) -> str:
+    """Return what a part is, for the log."""
+    return {
+        Part.MESSAGES: f"RabbitMQ exchange {name.exchange} and its queues",
+        Part.BYTES: f"objects {name}/ in bucket {bucket}",
+        Part.ROWS: f"rows of {name} in Cassandra",
+        Part.HISTORY: f"limits and configuration history of {name} in Cassandra",
+    }[part]
+
+
+def why(error: PostroadError) -> str:
+    """Return an error as a deletion reports it."""
+    return shortened(error.explain(), LONGEST_WHY)
+
+
+def _parts(entries: Iterable[Mapping[str, str]]) -> tuple[tuple[Part, str], ...]:
+    return tuple((Part(each["part"]), each["message"]) for each in entries)
+
+
+def _entries(parts: Iterable[tuple[Part, str]]) -> list[dict[str, str]]:
+    return [{"part": part.value, "server": SERVERS[part], "message": text} for part, text in parts]
+
+
+def _count(steps: Mapping[Part, ErasureStep], part: Part) -> int:
+    return steps[part].count if part in steps else 0

@@ -1,0 +1,97 @@
+"""The operator's engines, with which it begins a queue and counts its mail.
+
+An engine is made for each use, because a thousand of them would have 10 MB: of a queue is kept what
+it last read of the configuration, and its counts. Engines share the connections of their cluster,
+and consume no mail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from postroad.configuration.leased import LeasedConfiguration
+from postroad.controller.spec.queue_resource import Queue
+from postroad.controller.status.status import instant
+from postroad.distributed.engine import Engine, Parts
+from postroad.distributed.opening import begin
+from postroad.distributed.size import KeptCounts, SizeCache
+from postroad.ports.clock import Clock, Randomness
+from postroad.ports.servers import Servers
+
+MEASURING_SECONDS = 20.0
+"""For all figures of one queue together."""
+
+SAME_RECONCILE = timedelta(seconds=2)
+"""A reconcile that has begun a queue counts it by the configuration that it has just read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownQueue:
+    servers: Servers
+    configuration: LeasedConfiguration
+    counts: KeptCounts = field(default_factory=KeptCounts)
+
+
+class Engines:
+    """Begins and counts queues, and keeps what is known of them."""
+
+    def __init__(self, clock: Clock, randomness: Randomness) -> None:
+        self._clock = clock
+        self._randomness = randomness
+        self._known: dict[str, _KnownQueue] = {}
+
+    async def begin(self, servers: Servers, queue: Queue, bucket: str) -> None:
+        """Set the limits of a queue that has an accepted configuration. Idempotent.
+        Raises: ViewError, ConfigurationError, ClockSkew."""
+        known = self._of(servers, queue)
+        await known.configuration.refresh()
+        await begin(self._engine(known, queue, bucket))
+
+    async def figures(self, servers: Servers, queue: Queue, bucket: str) -> dict[str, Any]:
+        """Return the figures of a queue as fields of its status. Raises: ViewError,
+        ConfigurationError, QueueNotFound, TimeoutError."""
+        known = self._of(servers, queue)
+        engine = self._engine(known, queue, bucket)
+        async with asyncio.timeout(MEASURING_SECONDS):
+            await known.configuration.refresh_unless(SAME_RECONCILE)
+            sizes = await SizeCache(engine, known.counts).get()
+            limits = await engine.limits_cache.limits()  # those of the sizes
+        return {
+            "size": sizes.size,
+            "delayed": sizes.delayed,
+            "held": sizes.held,
+            "deadLetters": sizes.dead_letters,
+            "sizeAtLeast": True if sizes.at_least else None,
+            "browseStart": instant(limits.browse_start),
+            "contentStart": instant(limits.content_start),
+        }
+
+    def forget(self, uid: str) -> None:
+        """Drop what is known of a queue. Idempotent."""
+        self._known.pop(uid, None)
+
+    def _of(self, servers: Servers, queue: Queue) -> _KnownQueue:
+        known = self._known.get(queue.uid)
+        if known is None or known.servers is not servers:
+            history = servers.history(queue.name)
+            configuration = LeasedConfiguration(history, self._clock, self._randomness)
+            known = self._known[queue.uid] = _KnownQueue(servers, configuration)
+        return known
+
+    def _engine(self, known: _KnownQueue, queue: Queue, bucket: str) -> Engine:
+        limit, views = queue.spec.broker.delivery_limit, known.servers.views()
+        parts = Parts(
+            name=queue.name,
+            broker=known.servers.broker(queue.name, delivery_limit=limit),
+            view=views.view(str(queue.name)),
+            blobs=known.servers.blobs(bucket),
+            configuration=known.configuration,
+            clock=self._clock,
+            randomness=self._randomness,
+            delivery_limit=limit,
+            row_lifetime=views.row_lifetime,
+        )
+        return Engine(parts)

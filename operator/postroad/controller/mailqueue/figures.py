@@ -1,0 +1,86 @@
+"""When the figures of MailQueues are asked for, and when a difference is worth a write: pure.
+
+A status is not written for the age of its figures alone, so that queues at rest cost no writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from postroad.controller.kubernetes.api import Key
+from postroad.controller.status.status import instant
+
+TURNS_A_SECOND = 2.0
+"""Turns of the MailQueues of one QueueCluster together: a turn asks Cassandra for the partitions in
+which mail waits."""
+
+SMALL_CHANGE = 0.01
+"""Part of a number of mails by which it changes before that is written at once."""
+
+LATER = timedelta(minutes=5)
+"""After so long any change of a number is written."""
+
+STEP = timedelta(hours=1)
+"""By which the limits of a view move before that is written. After so long a figure that the status
+lacks is written."""
+
+NUMBERS = ("size", "delayed", "held", "deadLetters")
+FLAGS = ("sizeAtLeast",)
+INSTANTS = ("browseStart", "contentStart")
+
+
+class Turns:
+    """Gives each MailQueue a turn after some time, and those of one QueueCluster one after the
+    other. A turn that waits is kept, whatever happens to the MailQueue meanwhile."""
+
+    def __init__(self) -> None:
+        self._due: dict[Key, timedelta] = {}
+        self._last: dict[Key, timedelta] = {}
+
+    def is_due(self, queue: Key, now: timedelta) -> bool:
+        """Whether it is the turn of a MailQueue; also of one that had none yet."""
+        return self._due.get(queue, now) <= now
+
+    def wait(self, queue: Key, cluster: Key, now: timedelta, at_least: timedelta) -> timedelta:
+        """Return how long the MailQueue waits for its next turn."""
+        if self.is_due(queue, now):
+            after_others = self._last.get(cluster, now) + timedelta(seconds=1 / TURNS_A_SECOND)
+            due = self._due[queue] = self._last[cluster] = max(now + at_least, after_others)
+            return due - now
+        return self._due[queue] - now
+
+    def forget(self, key: Key) -> None:
+        """Forget a resource that is gone. Idempotent."""
+        self._due.pop(key, None)
+        self._last.pop(key, None)
+
+
+def reported_figures(
+    before: Mapping[str, Any], figures: Mapping[str, Any], now: datetime
+) -> dict[str, Any]:
+    """Return the fields of the status for new figures; none while they differ too little."""
+    if not is_worth_a_write(before, figures, now):
+        return {}
+    return {**figures, "figuresAt": instant(now), "figuresError": None}
+
+
+def is_worth_a_write(before: Mapping[str, Any], figures: Mapping[str, Any], now: datetime) -> bool:
+    """Whether figures differ enough from those of a status. One that the status lacks may be one
+    that an older CRD drops."""
+    if "figuresAt" not in before or "figuresError" in before:
+        return True
+    age = now - datetime.fromisoformat(before["figuresAt"])
+    pairs = {each: (before.get(each), figures.get(each)) for each in (*NUMBERS, *FLAGS, *INSTANTS)}
+    return any(
+        _differs(each, was, is_now, age) for each, (was, is_now) in pairs.items() if was != is_now
+    )
+
+
+def _differs(field: str, was: Any, is_now: Any, age: timedelta) -> bool:
+    if was is None or is_now is None:
+        return age >= STEP
+    if field in INSTANTS:
+        return datetime.fromisoformat(is_now) - datetime.fromisoformat(was) >= STEP
+    return age >= LATER or abs(is_now - was) > SMALL_CHANGE * was

@@ -1,0 +1,1 @@
+"""Children that run pods: Deployments, Services, jobs, and their upgrades."""

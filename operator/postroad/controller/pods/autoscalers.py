@@ -1,0 +1,46 @@
+"""Finds out whether an autoscaler owns the replicas of a Deployment.
+
+Who wrote them last does not tell: an autoscaler that is deleted leaves its name in `managedFields`,
+and some write under names of their own. So the autoscalers themselves are asked, but only about a
+Deployment whose scale another process wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
+from postroad.ports.kubernetes import Kubernetes, Object
+
+
+async def is_autoscaled(api: Kubernetes, deployment: Object | None) -> bool:
+    """Whether another process scaled a Deployment for which there is an autoscaler. Raises:
+    KubernetesError."""
+    if deployment is None or not is_scaled_by_another(deployment):
+        return False
+    metadata = deployment["metadata"]
+    for kind in AUTOSCALERS:
+        if await api.serves(kind):
+            found = await api.list(kind, metadata["namespace"])
+            if any(targets(each, metadata["name"]) for each in found):
+                return True
+    return False
+
+
+def is_scaled_by_another(deployment: Mapping[str, Any]) -> bool:
+    """Whether the replicas were last written by the scale subresource, as autoscalers do."""
+    return any(
+        entry.get("subresource") == "scale"
+        and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        for entry in deployment["metadata"].get("managedFields") or []
+    )
+
+
+def targets(autoscaler: Mapping[str, Any], deployment: str) -> bool:
+    """Whether an autoscaler scales this Deployment of its namespace."""
+    target = autoscaler["spec"].get("scaleTargetRef") or {}
+    return (target.get("kind") or DEPLOYMENT.name, target.get("name")) == (
+        DEPLOYMENT.name,
+        deployment,
+    )

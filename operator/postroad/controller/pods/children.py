@@ -1,0 +1,276 @@
+"""Builds the manifests of a MailQueue's children: pure.
+
+Children are named after the MailQueue, owned by it, and labelled for `kubectl` and the operator.
+Labels and annotations of the MailQueue are not copied, because they are about that resource alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from postroad.controller.kubernetes.api import (
+    API_VERSION,
+    APPLIED_HASH,
+    COMPONENT,
+    CONFIG_MAP,
+    DECLARED_HASH,
+    DEPLOYMENT,
+    DISRUPTION_BUDGET,
+    INSTANCE,
+    MAIL_QUEUE,
+    MANAGED_BY,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    TEMPLATE_HASH,
+    USER_SINCE,
+)
+from postroad.controller.kubernetes.drift import hash_of, with_hash
+from postroad.controller.pods.delivery_files import DeliveryFiles
+from postroad.controller.pods.pods import pod_template
+from postroad.controller.spec.handler import Handler
+from postroad.controller.spec.queue_resource import PodContext, Queue
+from postroad.domain.durations import format_duration
+from postroad.domain.next_hops import NextHop, Protocol
+from postroad.ports.kubernetes import Kind
+
+Child = tuple[Kind, dict[str, Any]]
+
+WORKER, INTAKE, QUEUE = "worker", "intake", "queue"
+
+
+def wanted_children(
+    queue: Queue,
+    context: PodContext,
+    components: Collection[str] = (QUEUE, INTAKE, WORKER),
+    *,
+    autoscaled: bool = False,
+) -> list[Child]:
+    """Return the children of these components, in the order in which to apply them. `QUEUE`: what
+    all pods share. Raises: InvalidInput for a template of another shape, or a missing `relayFrom`.
+
+    `autoscaled`: the Deployments come without replicas, which the operator would otherwise set
+    back.
+    """
+    configuration = queue_configuration(queue, context)
+    children = _shared(queue, configuration) if QUEUE in components else []
+    workers, intake = queue.spec.workers, queue.spec.intake
+    if intake and INTAKE in components:
+        children.append(_service(queue, intake.ports))
+        template = pod_template(queue, context, INTAKE, labels(queue, INTAKE), configuration)
+        children += _deployment(queue, context, INTAKE, intake.replicas, template, autoscaled)
+    if workers and WORKER in components:
+        if (delivery := DeliveryFiles.of(queue)) is not None:
+            data = {"data": delivery.data()}
+            children.append(owned_child(queue, CONFIG_MAP, delivery.config_map, WORKER, data))
+        template = pod_template(
+            queue, context, WORKER, labels(queue, WORKER), configuration, workers.template
+        )
+        children += _deployment(queue, context, WORKER, workers.replicas, template, autoscaled)
+    return [(kind, with_hash(child)) for kind, child in children]
+
+
+def _shared(queue: Queue, configuration: Mapping[str, str]) -> list[Child]:
+    name, account = f"{queue.name.name}-queue", {"automountServiceAccountToken": False}
+    return [
+        owned_child(queue, CONFIG_MAP, name, QUEUE, {"data": dict(configuration)}),
+        owned_child(queue, SERVICE_ACCOUNT, name, QUEUE, account),
+    ]
+
+
+def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
+    """Return the environment of the pods, without credentials."""
+    cluster, spec = context.cluster, queue.spec
+    reports = spec.reports
+    values: dict[str, object | None] = {
+        "QUEUE": f"distributed://{queue.name}",
+        "RABBITMQ_URI": cluster.rabbitmq.uri,
+        "RABBITMQ_MANAGEMENT_URL": cluster.rabbitmq.management_url,
+        "CASSANDRA_CONTACT_POINTS": ",".join(cluster.cassandra.contact_points),
+        "CASSANDRA_PORT": cluster.cassandra.port,
+        "CASSANDRA_LOCAL_DATACENTER": cluster.cassandra.local_datacenter,
+        "CASSANDRA_KEYSPACE": cluster.cassandra.keyspace,
+        "CASSANDRA_TLS": cluster.cassandra.tls.mode.value,
+        "CASSANDRA_TLS_NAME": cluster.cassandra.tls.server_name,
+        "S3_ENDPOINT": cluster.s3.endpoint,
+        "S3_REGION": cluster.s3.region,
+        "S3_BUCKET": queue.bucket(cluster),
+        "BROKER_DELIVERY_LIMIT": spec.broker.delivery_limit,
+        "RETRY_LANES": ",".join(map(format_duration, spec.retry.lanes)),
+        "RETRY_MAX_AGE": format_duration(spec.retry.max_age),
+        "RETRY_SOFT_BOUNCE": str(spec.retry.soft_bounce).lower(),
+        "RETRY_DEAD_LETTER_LIFETIME": format_duration(spec.retry.dead_letter_lifetime),
+        "REPORTS_ENABLED": str(reports.enabled).lower(),
+        "REPORTS_DELAY_AFTER": format_duration(reports.delay_after),
+        "REPORTS_DELAY_CLEARED": str(reports.delay_cleared).lower(),
+        "REPORTS_AUTHOR": reports.author,
+        "REPORTS_ADMINISTRATOR": reports.administrator,
+        "REPORTS_LARGEST_RETURNED_BYTES": reports.largest_returned_bytes,
+        "REPORTS_PER_MINUTE": reports.per_minute,
+        "HOSTNAME": spec.hostname,
+    }
+    if spec.workers:
+        values["WORKER_CONCURRENCY"] = spec.workers.concurrency
+        if (relay := spec.workers.handler.relay) is not None:
+            hop, login = relay.next_hop, relay.login
+            values |= {
+                **_server(hop),
+                "WORKER_RELAY_LOGIN_MECHANISM": login and login.mechanism,
+                "WORKER_RELAY_LOGIN_UNVERIFIED": "true" if login and login.unverified else None,
+            }
+        values |= _program(spec.workers.handler)
+    if spec.intake:
+        values["INTAKE_PORT"] = spec.intake.port
+    return {f"POSTROAD_{name}": str(each) for name, each in values.items() if each is not None}
+
+
+def _server(hop: NextHop) -> dict[str, object]:
+    """Return the settings of a next hop. Those that are absent are the defaults, so that an
+    operator with more of them replaces no pods."""
+    if hop.socket is not None:
+        return {"WORKER_RELAY_SOCKET": hop.socket}
+    where = {"HOST": hop.host, "PORT": hop.port, "TLS": hop.tls}
+    if hop.protocol is not Protocol.SMTP:
+        where["PROTOCOL"] = hop.protocol
+    return {f"WORKER_RELAY_{name}": value for name, value in where.items()}
+
+
+def _program(handler: Handler) -> dict[str, object]:
+    """Return the settings of the program that gets the mail; none where there is no program."""
+    if (webhook := handler.webhook) is not None:
+        return {
+            "WORKER_WEBHOOK_URL": webhook.url,
+            "WORKER_WEBHOOK_TIMEOUT": format_duration(webhook.timeout),
+            "WORKER_WEBHOOK_LARGEST_BYTES": webhook.largest_bytes,
+        }
+    if (function := handler.function) is not None:
+        return {
+            "WORKER_FUNCTION_NAME": function.name,
+            "WORKER_FUNCTION_TIMEOUT": format_duration(function.timeout),
+            "WORKER_FUNCTION_LARGEST_BYTES": function.largest_bytes,
+        }
+    return {}
+
+
+def labels(queue: Queue, component: str) -> dict[str, str]:
+    """Return the labels by which pods are selected."""
+    return {
+        "app.kubernetes.io/name": "postroad",
+        INSTANCE: queue.name.name,
+        COMPONENT: component,
+    }
+
+
+def selector(queue: Queue, component: str) -> str:
+    """Return these labels as the text of a selector."""
+    return ",".join(f"{name}={value}" for name, value in labels(queue, component).items())
+
+
+def owned_child(
+    queue: Queue, kind: Kind, name: str, component: str, body: Mapping[str, Any]
+) -> Child:
+    """Return an object that a MailQueue owns, with these fields."""
+    owner = {
+        "apiVersion": API_VERSION,
+        "kind": MAIL_QUEUE.name,
+        "name": queue.name.name,
+        "uid": queue.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    metadata = {
+        "name": name,
+        "namespace": queue.name.namespace,
+        "labels": labels(queue, component) | {MANAGED_BY: "postroad"},
+        "ownerReferences": [owner],
+    }
+    return kind, {
+        "apiVersion": kind.api_version,
+        "kind": kind.name,
+        "metadata": metadata,
+        **body,
+    }
+
+
+def is_owned(child: Mapping[str, Any], uid: str) -> bool:
+    """Whether an object is controlled by the owner with this uid."""
+    owners = child["metadata"].get("ownerReferences") or []
+    return any(each.get("controller") and each["uid"] == uid for each in owners)
+
+
+def belongs_to(child: Mapping[str, Any], queue: Queue) -> bool:
+    """Whether an object is a MailQueue's: it owns it, or the operator applied it for a MailQueue of
+    this name and it has no controller any more, as after a restore from a backup, or a deletion
+    with `--cascade=orphan`. Applying it makes the MailQueue its owner."""
+    metadata = child["metadata"]
+    owners, tags = metadata.get("ownerReferences") or [], metadata.get("labels") or {}
+    if any(each.get("controller") for each in owners):
+        return is_owned(child, queue.uid)
+    is_ours = tags.get(MANAGED_BY) == "postroad" and tags.get(INSTANCE) == queue.name.name
+    return is_ours and not {APPLIED_HASH, USER_SINCE}.isdisjoint(metadata.get("annotations") or {})
+
+
+def _deployment(
+    queue: Queue,
+    context: PodContext,
+    component: str,
+    replicas: int,
+    template: dict[str, Any],
+    autoscaled: bool,
+) -> list[Child]:
+    name = f"{queue.name.name}-{component}"
+    selected = {"matchLabels": labels(queue, component)}
+    template["metadata"]["labels"][MANAGED_BY] = "postroad"
+    spec: dict[str, Any] = {
+        "selector": selected,
+        "revisionHistoryLimit": 3,
+        "template": template,
+    }
+    if not autoscaled:
+        spec["replicas"] = replicas
+    kind, deployment = owned_child(queue, DEPLOYMENT, name, component, {"spec": spec})
+    deployment["metadata"]["annotations"] = {
+        TEMPLATE_HASH: hash_of(template),
+        DECLARED_HASH: declared_hash(queue, context),
+    }
+    children = [(kind, deployment)]
+    if replicas > 1 or autoscaled:
+        budget = {
+            "spec": {
+                "maxUnavailable": 1,
+                # Else a node cannot be drained while its pods are not ready.
+                "unhealthyPodEvictionPolicy": "AlwaysAllow",
+                "selector": selected,
+            }
+        }
+        children.append(owned_child(queue, DISRUPTION_BUDGET, name, component, budget))
+    return children
+
+
+def declared_hash(queue: Queue, context: PodContext) -> str:
+    """Return a hash of what users declare of the pods of a queue. Defaults are left out, so that
+    fields which a newer operator brings change nothing; of `delivery` all that pods read again."""
+    spec = queue.spec.model_dump(
+        mode="json", exclude_defaults=True, exclude={"pipeline", "delivery"}
+    )
+    if queue.spec.delivery is not None and (delivery := DeliveryFiles.of(queue)) is not None:
+        spec["delivery"] = delivery.secrets
+    specs = (
+        spec,
+        context.cluster.model_dump(
+            mode="json", exclude_defaults=True, include={"rabbitmq", "cassandra", "s3"}
+        ),
+    )
+    return hash_of([*specs, dict(context.tls_versions or {})])
+
+
+def _service(queue: Queue, ports: Mapping[str, int]) -> Child:
+    spec = {
+        "type": "ClusterIP",
+        "selector": labels(queue, INTAKE),
+        "ports": [
+            {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+            for name, port in ports.items()
+        ],
+    }
+    return owned_child(queue, SERVICE, f"{queue.name.name}-intake", INTAKE, {"spec": spec})

@@ -1,0 +1,105 @@
+"""What decides about delivery in the pods of workers: a file of delivery, as `--delivery` reads it.
+
+It is in a ConfigMap of its own, which pods mount: workers read it again when it changes, so that no
+pod is replaced. Secrets that it names are mounted whole, a folder each, so that a rotation within
+one replaces none either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from postroad.controller.kubernetes.drift import hash_of
+from postroad.controller.spec.queue_resource import Queue
+from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
+from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.files import written
+from postroad.delivery_settings.routing import RoutingSettings, StsSettings
+from postroad.delivery_settings.secret_references import secrets_of
+
+FILE = "delivery.yaml"
+_NAME = "delivery"
+_FOLDER = f"{FOLDER}/{_NAME}"
+_SECRETS = f"{FOLDER}/delivery-secrets"
+_POLICIES = "mta-sts"
+_POLICY_FOLDER = f"/var/lib/postroad/{_POLICIES}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryFiles:
+    """The ConfigMap of a queue with the file of delivery, and how workers have it."""
+
+    config_map: str
+    settings: DeliverySettings
+
+    @classmethod
+    def of(cls, queue: Queue) -> DeliveryFiles | None:
+        """Return those of a queue; None where its workers need none."""
+        workers, settings = queue.spec.workers, queue.spec.delivery
+        handler = None if workers is None else workers.handler
+        if handler is None or (handler.mx is None and settings is None):
+            return None
+        settings = settings or DeliverySettings()
+        if handler.mx is not None:
+            settings = settings.model_copy(update={"routing": _with_folder(settings.routing)})
+        return cls(f"{queue.name.name}-delivery", settings)
+
+    @property
+    def secrets(self) -> list[str]:
+        """The names of the Secrets that it names."""
+        return sorted({each.name for _, each in secrets_of(self.settings)})
+
+    def data(self) -> dict[str, str]:
+        """Return what the ConfigMap has."""
+        return {FILE: written(self.settings, lambda secret: f"{_SECRETS}/{secret}")}
+
+    def volumes(self) -> list[dict[str, Any]]:
+        """Return the volumes of a pod."""
+        volumes: list[dict[str, Any]] = [
+            {"name": _NAME, "configMap": {"name": self.config_map}},
+            *(
+                {
+                    "name": _volume_of(each),
+                    "secret": {"secretName": each, "defaultMode": READ_BY_GROUP},
+                }
+                for each in self.secrets
+            ),
+        ]
+        return [*volumes, {"name": _POLICIES, "emptyDir": {}}] if self._keeps_policies else volumes
+
+    def mounts(self) -> list[dict[str, Any]]:
+        """Return the mounts of a container."""
+        folders = {_NAME: _FOLDER} | {
+            _volume_of(each): f"{_SECRETS}/{each}" for each in self.secrets
+        }
+        mounts: list[dict[str, Any]] = [
+            {"name": name, "mountPath": folder, "readOnly": True}
+            for name, folder in folders.items()
+        ]
+        policies = {"name": _POLICIES, "mountPath": _POLICY_FOLDER}
+        return [*mounts, policies] if self._keeps_policies else mounts
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the setting that names the file, without its prefix."""
+        return {"WORKER_DELIVERY_FILE": f"{_FOLDER}/{FILE}"}
+
+    @property
+    def _keeps_policies(self) -> bool:
+        return self.settings.routing is not None
+
+
+def _with_folder(routing: RoutingSettings | None) -> RoutingSettings:
+    """Return the routing with a folder for policies of MTA-STS, whether one is honoured or not, so
+    that pods stay when one is."""
+    routing = routing or RoutingSettings()
+    if routing.sts.folder is not None:
+        return routing
+    return routing.model_copy(update={"sts": StsSettings(folder=Path(_POLICY_FOLDER))})
+
+
+def _volume_of(secret: str) -> str:
+    """The hash, because the name of a Secret may be longer than that of a volume."""
+    return f"delivery-{hash_of(secret)[:16]}"

@@ -1,0 +1,271 @@
+"""Builds what runs the jobs of a MailQueue's pipeline: pure.
+
+A CronJob for each scheduled job. Its pod runs Spark by itself; with executors it is Spark's driver,
+and makes pods that it owns, by a ServiceAccount of its own. Source: ADR 0053.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from postroad.controller.kubernetes.api import (
+    CONFIG_MAP,
+    CRON_JOB,
+    MANAGED_BY,
+    PIPELINE_JOB,
+    ROLE_BINDING,
+    SERVICE_ACCOUNT,
+)
+from postroad.controller.kubernetes.drift import hash_of, with_hash
+from postroad.controller.kubernetes.strategic_merge import merged
+from postroad.controller.pods.children import Child, labels, owned_child
+from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, server_files
+from postroad.controller.spec.pipeline import ADDRESS_KEY, JobSpec, Pipeline
+from postroad.controller.spec.queue_resource import PodContext, Queue
+from postroad.controller.spec.schedule import check_schedule
+from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
+from postroad.errors import InvalidInput
+from postroad.tls import Encryption
+
+PIPELINE, EXECUTOR = "pipeline", "executor"
+"""Components: the pods of jobs, and the pods that share their work."""
+
+RETRIES = 2
+LONGEST_RUN_SECONDS = 24 * 3600
+"""A run that hangs would keep all later ones away."""
+
+STARTING_DEADLINE_SECONDS = 900
+"""Without one, a CronJob that missed a hundred runs starts none any more."""
+
+MENDED_FIRST = (1, 2)
+"""Exit codes of a run that fails again until an administrator acts."""
+
+LONGEST_NAME = 52
+"""Characters of a CronJob's name."""
+
+CORES = 2
+"""Tasks at a time of a run without executors."""
+
+RESOURCES = {
+    "requests": {"cpu": "500m", "memory": "1536Mi"},
+    "limits": {"memory": "2Gi"},
+}
+TEMPLATE_FILE, EXECUTORS_FILE = "pod.json", "executors.json"
+"""Spark reads YAML, of which JSON is a part."""
+
+SUMMARY = "/dev/termination-log"
+_ADDRESSES, _CONFIGURATION = f"{FOLDER}/addresses", f"{FOLDER}/pipeline"
+
+
+def pipeline_children(queue: Queue, context: PodContext) -> list[Child]:
+    """Return what runs the jobs. Raises: InvalidInput, which names the field."""
+    spec = queue.spec.pipeline
+    if spec is None:
+        return []
+    check(spec, context)
+    children = _of_executors(queue, context, spec) if spec.executors.instances else []
+    children += [_cron_job(queue, context, spec, *each) for each in spec.scheduled.items()]
+    return [(kind, with_hash(child)) for kind, child in children]
+
+
+def check(spec: Pipeline, context: PodContext) -> None:
+    """Raises: InvalidInput for what makes every run fail."""
+    for name, job in spec.scheduled.items():
+        check_schedule(job.schedule, f"spec.pipeline.{name}.schedule")
+    if spec.addresses.keep == "hashed" and spec.addresses.key_ref is None:
+        raise InvalidInput(
+            "spec.pipeline.addresses.keyRef is missing: name a Secret whose `key` is the key of "
+            "hashed addresses, or keep plain ones or none"
+        )
+    if not (spec.image or context.pipeline.image):
+        raise InvalidInput(
+            "spec.pipeline.image is missing: the operator names no image of the pipeline "
+            "(pipelineImage of the chart)"
+        )
+    if context.cluster.cassandra.tls.mode is Encryption.VERIFY_FULL:
+        raise InvalidInput(
+            "spec.pipeline: Spark's connector checks no names, and spec.cassandra.tls.mode of the "
+            "QueueCluster is verify-full; jobs run with verify-ca"
+        )
+
+
+def job_name(queue: Queue, job: str) -> str:
+    """Return the name of a job's CronJob."""
+    name = f"{queue.name.name}-{job}"
+    if len(name) <= LONGEST_NAME:
+        return name
+    end = f"-{hash_of(queue.name.name)[:8]}-{job}"
+    return queue.name.name[: LONGEST_NAME - len(end)].rstrip("-.") + end
+
+
+def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when: JobSpec) -> Child:
+    name = job_name(queue, job)
+    tags = {**labels(queue, PIPELINE), PIPELINE_JOB: job, MANAGED_BY: "postroad"}
+    run = {
+        "backoffLimit": RETRIES,
+        "activeDeadlineSeconds": LONGEST_RUN_SECONDS,
+        "podFailurePolicy": {
+            "rules": [
+                {
+                    "action": "FailJob",
+                    "onExitCodes": {
+                        "containerName": PIPELINE,
+                        "operator": "In",
+                        "values": list(MENDED_FIRST),
+                    },
+                }
+            ]
+        },
+        "template": _template(queue, context, spec, job, tags),
+    }
+    body = {
+        "schedule": when.schedule,
+        "timeZone": "Etc/UTC",
+        "concurrencyPolicy": "Forbid",
+        "startingDeadlineSeconds": STARTING_DEADLINE_SECONDS,
+        "successfulJobsHistoryLimit": 1,
+        "failedJobsHistoryLimit": 1,
+        "jobTemplate": {"metadata": {"labels": tags}, "spec": run},
+    }
+    kind, child = owned_child(queue, CRON_JOB, name, PIPELINE, {"spec": body})
+    child["metadata"]["labels"][PIPELINE_JOB] = job
+    return kind, child
+
+
+def _template(
+    queue: Queue, context: PodContext, spec: Pipeline, job: str, tags: Mapping[str, str]
+) -> dict[str, Any]:
+    ours = {
+        "metadata": {"labels": dict(tags)},
+        "spec": _pod_spec(queue, context, spec, _driver(queue, context, spec, job)),
+    }
+    template = merged(ours, spec.template, "spec.pipeline.template")
+    template["metadata"]["labels"] = {**template["metadata"].get("labels", {}), **tags}
+    return template
+
+
+def _driver(queue: Queue, context: PodContext, spec: Pipeline, job: str) -> dict[str, Any]:
+    environment: dict[str, Any] = {
+        "PIPELINE_ADDRESSES": spec.addresses.keep,
+        "PIPELINE_SUMMARY_FILE": SUMMARY,
+    }
+    mounts = []
+    if spec.addresses.key_ref is not None:
+        environment["PIPELINE_ADDRESS_KEY_FILE"] = f"{_ADDRESSES}/{ADDRESS_KEY}"
+        mounts.append({"name": "addresses", "mountPath": _ADDRESSES, "readOnly": True})
+    fields = {}
+    master = f"local[{CORES}]"
+    if spec.executors.instances:
+        master = "k8s://https://$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"
+        environment["PIPELINE_EXECUTORS_FILE"] = f"{_CONFIGURATION}/{EXECUTORS_FILE}"
+        fields = {"PIPELINE_POD_NAME": "metadata.name", "PIPELINE_POD_IP": "status.podIP"}
+        mounts.append({"name": "configuration", "mountPath": _CONFIGURATION, "readOnly": True})
+    arguments = ["pipeline", job, "--queue", f"distributed://{queue.name}", "--master", master]
+    arguments += spec.scheduled[job].options
+    container = _container(queue, context, spec, environment)
+    container["env"] += [
+        {"name": f"POSTROAD_{name}", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+        for name, path in fields.items()
+    ]
+    container["volumeMounts"] += mounts
+    policy = {
+        "terminationMessagePath": SUMMARY,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+    return {**container, "args": [*arguments, "--json"], "resources": RESOURCES, **policy}
+
+
+def _container(
+    queue: Queue, context: PodContext, spec: Pipeline, environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return what the containers of jobs and executors have in common."""
+    files = server_files(queue, context, PIPELINE)
+    values = dict(environment)
+    for each in files:
+        values |= each.environment()
+    return {
+        "name": PIPELINE,
+        "image": spec.image or context.pipeline.image,
+        "envFrom": [{"configMapRef": {"name": f"{queue.name.name}-queue"}}],
+        "env": [{"name": f"POSTROAD_{name}", "value": value} for name, value in values.items()],
+        "securityContext": dict(CONTAINER_SECURITY),
+        "volumeMounts": [
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own emptyDir
+            *(each.mount() for each in files),
+        ],
+    }
+
+
+def _pod_spec(
+    queue: Queue, context: PodContext, spec: Pipeline, container: Mapping[str, Any]
+) -> dict[str, Any]:
+    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
+    volumes += [each.volume() for each in server_files(queue, context, PIPELINE)]
+    mounted = {each["name"] for each in container["volumeMounts"]}
+    if spec.addresses.key_ref is not None and "addresses" in mounted:
+        items = [{"key": ADDRESS_KEY, "path": ADDRESS_KEY}]
+        secret = {"secretName": spec.addresses.key_ref.name, "items": items}
+        volumes.append({"name": "addresses", "secret": {**secret, "defaultMode": READ_BY_GROUP}})
+    drives = "configuration" in mounted
+    if drives:
+        volumes.append({"name": "configuration", "configMap": {"name": _account(queue)}})
+    return {
+        "serviceAccountName": _account(queue) if drives else f"{queue.name.name}-queue",
+        "automountServiceAccountToken": drives,
+        "enableServiceLinks": False,
+        "restartPolicy": "Never",
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "securityContext": dict(POD_SECURITY),
+        "containers": [container],
+        "volumes": volumes,
+    }
+
+
+def _account(queue: Queue) -> str:
+    return f"{queue.name.name}-pipeline"
+
+
+def _of_executors(queue: Queue, context: PodContext, spec: Pipeline) -> list[Child]:
+    """Return what a driver needs: its ServiceAccount with rights to pods, and how to make them."""
+    name = _account(queue)
+    role = {
+        "apiGroup": "rbac.authorization.k8s.io",
+        "kind": "ClusterRole",
+        "name": context.pipeline.role,
+    }
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": queue.name.namespace}
+    executors = {
+        **spec.executors.model_dump(),
+        "namespace": queue.name.namespace,
+        "image": spec.image or context.pipeline.image,
+        "template": f"{_CONFIGURATION}/{TEMPLATE_FILE}",
+        "container": PIPELINE,
+    }
+    data = {
+        TEMPLATE_FILE: json.dumps(_executor(queue, context, spec), sort_keys=True),
+        EXECUTORS_FILE: json.dumps(executors, sort_keys=True),
+    }
+    account = {"automountServiceAccountToken": False}
+    return [
+        owned_child(queue, CONFIG_MAP, name, PIPELINE, {"data": data}),
+        owned_child(queue, SERVICE_ACCOUNT, name, PIPELINE, account),
+        owned_child(queue, ROLE_BINDING, name, PIPELINE, {"roleRef": role, "subjects": [subject]}),
+    ]
+
+
+def _executor(queue: Queue, context: PodContext, spec: Pipeline) -> dict[str, Any]:
+    """Return the template of executors. Spark adds what differs between them, and resources."""
+    tags = {**labels(queue, EXECUTOR), MANAGED_BY: "postroad"}
+    ours = {
+        "metadata": {"labels": tags},
+        "spec": _pod_spec(queue, context, spec, _container(queue, context, spec, {})),
+    }
+    partial = {**spec.template, "spec": {**(spec.template.get("spec") or {})}}
+    theirs = merged(ours, partial, "spec.pipeline.template")
+    for container in theirs["spec"]["containers"]:
+        if container["name"] == PIPELINE:
+            container.pop("resources", None)
+    theirs["metadata"]["labels"] = {**theirs["metadata"].get("labels", {}), **tags}
+    return {"apiVersion": "v1", "kind": "Pod", **theirs}

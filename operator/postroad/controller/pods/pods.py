@@ -1,0 +1,214 @@
+"""Builds the pod templates of workers and intake.
+
+Pods keep to Pod Security's `restricted` profile with a read-only root, get their settings from the
+queue's ConfigMap and credentials from files of the cluster's Secrets, which they read again when
+these change, and serve probes and metrics on one port.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from postroad.controller.kubernetes.api import CONFIGURATION_HASH
+from postroad.controller.kubernetes.drift import hash_of
+from postroad.controller.kubernetes.strategic_merge import merged
+from postroad.controller.pods.delivery_files import DeliveryFiles
+from postroad.controller.spec.intake import Intake
+from postroad.controller.spec.queue_resource import PodContext, Queue
+from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP, ServerFiles, StoreTls
+from postroad.logins import LOGIN, S3_LOGIN
+
+USER = 10001
+"""User and group of the image."""
+
+HEALTH_PORT = 8080
+"""For probes and metrics; the next port that is free where the intake listens on this one."""
+
+TLS_FOLDER = f"{FOLDER}/tls"
+"""Mounted as a folder, because the kubelet never renews a single file (`subPath`)."""
+
+FIRST_UNPRIVILEGED_PORT = 1024
+GRACE_SECONDS = 30
+"""From SIGTERM to SIGKILL; workers and intake drain within 25 s (`drain_seconds`)."""
+
+POD_SECURITY: Mapping[str, Any] = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+CONTAINER_SECURITY: Mapping[str, Any] = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""Of the profile `restricted`."""
+
+DEFAULT_RESOURCES = {
+    "requests": {"cpu": "100m", "memory": "128Mi"},
+    "limits": {"memory": "512Mi"},
+}
+
+
+def pod_template(
+    queue: Queue,
+    context: PodContext,
+    component: str,
+    labels: Mapping[str, str],
+    configuration: Mapping[str, str],
+    partial: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the PodTemplateSpec of a component, with the user's partial template merged in.
+    Raises: InvalidInput for a partial template of another shape, or a missing `relayFrom`."""
+    ours = {
+        "metadata": {"labels": dict(labels), "annotations": {}},
+        "spec": _pod_spec(queue, context, component, labels),
+    }
+    template = merged(ours, partial or {}, "spec.workers.template")
+    metadata = template.setdefault("metadata", {})
+    metadata["labels"] = {**metadata.get("labels", {}), **labels}
+    metadata["annotations"] = {
+        **metadata.get("annotations", {}),
+        CONFIGURATION_HASH: hash_of(
+            [
+                _read_by(component, configuration),
+                dict(context.tls_versions or {}),
+            ]
+        ),
+    }
+    return template
+
+
+def _read_by(component: str, configuration: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings without those of the other component, so that a change of these does not
+    replace the pods of this one."""
+    other = "POSTROAD_INTAKE_" if component == "worker" else "POSTROAD_WORKER_"
+    return {name: value for name, value in configuration.items() if not name.startswith(other)}
+
+
+def _pod_spec(
+    queue: Queue, context: PodContext, component: str, labels: Mapping[str, str]
+) -> dict[str, Any]:
+    volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
+    volumes += [each.volume() for each in server_files(queue, context, component)]
+    if component == "worker" and (delivery := DeliveryFiles.of(queue)) is not None:
+        volumes += delivery.volumes()
+    security: dict[str, Any] = dict(POD_SECURITY)
+    intake = queue.spec.intake if component == "intake" else None
+    if intake and intake.tls:
+        secret = {"secretName": intake.tls.secret_ref.name, "defaultMode": READ_BY_GROUP}
+        volumes.append({"name": "tls", "secret": secret})
+    if intake and min(intake.ports.values()) < FIRST_UNPRIVILEGED_PORT:
+        security["sysctls"] = [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
+    return {
+        "serviceAccountName": f"{queue.name.name}-queue",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "securityContext": security,
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": key,
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": dict(labels)},
+            }
+            for key in ("kubernetes.io/hostname", "topology.kubernetes.io/zone")
+        ],
+        "containers": [_container(queue, context, component)],
+        "volumes": volumes,
+    }
+
+
+def _container(queue: Queue, context: PodContext, component: str) -> dict[str, Any]:
+    intake = queue.spec.intake if component == "intake" else None
+    health = _health_port(intake)
+    ports = [{"name": "health", "containerPort": health, "protocol": "TCP"}]
+    mounts = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108 - the pod's own emptyDir
+    environment = [{"name": "POSTROAD_HEALTH_HOST", "value": "*"}]
+    if health != HEALTH_PORT:
+        environment.append({"name": "POSTROAD_HEALTH_PORT", "value": str(health)})
+    if intake:
+        for name, port in intake.ports.items():
+            ports.append({"name": name, "containerPort": port, "protocol": "TCP"})
+        environment += [
+            {"name": f"POSTROAD_{name}", "value": value}
+            for name, value in _of_the_intake(queue, intake).items()
+        ]
+        if intake.tls:
+            mounts.append({"name": "tls", "mountPath": TLS_FOLDER})
+    named: dict[str, str] = {}
+    for files in server_files(queue, context, component):
+        mounts.append(files.mount())
+        named |= files.environment()
+    if component == "worker" and (delivery := DeliveryFiles.of(queue)) is not None:
+        mounts += delivery.mounts()
+        named |= delivery.environment()
+    environment += [{"name": f"POSTROAD_{name}", "value": each} for name, each in named.items()]
+    return {
+        "name": component,
+        "image": context.image,
+        "args": [component],
+        "envFrom": [{"configMapRef": {"name": f"{queue.name.name}-queue"}}],
+        "env": environment,
+        "ports": ports,
+        "readinessProbe": _probe("/readyz", period=5, failures=2),
+        "livenessProbe": _probe("/healthz", period=10, failures=6),
+        "startupProbe": _probe("/healthz", period=2, failures=60),
+        "resources": DEFAULT_RESOURCES,
+        "securityContext": dict(CONTAINER_SECURITY),
+        "volumeMounts": mounts,
+    }
+
+
+def server_files(queue: Queue, context: PodContext, component: str) -> list[ServerFiles]:
+    """Return the files with which a component connects. They stand in the pod template: containers
+    of an earlier template read the ConfigMap when they restart, and have no such files."""
+    cluster, workers = context.cluster, queue.spec.workers
+    rabbitmq, cassandra, s3 = cluster.rabbitmq, cluster.cassandra, cluster.s3
+    found = [
+        ServerFiles("RABBITMQ", rabbitmq.tls or StoreTls(), rabbitmq.secret_ref, LOGIN),
+        ServerFiles("CASSANDRA", cassandra.tls, cassandra.secret_ref, LOGIN),
+        ServerFiles("S3", s3.tls or StoreTls(), s3.secret_ref, S3_LOGIN),
+    ]
+    relay = workers.handler.relay if component == "worker" and workers else None
+    if relay is not None:
+        secret = None if relay.login is None else relay.login.secret_ref
+        found.append(ServerFiles("WORKER_RELAY", StoreTls(ca_ref=relay.ca_ref), secret, LOGIN))
+    webhook = workers.handler.webhook if component == "worker" and workers else None
+    if webhook is not None:
+        tls = StoreTls(ca_ref=webhook.ca_ref)
+        found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, ("secret",)))
+    return [each for each in found if not each.is_empty]
+
+
+def _health_port(intake: Intake | None) -> int:
+    taken = intake.ports.values() if intake else ()
+    return next(port for port in itertools.count(HEALTH_PORT) if port not in taken)
+
+
+def _of_the_intake(queue: Queue, intake: Intake) -> dict[str, str]:
+    """Return the settings of the intake's pods alone. They stand in the pod template: containers of
+    an earlier template read the ConfigMap when they restart, and know no `*` and no such files."""
+    values = {"INTAKE_HOST": "*", "INTAKE_RELAY_FROM": str(intake.networks)}
+    if queue.spec.hostname is None:
+        values["HOSTNAME"] = f"{queue.name.name}-intake.{queue.name.namespace}.svc"
+    if intake.tls:
+        values["INTAKE_TLS_CERTIFICATE"] = f"{TLS_FOLDER}/tls.crt"
+        values["INTAKE_TLS_KEY"] = f"{TLS_FOLDER}/tls.key"
+        if intake.tls.port:
+            values["INTAKE_TLS_PORT"] = str(intake.tls.port)
+    return values
+
+
+def _probe(path: str, period: int, failures: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "health"},
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }

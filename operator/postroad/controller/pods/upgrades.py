@@ -1,0 +1,272 @@
+"""Paces the replacement of pods that a newer operator causes.
+
+What a user changes, replaces the pods of that MailQueue at once. A newer operator would replace
+those of all MailQueues together: so each waits until it is granted one of the `upgrades.atOnce`
+places of its QueueCluster. The mark at its Deployments shows the grant to the next operator.
+Source: ADR 0043.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from postroad.controller.kubernetes.api import (
+    DECLARED_HASH,
+    DEPLOYMENT,
+    INSTANCE,
+    POD,
+    TEMPLATE_HASH,
+    UPGRADED,
+    Key,
+)
+from postroad.controller.pods.children import Child
+from postroad.controller.reads.indexes import Indexes
+from postroad.controller.status.conditions import UP_TO_DATE, Finding, advice, good
+from postroad.errors import KubernetesError
+from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kubernetes, Object
+
+NAMED = 5
+"""MailQueues that a message names."""
+
+PROGRESS_DEADLINE = timedelta(minutes=10)
+"""How long an upgrade keeps its place without being over; a Deployment's is as long by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many MailQueues of a QueueCluster wait for the replacement of their pods, which ones have
+    a place, which of these have new pods that do not get ready, and which ones lost their place,
+    with the reasons."""
+
+    waiting: int
+    rolling: Sequence[Key]
+    failing: Sequence[Key] = ()
+    lapsed: Mapping[Key, str] = field(default_factory=dict)
+
+    def finding(self, at_once: int) -> Finding:
+        """Return the condition of the QueueCluster."""
+        parts = []
+        if self.waiting and not at_once:
+            parts = [f"{self.waiting} MailQueues keep their pods: spec.upgrades.atOnce is 0"]
+        elif self.waiting:
+            replaced = [each for each in self.rolling if each not in self.failing]
+            names = named(replaced)
+            wait = f"{self.waiting} MailQueues wait for the replacement of their pods"
+            parts = [f"{wait}, at most {at_once} at once; being replaced are those of {names}"]
+        if self.failing:
+            parts.append(f"new pods do not get ready: {named(self.failing)}")
+        if self.lapsed:
+            short = {each: f" ({why})" for each, why in self.lapsed.items()}
+            held = "pods cannot be replaced, which holds up no others"
+            parts.append(f"{held}: {named(short, short)}")
+        if not parts:
+            return good(UP_TO_DATE, "no MailQueue waits for the replacement of its pods")
+        reason = "UpgradeWaits" if self.waiting else "UpgradeHeldUp"
+        if self.waiting and not at_once:
+            reason = "UpgradesHeld"
+        elif self.failing and len(self.failing) >= at_once:
+            reason = "UpgradeStopped"
+        return advice(UP_TO_DATE, reason, "; ".join(parts))
+
+
+def named(queues: Iterable[Key], notes: Mapping[Key, str] | None = None) -> str:
+    """Return MailQueues as a message names them, not all of many."""
+    listed = [f"{each.namespace}/{each.name}{(notes or {}).get(each, '')}" for each in queues]
+    return ", ".join(sorted(listed)[:NAMED]) + (", …" if len(listed) > NAMED else "") or "none"
+
+
+class Upgrades:
+    """Which MailQueues may replace their pods, because a newer operator wants others.
+
+    A place ends with the upgrade. After `PROGRESS_DEADLINE` it lapses where the pods cannot be
+    made, so that a shortage at one MailQueue holds up no others; new pods that are there and do not
+    get ready keep it, so that a faulty image stops.
+    """
+
+    def __init__(self, api: Kubernetes, indexes: Indexes, clock: Clock) -> None:
+        self._api = api
+        self._indexes = indexes
+        self._clock = clock
+        self._waiting: dict[Key, Key] = {}
+        self._granted: dict[Key, Key] = {}
+        self._lapsed: dict[Key, tuple[Key, str]] = {}
+        """QueueClusters by MailQueue; of those that lost their places, with the reason."""
+        self._since: dict[Key, timedelta] = {}
+        self._failing: set[Key] = set()
+
+    def wait(self, cluster: Key, queue: Key) -> None:
+        """Let a MailQueue wait until it may replace its pods."""
+        self.end(queue)
+        self._waiting[queue] = cluster
+
+    def is_granted(self, queue: Key) -> bool:
+        """Whether a MailQueue may replace its pods."""
+        return queue in self._granted
+
+    def end(self, queue: Key) -> None:
+        """Forget a MailQueue whose pods are replaced, or are not to be. Idempotent."""
+        for each in (self._waiting, self._granted, self._lapsed, self._since):
+            each.pop(queue, None)
+        self._failing.discard(queue)
+
+    async def proceed(self, cluster: Key, at_once: int) -> Sequence[Key]:
+        """Let places lapse, and as many MailQueues begin as there is room for; return them. They
+        are granted it until they end, because the indexes show what they do only later."""
+        now = self._clock.elapsed()
+        for each in self._rolling(cluster):
+            if now - self._since.setdefault(each, now) >= PROGRESS_DEADLINE:
+                await self._judge(cluster, each, now)
+        waiting = self._waiting_at(cluster)
+        room = max(0, at_once - len(self._rolling(cluster))) if waiting else 0
+        for each in waiting[:room]:
+            self._granted[each], self._since[each] = self._waiting.pop(each), now
+        return waiting[:room]
+
+    def has_waiting(self, cluster: Key) -> bool:
+        """Whether MailQueues of a QueueCluster wait."""
+        return cluster in self._waiting.values()
+
+    def progress(self, cluster: Key) -> Progress:
+        """Return how far the MailQueues of a QueueCluster are."""
+        rolling = self._rolling(cluster)
+        return Progress(
+            len(self._waiting_at(cluster)),
+            sorted(rolling),
+            sorted(rolling & self._failing),
+            {each: why for each, (of, why) in self._lapsed.items() if of == cluster},
+        )
+
+    def _waiting_at(self, cluster: Key) -> list[Key]:
+        return [each for each, of in self._waiting.items() if of == cluster]
+
+    def _rolling(self, cluster: Key) -> set[Key]:
+        users = (user.key for user in self._indexes.users_of(cluster))
+        marked = {each for each in users if any(map(is_upgrading, self._deployments(each)))}
+        granted = {each for each, of in self._granted.items() if of == cluster}
+        return (marked | granted) - self._waiting.keys() - self._lapsed.keys()
+
+    def _deployments(self, queue: Key) -> Iterable[Object]:
+        return self._indexes.at(Key(DEPLOYMENT.name, queue.namespace, queue.name))
+
+    async def _judge(self, cluster: Key, queue: Key, now: timedelta) -> None:
+        """Let the place of a MailQueue lapse, unless its new pods are there and do not get ready:
+        then it is judged again after one more deadline."""
+        rolling = [each for each in self._deployments(queue) if is_upgrading(each)]
+        short = [why for each in rolling if (why := shortage_of(each)) is not None]
+        if rolling and not short:
+            labels = f"app.kubernetes.io/name=postroad,{INSTANCE}={queue.name}"
+            with suppress(KubernetesError):  # judged again later
+                short = unscheduled(await self._api.list(POD, queue.namespace, labels))
+        why = "its Deployments could not be changed" if not rolling else "; ".join(short)
+        if why:
+            self.end(queue)
+            self._lapsed[queue] = cluster, why
+        else:
+            self._failing.add(queue)
+            self._since[queue] = now
+
+
+def is_rolling(deployment: Mapping[str, Any]) -> bool:
+    """Whether a Deployment has pods of an older template. Those of the newest that are missing, or
+    not ready for a reason of their own, hold up no other MailQueue."""
+    status = deployment.get("status") or {}
+    left = (status.get("replicas") or 0) > (status.get("updatedReplicas") or 0)
+    return bool(left) or not is_observed(deployment)
+
+
+def is_observed(deployment: Mapping[str, Any]) -> bool:
+    """Whether the status of a Deployment is about its newest template."""
+    observed = (deployment.get("status") or {}).get("observedGeneration", -1)
+    return bool(observed >= deployment["metadata"]["generation"])
+
+
+def is_upgrading(deployment: Mapping[str, Any]) -> bool:
+    """Whether a Deployment rolls because of a newer operator, and not of a user."""
+    return hash_in(deployment, UPGRADED) is not None and is_rolling(deployment)
+
+
+def shortage_of(deployment: Mapping[str, Any]) -> str | None:
+    """Return why a Deployment that rolls has no pods of the newest template; None where it has some
+    beside older ones that are ready, so that the newest template is to blame."""
+    status = deployment.get("status") or {}
+    if not is_observed(deployment):
+        return "no controller of Deployments has seen the change"
+    if status.get("updatedReplicas") and status.get("readyReplicas"):
+        return None
+    told = (
+        each.get("message")
+        for each in status.get("conditions") or []
+        if (each["type"], each["status"]) == ("ReplicaFailure", "True")
+    )
+    return next(filter(None, told), "no new pod could be made, or no former one was ready")
+
+
+def unscheduled(pods: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return why pods that are not ready got no node; nothing where one of them has a node."""
+    found = []
+    for each in pods:
+        conditions = (each.get("status") or {}).get("conditions") or []
+        states = {each["type"]: each for each in conditions}
+        if states.get("Ready", {}).get("status") == "True":
+            continue
+        scheduled = states.get("PodScheduled", {"status": "True"})
+        if scheduled["status"] != "False":
+            return []
+        found.append(f"pod {each['metadata']['name']}: {scheduled.get('message')}")
+    return found[:1]
+
+
+def marked(wanted: list[Child], present: Object | None) -> list[Child]:
+    """Return the children of an upgrade, with a mark at a Deployment whose template changes: what
+    is applied later leaves it out."""
+    for kind, child in wanted:
+        if kind is DEPLOYMENT and present is not None:
+            annotations = child["metadata"]["annotations"]
+            if annotations[TEMPLATE_HASH] != hash_in(present, TEMPLATE_HASH):
+                annotations[UPGRADED] = "true"
+    return wanted
+
+
+def paced(
+    build: Callable[[str], list[Child]], wanted_image: str, present: Object | None, *, pinned: bool
+) -> tuple[list[Child], bool]:
+    """Return the children of a component that is not upgraded: what a user declares has
+    its effect, with the image that runs; and whether more waits.
+
+    `build` builds them with an image; `pinned`: the image is one that a user declares.
+    """
+    wanted = build(wanted_image)
+    if present is None or not wanted:
+        return wanted, False
+    runs, newest = hash_in(present, TEMPLATE_HASH), _hash(wanted, TEMPLATE_HASH)
+    if runs == newest:
+        return wanted, False
+    older = wanted if pinned else build(_image_of(present) or wanted_image)
+    template, declared = _hash(older, TEMPLATE_HASH), _hash(older, DECLARED_HASH)
+    if template == runs or declared != hash_in(present, DECLARED_HASH):
+        return older, template != newest
+    return [each for each in older if each[0] is not DEPLOYMENT], True
+
+
+def _hash(children: Sequence[Child], annotation: str) -> str | None:
+    (deployment,) = (child for kind, child in children if kind is DEPLOYMENT)
+    return hash_in(deployment, annotation)
+
+
+def hash_in(found: Mapping[str, Any], annotation: str) -> str | None:
+    """Return a hash that the operator wrote into the annotations of an object."""
+    value: str | None = (found["metadata"].get("annotations") or {}).get(annotation)
+    return value
+
+
+def _image_of(deployment: Mapping[str, Any]) -> str | None:
+    """Return the image of workers or intake. Their containers are called as their component."""
+    component = deployment["metadata"]["name"].rpartition("-")[2]
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    images = (each.get("image") for each in containers if each["name"] == component)
+    return next(images, None)

@@ -1,0 +1,1 @@
+"""Objects that watches keep, so that a reconcile at rest costs no request."""

@@ -1,0 +1,1 @@
+"""The program: watches, the work queue, and the controller that they feed."""

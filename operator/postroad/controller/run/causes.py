@@ -1,0 +1,93 @@
+"""Which resources an event of a watch makes due. The event only names the object: the reconcile
+reads its state anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from postroad.controller.cluster.finalizers import has_finalizer
+from postroad.controller.kubernetes.api import MAIL_QUEUE, Key
+from postroad.controller.mailqueue.confirmation import answers
+from postroad.controller.reads.cached_api import WatchedKubernetes
+from postroad.controller.reads.indexes import OWN, Indexes, key_of, owner_of
+from postroad.controller.run.workqueue import Urgency, Workqueue
+from postroad.controller.spec.queue_resource import adopted_by, asks_to_rotate, cluster_of
+from postroad.ports.kubernetes import Kind, Object
+
+Fingerprint = tuple[tuple[object, ...], tuple[object, ...]]
+"""Of the spec; of what else changes."""
+
+
+class Causes:
+    """Queues resources for a reconcile by the events of the watches."""
+
+    def __init__(self, api: WatchedKubernetes, indexes: Indexes, work: Workqueue[Key]) -> None:
+        self._api = api
+        self._indexes = indexes
+        self._work = work
+        self._fingerprints: dict[Key, Fingerprint] = {}
+        self._deleted: dict[Key, Object] = {}
+        """Resources that a watch saw deleted, as they were last."""
+
+    def forget(self, key: Key) -> None:
+        """Forget a resource that is gone. Idempotent."""
+        self._fingerprints.pop(key, None)
+
+    def deleted(self, key: Key) -> Object | None:
+        """Return a resource that a watch saw deleted, as it was last, until `announced`."""
+        return self._deleted.get(key)
+
+    def announced(self, key: Key, deleted: Object) -> None:
+        """Forget a deletion, unless another resource of this name was deleted meanwhile."""
+        if self._deleted.get(key) is deleted:
+            del self._deleted[key]
+
+    def on_event(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
+        """Queue a MailQueue or QueueCluster that was added, changed or deleted. `routine`: it was
+        there when the watch began."""
+        self._api.notice(body, gone=gone)
+        key = key_of(body)
+        before = self._fingerprints.pop(key, None)
+        if gone:
+            self._deleted[key] = body
+        else:
+            self._fingerprints[key] = now = fingerprint_of(body)
+            if before == now:
+                return  # only the status changed, which the operator itself writes
+        self._work.add(key, Urgency.ROUTINE if routine else Urgency.CHANGE)
+        if kind is MAIL_QUEUE:
+            self._work.add(cluster_of(body), Urgency.ROUTINE)
+        elif gone or before is None or before[0] != now[0]:
+            for user in self._indexes.users_of(key):
+                self._work.add(user.key, Urgency.ROUTINE)
+
+    def on_child_event(self, body: Object, *, gone: bool, routine: bool) -> None:
+        """Queue the owner of a child that was changed or deleted. `routine`: it was there when the
+        watch began."""
+        self._api.notice(body, gone=gone)
+        owner = owner_of(body)
+        if owner is not None and not routine:
+            self._work.add(owner, Urgency.CHILD)
+
+    async def find_missed_deletions(self) -> None:
+        """Handle the deletions that fell into an interruption of a watch: Kopf lists the objects
+        that are left, and keeps the others in its indexes. Raises: KubernetesError."""
+        for kind, body in await self._api.missed_deletions():
+            if kind in OWN:
+                self.on_event(kind, body, gone=True, routine=False)
+            else:
+                self.on_child_event(body, gone=True, routine=False)
+
+
+def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:
+    """Return what changes of a resource when anything but its status does: the spec, whether it is
+    being deleted or held, what confirms its deletion, what asks for another user, and which claim
+    it may take over. The operator writes the status, so its own write must not start a reconcile.
+    """
+    metadata = body["metadata"]
+    asked = answers(body), asks_to_rotate(body), adopted_by(body)
+    return (
+        (metadata["uid"], metadata.get("generation")),
+        (metadata.get("deletionTimestamp"), has_finalizer(body), asked),
+    )

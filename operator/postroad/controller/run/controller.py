@@ -1,0 +1,397 @@
+"""One loop for all resources: reconciles what `causes` made due, and decides when again.
+
+Each reconcile reads the state of its resource anew, and finds out from facts how much is to do
+(`scope`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+
+from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.facts import ClusterFacts, secrets_of
+from postroad.controller.cluster.health import ClusterHealth, left_in_use
+from postroad.controller.cluster.keeping import is_kept_elsewhere, is_left
+from postroad.controller.credentials.connections import Connect, Connections
+from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.actions import read, reconciling
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.mailqueue.deletion import Deletion, retained
+from postroad.controller.mailqueue.engines import Engines
+from postroad.controller.mailqueue.figures import Turns
+from postroad.controller.mailqueue.leftovers import Leftovers
+from postroad.controller.mailqueue.queues import Queues
+from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
+from postroad.controller.pods.upgrades import Upgrades
+from postroad.controller.reads.cached_api import WatchedKubernetes
+from postroad.controller.reads.indexes import Indexes, key_of
+from postroad.controller.reads.read_cache import RememberedReads
+from postroad.controller.run.causes import Causes
+from postroad.controller.run.classes import OperatorClass, pipeline_role
+from postroad.controller.run.workqueue import Urgency, Workqueue
+from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
+from postroad.controller.spec.queue_resource import PipelineProgram, adopted_by, cluster_of
+from postroad.controller.status.attempts import ApiErrors, api_errors, count_error
+from postroad.controller.status.failures import Failures
+from postroad.controller.status.status_writer import StatusWriter
+from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost, PostroadError
+from postroad.ports.clock import Clock, Randomness
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
+from postroad.telemetry import metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Intervals of reconciles without events. All are spread by a fifth, so that reconciles do not
+    come in waves."""
+
+    figures: timedelta = timedelta(seconds=30)
+    """Turns of a MailQueue, longer where a QueueCluster has many: sizes and limits, and what other
+    intervals make due."""
+
+    full: timedelta = timedelta(minutes=5)
+    """Everything about a queue; repairs changes of which no watch had an event."""
+
+    clusters: timedelta = timedelta(minutes=1)
+    """Everything about a QueueCluster: servers, tables, claims, Secrets of other namespaces."""
+
+    servers: timedelta = timedelta(seconds=5)
+    """Whether servers answer, and whether the Secrets of QueueClusters have changed."""
+
+    first_retry: timedelta = timedelta(seconds=5)
+    """After a failed reconcile; doubled up to `clusters`."""
+
+
+OWN_NAMESPACE = "postroad-system"
+"""Where `manifests/install.yaml` runs the operator."""
+
+
+class Controller:
+    """Reconciles MailQueues and QueueClusters. `own_namespace`: of the list of leftovers."""
+
+    def __init__(
+        self,
+        api: Kubernetes,
+        *,
+        connect: Connect,
+        clock: Clock,
+        randomness: Randomness,
+        image: str,
+        pipeline_image: str = "",
+        namespaces: Sequence[str] = (),
+        intervals: Intervals | None = None,
+        ambient_credentials: bool = False,
+        operator_class: str = DEFAULT_CLASS,
+        own_namespace: str = OWN_NAMESPACE,
+    ) -> None:
+        self.indexes = Indexes()
+        self._certain = api
+        self._api = watched = WatchedKubernetes(api, self.indexes, namespaces)
+        self._clock = clock
+        self._randomness = randomness
+        self._engines = Engines(clock, randomness)
+        self._intervals = intervals or Intervals()
+        self._turns = Turns()
+        self._reads = RememberedReads(api, clock)
+        self._connections = Connections(connect)
+        self._absences = Absences(clock)
+        self._clusters = Clusters(
+            watched,
+            self._connections,
+            self._absences,
+            namespaces,
+            ambient_credentials=ambient_credentials,
+            operator_class=operator_class,
+            certain=api,
+            reads=self._reads,
+        )
+        self._status_writer = status_writer = StatusWriter(watched, clock)
+        self._class = OperatorClass(operator_class, api, self.indexes)
+        self._upgrades = Upgrades(watched, self.indexes, clock)
+        leftovers = Leftovers(watched, own_namespace)
+        self._queues = Queues(
+            watched,
+            self._clusters,
+            status_writer,
+            clock,
+            self._engines,
+            self.indexes,
+            self._turns,
+            leftovers,
+            image,
+            self._intervals.full,
+            self._upgrades,
+            PipelineProgram(pipeline_image, pipeline_role(operator_class)),
+        )
+        self._deletion = Deletion(
+            watched, self._clusters, status_writer, clock, self._engines, leftovers
+        )
+        self._health = ClusterHealth(watched, self._clusters, status_writer, clock, self._upgrades)
+        self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)
+        self.causes = Causes(watched, self.indexes, self._work)
+        self._failures = Failures(status_writer, clock)
+        self._last: dict[Key, LastReconcile] = {}
+        self._checked: dict[str, LastCheck] = {}
+        self._uids: dict[Key, str] = {}
+        self._left: dict[Key, str] = {}
+        """Uids of QueueClusters that are gone, and whose connections are open."""
+
+    async def run(self, tasks: int) -> None:
+        """Reconcile with so many tasks until cancelled."""
+        self._sample_metrics()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._work.run(tasks))
+                group.create_task(self._find_missed_deletions())
+        finally:
+            metrics.end_samples()
+
+    async def _find_missed_deletions(self) -> None:
+        after = self._intervals.full
+        while True:
+            await self._clock.sleep(after)
+            self._reads.forget_old()
+            after = self._intervals.first_retry
+            with suppress(PostroadError):
+                await self.causes.find_missed_deletions()
+                after = self._intervals.full
+
+    async def finish(self) -> None:
+        """Begin nothing more; return when what is under way has ended."""
+        await self._work.finish()
+        await self._clusters.finish()
+
+    async def close(self) -> None:
+        """Close the connections to all servers. Idempotent."""
+        await self._connections.close()
+
+    def _sample_metrics(self) -> None:
+        work, states = self._work, self._status_writer.states
+        metrics.WORKQUEUE_DEPTH.samples = lambda: [
+            ((urgency.name.lower(),), depth) for urgency, depth in work.depths().items()
+        ]
+        metrics.WORKQUEUE_OLDEST.samples = lambda: [((), work.oldest_seconds())]
+        metrics.RESOURCE_CONDITIONS.samples = states.conditions
+        metrics.QUEUE_MAILS.samples = states.mails
+        metrics.PIPELINE_SUCCESSES.samples = partial(states.jobs, "success")
+        metrics.PIPELINE_LAGS.samples = partial(states.jobs, "lag")
+        metrics.PIPELINE_FINDINGS.samples = partial(states.jobs, "findings")
+        metrics.RECONCILE_FAILING_SINCE.samples = self._failures.samples
+
+    # Reconciles
+
+    async def reconcile(self, key: Key) -> timedelta | None:
+        """Reconcile one resource; return after how long to repeat it, None for never."""
+        with (
+            metrics.RECONCILE_SECONDS.labels(key.kind).time(),
+            reconciling(key),
+            api_errors(reported=self._failures.has(key)) as errors,
+        ):
+            try:
+                after = await self._reconcile_anew(key, errors)
+            except LeadershipLost:
+                raise
+            except Exception as error:
+                return await self._failed(key, error)
+        self._failures.end(key, lacked_answers=errors.met)
+        metrics.RECONCILES.labels(key.kind, "done").inc()
+        return after
+
+    async def _failed(self, key: Key, error: Exception) -> timedelta:
+        """Count a reconcile that failed, and report it once that lasts; return after how long to
+        repeat it. Raises: `error`, which is repeated with a growing delay."""
+        is_conflict = isinstance(error, KubernetesConflict)
+        metrics.RECONCILES.labels(key.kind, "conflict" if is_conflict else "error").inc()
+        self._failures.add(key)
+        if self._failures.lasts(key):
+            with suppress(KubernetesError):  # an API server that does not answer gets no status
+                if (found := await self._own(key)) is not None:
+                    await self._failures.report(kind_of(key), found, error)
+        elif is_conflict:
+            return timedelta(seconds=0.5) * self._jitter()
+        count_error(None, error)
+        raise error
+
+    async def _own(self, key: Key) -> Object | None:
+        """Read a resource anew; None for one that another operator reconciles. Raises:
+        KubernetesError."""
+        found = await self._certain.get(kind_of(key), key.namespace, key.name)
+        if found is None or not await self._class.has(found):
+            return None
+        if key.kind == QUEUE_CLUSTER.name:
+            return None if is_kept_elsewhere(found, self._clusters.namespaces) else found
+        return None if await self._is_left(found) else found
+
+    async def _reconcile_anew(self, key: Key, errors: ApiErrors) -> timedelta | None:
+        """Reconcile once more what had changed since a watch brought it: it is then read by a
+        request, and a conflict is a finding."""
+        try:
+            return await self._reconcile(key)
+        except KubernetesConflict:
+            errors.reported, errors.met = True, False
+            return await self._reconcile(key)
+
+    async def _reconcile(self, key: Key) -> timedelta | None:
+        deleted = self.causes.deleted(key)
+        if deleted is not None:
+            if await self._class.has(deleted):
+                left = left_in_use(deleted, self.indexes.users_of(key))
+                await self._status_writer.announce(
+                    deleted, [*retained(deleted), *left], required=True
+                )
+            self.causes.announced(key, deleted)
+        kind = kind_of(key)
+        found = await self._api.get(kind, key.namespace, key.name)
+        self._forget_others(key, found)
+        if found is None:
+            return await self._leave(key)
+        if not await self._class.has(found):
+            return None
+        read(found)
+        if kind is QUEUE_CLUSTER:
+            return await self._reconcile_cluster(key, found)
+        if await self._is_left(found):
+            return self._intervals.clusters * self._jitter()
+        if "deletionTimestamp" in found["metadata"]:
+            after = await self._deletion.proceed(found)
+            return after and after * self._jitter()
+        return await self._reconcile_queue(key, found)
+
+    async def _is_left(self, queue: Object) -> bool:
+        """Whether another operator reconciles a MailQueue, as it does its QueueCluster."""
+        namespaces = self._clusters.namespaces
+        if not namespaces:
+            return False
+        place = cluster_of(queue)
+        try:
+            cluster = await self._api.get(QUEUE_CLUSTER, place.namespace, place.name) or {}
+        except KubernetesError:  # the reconcile gets the same answer, and reports it
+            return False
+        return is_left(cluster, queue["metadata"]["namespace"], namespaces)
+
+    async def _reconcile_queue(self, key: Key, found: Object) -> timedelta:
+        last = await self._queues.reconcile(found, self._last.get(key))
+        every = self._intervals.figures * self._jitter()
+        turn = self._turns.wait(key, cluster_of(found), self._clock.elapsed(), every)
+        if last is None:
+            self._last.pop(key, None)
+            return turn
+        self._last[key] = last
+        if last.failures:
+            delay: timedelta = self._intervals.first_retry * 2 ** min(last.failures - 1, 10)
+            return min(delay, self._intervals.clusters) * self._jitter()
+        return turn
+
+    async def _reconcile_cluster(self, key: Key, found: Object) -> timedelta | None:
+        metadata = found["metadata"]
+        kept = await self._health.keep(found)
+        if kept is None:
+            return self._intervals.clusters * self._jitter()
+        found = kept
+        if "deletionTimestamp" in metadata:
+            after = await self._health.end(found)
+            return after and after * self._jitter()
+        for each in await self._upgrades.proceed(key, pace_of(found).at_once):
+            self._work.add(each, Urgency.ROUTINE)
+        uid, users, at = metadata["uid"], self.indexes.users_of(key), self._clock.elapsed()
+        waits, adopted = self._upgrades.has_waiting(key), adopted_by(found)
+        now = LastCheck(at, metadata["generation"], users, waits, adopted)
+        last = self._checked.get(uid)
+        if last is not None and last.is_current(now, self._intervals.clusters):
+            if not await self._health.notices_a_change(found):
+                return self._intervals.servers * self._jitter()
+            await self._learn_facts(found)  # a full check of a server that is away takes its time
+        await self._health.reconcile(found)
+        await self._learn_facts(found)
+        self._checked[uid] = now
+        return self._intervals.servers * self._jitter()
+
+    async def _learn_facts(self, cluster: Object) -> None:
+        """Record the facts about a QueueCluster, and reconcile the MailQueues that depend on one
+        that changed."""
+        metadata = cluster["metadata"]
+        uid, known = metadata["uid"], self._clusters.facts
+        queues = await self._clusters.users.referring(metadata["namespace"], metadata["name"])
+        secrets = await secrets_of(self._reads, cluster, queues, known.of(uid))
+        before = {each: known.stamp(uid, each) for each in namespaces_of(queues)}
+        answers = self._health.answers.get(uid, {})
+        conflict = self._clusters.claims.conflict_of(uid)
+        connection = self._connections.fingerprint(uid)
+        known.record(uid, ClusterFacts(answers, connection, secrets, conflict))
+        for each in queues:
+            namespace = each["metadata"]["namespace"]
+            if known.stamp(uid, namespace) != before[namespace]:
+                self._work.add(key_of(each), Urgency.ROUTINE)
+
+    def _forget_others(self, key: Key, found: Object | None) -> None:
+        """Forget a resource that is gone, also when another one has its name since."""
+        uid = found["metadata"]["uid"] if found else None
+        gone = self._uids.pop(key, None)
+        if uid is not None:
+            self._uids[key] = uid
+            self._absences.end(key)
+            if left := self._left.pop(key, None):
+                self._clusters.forget(left)
+        if uid is None:
+            self._failures.end(key)
+        if gone in (None, uid):
+            return
+        self._engines.forget(gone)
+        self._status_writer.forget(gone)
+        if uid is None and key.kind == QUEUE_CLUSTER.name:
+            self._left[key] = gone
+        else:
+            self._clusters.forget(gone)
+        self._health.answers.pop(gone, None)
+        self._checked.pop(gone, None)
+        self._last.pop(key, None)
+        self._upgrades.end(key)
+        self._wake_waiting(key)
+        if uid is None:
+            self.causes.forget(key)
+            self._turns.forget(key)
+
+    async def _leave(self, key: Key) -> timedelta | None:
+        """Close the connections to a QueueCluster that is gone for good, and release its keyspace;
+        return when to look again, None when it is done."""
+        gone = self._left.get(key)
+        if gone is None:
+            return None
+        if not self._absences.lasts(key):
+            return self._intervals.clusters * self._jitter()
+        await self._clusters.release(gone, key.namespace, key.name)
+        self._absences.end(key)
+        self._clusters.forget(self._left.pop(key))
+        return None
+
+    def _wake_waiting(self, gone: Key) -> None:
+        """Reconcile the resources that wait for what one had claimed that is gone."""
+        claims = self._clusters.claims
+        claims.forget_waiting(gone)
+        for each in claims.waiting_for(gone):
+            self._checked.pop(self._uids.get(each, ""), None)
+            self._work.add(each, Urgency.CHILD)
+
+    def _servers_of(self, key: Key) -> tuple[str, Key]:
+        """Return whose servers a reconcile needs. That of a QueueCluster, which finds out that they
+        are away, does not wait for those of its MailQueues."""
+        queues = self.indexes.at(key) if key.kind == MAIL_QUEUE.name else ()
+        return key.kind, next(map(cluster_of, queues), key)
+
+    def _jitter(self) -> float:
+        return 0.9 + 0.2 * self._randomness.uniform()
+
+
+def kind_of(key: Key) -> Kind:
+    """Return the kind of a resource."""
+    return MAIL_QUEUE if key.kind == MAIL_QUEUE.name else QUEUE_CLUSTER
+
+
+def namespaces_of(queues: Sequence[Object]) -> set[str]:
+    """Return the namespaces of MailQueues."""
+    return {each["metadata"]["namespace"] for each in queues}

@@ -1,0 +1,279 @@
+"""Runs the operator: it stands by until the Lease is its own, then it watches and reconciles."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from postroad.adapters.kubernetes.access import load_access
+from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.bootstrap import cluster
+from postroad.controller.credentials.connections import Connect
+from postroad.controller.kubernetes.api import FIELD_MANAGER, GROUP, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.leadership.elector import Elector, LeasePlace
+from postroad.controller.leadership.fence import Watchdog
+from postroad.controller.run.classes import lease_name
+from postroad.controller.run.controller import Controller, Intervals
+from postroad.controller.run.rights import missing_rights
+from postroad.controller.run.watches import watch
+from postroad.controller.run.workqueue import TASKS
+from postroad.controller.spec.cluster import DEFAULT_CLASS
+from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
+from postroad.ports.clock import Clock, Randomness
+from postroad.telemetry import logs
+from postroad.telemetry.health import HealthServer, Readiness
+
+CRD_INTERVAL = timedelta(seconds=2)
+"""Interval of checks for the CRDs while they are not installed."""
+
+RIGHTS_INTERVAL, MISSING_RIGHTS_INTERVAL = timedelta(minutes=5), timedelta(seconds=5)
+"""Interval of checks of the operator's rights, and while some are missing."""
+
+FINISH_SECONDS = 10.0
+"""How long an operator that is stopped lets reconciles end by themselves. It breaks off those that
+take longer, and the next leader then waits until the Lease expires."""
+
+WATCHES_SECONDS = 3.0
+"""How long Kopf may take to end its watches."""
+
+LEASE_NAMESPACE = "postroad-system"
+"""Where operators meet, whichever namespace they run in."""
+
+_log = logs.logger("controller")
+
+
+class NotReady(PostroadError):
+    """The operator neither watches, nor could take over from the one that does."""
+
+    transient = True
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the operator's command. No `namespaces`: all."""
+
+    image: str
+    pipeline_image: str = ""
+    namespaces: tuple[str, ...] = ()
+    operator_class: str = DEFAULT_CLASS
+    lease_namespace: str = LEASE_NAMESPACE
+    tasks: int = TASKS
+    intervals: Intervals = field(default_factory=Intervals)
+    ambient_credentials: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The API server as reconciles use it, behind the fence, and before it; the election; the
+    servers behind queues; clock and randomness."""
+
+    api: ApiServer
+    unfenced: ApiServer
+    elector: Elector
+    connect: Connect
+    clock: Clock
+    randomness: Randomness
+
+
+class Program:
+    """The running operator. `ready` is set once it leads and Kopf has begun to watch."""
+
+    def __init__(self, dependencies: Dependencies, options: Options) -> None:
+        self._dependencies = dependencies
+        self._elector = dependencies.elector
+        self._options = options
+        self.ready = asyncio.Event()
+        self._missing_rights: tuple[str, ...] | None = None
+        self.stop = asyncio.Event()
+        self.controller = Controller(
+            dependencies.api,
+            connect=dependencies.connect,
+            clock=dependencies.clock,
+            randomness=dependencies.randomness,
+            image=options.image,
+            pipeline_image=options.pipeline_image,
+            namespaces=options.namespaces,
+            intervals=options.intervals,
+            ambient_credentials=options.ambient_credentials,
+            operator_class=options.operator_class,
+            own_namespace=options.lease_namespace,
+        )
+
+    async def run(self) -> None:
+        """Stand by until the Lease is this operator's, then watch and reconcile, until `stop` is
+        set or a signal comes. Raises: LeadershipLost; what ended the reconcile loop."""
+        self._take_signals()
+        rights = asyncio.create_task(self._check_rights())
+        try:
+            if await self._unless_stopped(self._stand_by()):
+                await self._lead()
+        finally:
+            rights.cancel()
+            await asyncio.gather(rights, return_exceptions=True)
+            await self.controller.close()
+
+    async def _stand_by(self) -> None:
+        await self._wait_for_crds()
+        await self._elector.lead()
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Do a work; break it off, and return false, when the operator is stopped first."""
+        working, stopping = asyncio.create_task(work), asyncio.create_task(self.stop.wait())
+        try:
+            await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()
+            return working.done()
+        finally:
+            await _cancelled(working, stopping)
+
+    async def _lead(self) -> None:
+        """Watch and reconcile while the Lease is kept. It is given back when all that was under way
+        has ended by itself; else the next leader waits until it expires."""
+        keeping = asyncio.create_task(self._elector.keep())
+        indexed, watches_end = asyncio.Event(), asyncio.Event()
+        working = asyncio.create_task(self._reconcile(indexed))
+        stopping = asyncio.create_task(self.stop.wait())
+        watching = asyncio.create_task(self._watch(indexed, watches_end))
+        tasks = (keeping, working, stopping, watching)
+        has_finished = False
+        ended: set[asyncio.Task[Any]] = set()
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if not (keeping.done() or working.done()):
+                has_finished = await self._finish(keeping)
+        finally:
+            self.ready.clear()
+            self._elector.fence.shut()
+            working.cancel()
+            watches_end.set()
+            await asyncio.wait((working, watching), timeout=WATCHES_SECONDS)
+            await _cancelled(keeping, working, stopping)
+        if has_finished:
+            await self._elector.give_back()
+        if watching not in ended:
+            await _cancelled(watching)  # it outlasts WATCHES_SECONDS where it was still beginning
+        for each in ended:
+            each.result()
+
+    async def _reconcile(self, indexed: asyncio.Event) -> None:
+        await indexed.wait()
+        await self.controller.run(self._options.tasks)
+
+    async def _watch(self, indexed: asyncio.Event, end: asyncio.Event) -> None:
+        api, namespaces = self._dependencies.api, self._options.namespaces
+        await watch(self.controller, api, namespaces, self.ready, indexed, end, self._take_signals)
+
+    async def _finish(self, keeping: asyncio.Task[Any]) -> bool:
+        """Let what is under way end; return whether all has, with the Lease still kept."""
+        finishing = asyncio.create_task(self.controller.finish())
+        await asyncio.wait(
+            (finishing, keeping), timeout=FINISH_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+        has_finished = finishing.done() and not keeping.done()
+        await _cancelled(finishing)
+        return has_finished
+
+    def _take_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for each in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(each, self.stop.set)
+
+    def require_ready(self) -> None:
+        """Raises: NotReady unless the operator leads and watches, or stands by and could take over;
+        both with all rights."""
+        if self._missing_rights is None:
+            raise NotReady("the operator's rights are not known yet")
+        if self._missing_rights:
+            raise NotReady(f"the API server refuses: {', '.join(self._missing_rights)}")
+        if self._elector.is_leader and not self.ready.is_set():
+            raise NotReady("the operator does not watch yet")
+        if not self._elector.is_in_touch():
+            raise NotReady("the Lease cannot be read")
+
+    async def _check_rights(self) -> None:
+        api, clock = self._dependencies.unfenced, self._dependencies.clock
+        place = self._elector.place
+        while True:
+            try:
+                missing = await missing_rights(api, place.namespace, self._options.namespaces)
+            except KubernetesUnavailable:
+                await clock.sleep(MISSING_RIGHTS_INTERVAL)
+                continue
+            except KubernetesRefused as error:
+                _log.warning("the operator's rights cannot be checked", error=str(error))
+                missing = ()
+            if missing and missing != self._missing_rights:
+                _log.error("rights are missing: apply manifests/install.yaml", missing=missing)
+            self._missing_rights = missing
+            await clock.sleep(MISSING_RIGHTS_INTERVAL if missing else RIGHTS_INTERVAL)
+
+    async def _wait_for_crds(self) -> None:
+        known = ""
+        while True:
+            try:
+                if await self._dependencies.unfenced.serves(MAIL_QUEUE, QUEUE_CLUSTER):
+                    return
+                obstacle = "the CRDs are not installed: apply the files of crds/"
+            except KubernetesUnavailable as error:
+                obstacle = str(error)
+            if obstacle != known:
+                _log.warning(obstacle, group=GROUP)
+            known = obstacle
+            await self._dependencies.clock.sleep(CRD_INTERVAL)
+
+
+async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for each in tasks:
+        each.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(options: Options, health_host: str, health_port: int) -> None:
+    """Run the operator on the machine's API server until a signal comes.
+
+    Raises: KubernetesError when no API server is configured; InvalidSettings for a taken port;
+    LeadershipLost.
+    """
+    readiness = Readiness()
+    health = HealthServer(readiness)
+    await health.listen(health_host, health_port)
+    access, clock, randomness = load_access(), MachineClock(), SystemRandomness()
+    unfenced = ApiServer(access, FIELD_MANAGER)
+    elector = elector_of(options, unfenced, clock, randomness)
+    guard = elector.fence.require
+    api = ApiServer(access, FIELD_MANAGER, guard)
+    Watchdog(elector.fence).start()
+    try:
+        connect = partial(cluster.connect, guard=guard)
+        dependencies = Dependencies(api, unfenced, elector, connect, clock, randomness)
+        program = Program(dependencies, options)
+        readiness.opened(program.require_ready)
+        await program.run()
+    finally:
+        await api.close()
+        await unfenced.close()
+        await health.close()
+
+
+def elector_of(
+    options: Options, unfenced: ApiServer, clock: Clock, randomness: Randomness
+) -> Elector:
+    """Return this process's part in the election, under a name that no other process has."""
+    return Elector(
+        unfenced,
+        LeasePlace(options.lease_namespace, lease_name(options.operator_class)),
+        f"{socket.gethostname()}_{uuid4()}",
+        clock=clock,
+        randomness=randomness,
+    )

@@ -1,0 +1,1 @@
+"""Specs of the resources as typed values."""

@@ -1,0 +1,292 @@
+"""The spec of a QueueCluster as Python reads it.
+
+`crds/queueclusters.yaml` has the same in OpenAPI; a test keeps the two equal. `spec_of` gives the
+hosts names that every namespace resolves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from postroad.controller.spec.namespaces import AllowedNamespaces
+from postroad.controller.spec.parts import Host, Model, PortInRange, at_least, holds
+from postroad.controller.spec.tls import CassandraTls, ServerTls, StoreTls
+from postroad.delivery_settings.patterns import Duration, Port
+from postroad.delivery_settings.secret_references import SecretReference
+
+NOT_A_SYSTEM_KEYSPACE = holds(
+    lambda name: name != "system" and not name.startswith("system_"),
+    "the keyspace must not be one of Cassandra's own",
+)
+
+
+class UserPolicy(Model):
+    """Users at RabbitMQ that the operator makes, for each MailQueue one with the rights that its
+    pods need."""
+
+    overlap: Annotated[Duration, at_least(timedelta(minutes=10))] = timedelta(hours=1)
+    """How long a former user of a MailQueue is valid beside the one that follows it. At least 10m,
+    because pods get the new one within minutes."""
+
+    period: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(days=30)
+    """After how long a MailQueue gets another user, or before, when its annotation
+    postroad.dev/rotate changes. At least 1h."""
+
+
+class RabbitMQ(Model):
+    """The RabbitMQ server that holds references to mail."""
+
+    uri: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), PortInRange]
+    """AMQP URI with host, port and vhost (percent-encoded), without user and password. A host
+    without a dot is a Service in the QueueCluster's namespace."""
+
+    management_url: (
+        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
+    ) = None
+    """Base URL of the management API. A host without a dot is a Service in the QueueCluster's
+    namespace. Absent: not used; then maintenance does not find mails whose messages RabbitMQ
+    lost."""
+
+    secret_ref: SecretReference
+    """Secret with the keys `username` and `password`."""
+
+    tls: ServerTls | None = None
+    """Files for TLS to RabbitMQ (`amqps`) and its management API (`https`), whose certificates and
+    names are always checked. Absent: the system's authorities, and no client certificate."""
+
+    users: UserPolicy | None = None
+    """Lets the operator make a user for each MailQueue, whose pods then use that one instead of
+    `secretRef`; its own user needs the tag `administrator`. Absent: it makes none."""
+
+    @property
+    def can_make_its_users(self) -> bool:
+        """Whether there is a management API to make users by, or none are to be made."""
+        return self.users is None or self.management_url is not None
+
+    @property
+    def uses_its_tls(self) -> bool:
+        """Whether an address begins with TLS, or no files for it are given."""
+        addresses = (self.uri, self.management_url or "")
+        return self.tls is None or any(each.startswith(("amqps:", "https:")) for each in addresses)
+
+    @property
+    def hides_its_password(self) -> bool:
+        """Whether the management API has TLS where AMQP has."""
+        return not (
+            self.uri.startswith("amqps:") and (self.management_url or "").startswith("http:")
+        )
+
+
+class Replication(Model):
+    """How Cassandra replicates the keyspace."""
+
+    class_: Annotated[
+        Literal["NetworkTopologyStrategy", "SimpleStrategy"], Field(alias="class")
+    ] = "NetworkTopologyStrategy"
+    """Replication strategy. SimpleStrategy is for trials."""
+
+    factor: Annotated[int, Field(ge=1, le=9)] = 3
+    """Copies of each row, in the local data center. Below 3, the loss of one machine can stop the
+    queue or lose mail, and the condition Durable is False."""
+
+
+class Cassandra(Model):
+    """The Cassandra server that holds the time-series view of the queues."""
+
+    contact_points: Annotated[list[Host], Field(min_length=1, max_length=16)]
+    """Host names or addresses of some nodes. A host without a dot is a Service in the
+    QueueCluster's namespace."""
+
+    port: Port = 9042
+    """Port of the native protocol."""
+
+    local_datacenter: Annotated[
+        str, Field(min_length=1, max_length=128, pattern="^[A-Za-z0-9_][-A-Za-z0-9_.]*$")
+    ] = "datacenter1"
+    """Data center whose replicas make the quorum."""
+
+    keyspace: Annotated[
+        str, Field(max_length=48, pattern="^[a-z][a-z0-9_]{0,47}$"), NOT_A_SYSTEM_KEYSPACE
+    ]
+    """Keyspace of this cluster's tables, which no other QueueCluster has; created when missing.
+    Cannot be changed."""
+
+    replication: Replication = Replication()
+    """Replication of the keyspace, applied when it is created."""
+
+    row_lifetime: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(hours=336)
+    """How long rows live. It bounds how long Cassandra keeps finished rows on disk, not how long
+    mail may wait, because workers, intakes and `postroad maintain --every 30s` roll waiting mail
+    forward at half of it. A queue for which none of these runs for half of rowLifetime begins to
+    lose sight of its mail. At least 1h and four slices, and more than twice the longest lane of the
+    queues. Free to change while everything runs: existing rows keep their lifetime, and marks of
+    finished mail live as long as any row."""
+
+    secret_ref: SecretReference | None = None
+    """Secret with the keys `username` and `password`. Absent: Cassandra asks for no password."""
+
+    tls: Annotated[
+        CassandraTls,
+        holds(
+            lambda tls: tls.is_used,
+            "caRef and clientCertRef need another mode than disabled",
+        ),
+        holds(lambda tls: tls.names_what_it_checks, "serverName goes with mode verify-full"),
+    ]
+    """Whether connections are encrypted, and what is checked of certificates."""
+
+
+class S3(Model):
+    """The object store that holds the bytes of mail."""
+
+    endpoint: (
+        Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
+    ) = None
+    """URL of the object store. A host without a dot is a Service in the QueueCluster's namespace.
+    Absent: Amazon S3, by region."""
+
+    region: Annotated[str, Field(min_length=1, max_length=64)] = "us-east-1"
+    """Region of the buckets."""
+
+    bucket_prefix: Annotated[str, Field(max_length=32, pattern="^[a-z0-9][a-z0-9-]*$")] = (
+        "postroad-"
+    )
+    """Begins the name of every bucket that the operator creates. Cannot be changed."""
+
+    secret_ref: SecretReference | None = None
+    """Secret with the keys `accessKey` and `secretKey`. Absent: the credentials of the pods (of
+    a cloud's service account, for instance), and for the operator its own, which it has to be
+    started for (--ambient-credentials)."""
+
+    tls: StoreTls | None = None
+    """Files for TLS to the object store (`https`), whose certificate and name are always checked.
+    Absent: the system's authorities."""
+
+    @property
+    def uses_its_tls(self) -> bool:
+        """Whether the address begins with TLS, or no files for it are given."""
+        return self.tls is None or not (self.endpoint or "").startswith("http:")
+
+
+class Quota(Model):
+    """What the MailQueues of a cluster may have. It takes nothing from those that have more."""
+
+    queues: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    """How many MailQueues may use the cluster. One that comes later has the reason QuotaExceeded,
+    and nothing is made for it. Absent: any number."""
+
+    workers_per_queue: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """How many workers each MailQueue gets, whatever spec.workers.replicas is. An autoscaler of a
+    Deployment is not bound by it. Absent: as many as declared."""
+
+
+class UpgradePace(Model):
+    """How the pods of the cluster's MailQueues are replaced when a newer operator wants others."""
+
+    at_once: Annotated[int, Field(ge=0, le=1000)] = 10
+    """How many MailQueues replace their pods at the same time; the next begins when one has ended.
+    0: all keep their pods. What a user changes of a MailQueue, its image included, or of the
+    cluster's servers has its effect at once."""
+
+
+DEFAULT_CLASS = "default"
+"""Of operators, and of QueueClusters that name none."""
+
+
+class QueueClusterSpec(Model):
+    """The servers that queues share."""
+
+    operator_class: Annotated[
+        str, Field(min_length=1, max_length=63, pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")
+    ] = DEFAULT_CLASS
+    """Class of the operators that this QueueCluster and its MailQueues are for; others leave them
+    alone. Cannot be changed."""
+
+    rabbitmq: Annotated[
+        RabbitMQ,
+        holds(lambda rabbitmq: rabbitmq.uses_its_tls, "tls needs a server by amqps or https"),
+        holds(
+            lambda rabbitmq: rabbitmq.hides_its_password,
+            "managementURL must begin with https where uri begins with amqps, because both are "
+            "sent the same password",
+        ),
+        holds(
+            lambda rabbitmq: rabbitmq.can_make_its_users,
+            "users needs managementURL, by which they are made",
+        ),
+    ]
+    """RabbitMQ, which holds references to mail."""
+
+    cassandra: Cassandra
+    """Cassandra, which holds the time-series view of the queues."""
+
+    s3: Annotated[
+        S3, holds(lambda s3: s3.uses_its_tls, "tls needs an endpoint that begins with https")
+    ]
+    """S3, which holds the bytes of mail."""
+
+    allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
+    """Namespaces whose MailQueues may use this cluster."""
+
+    quota: Quota = Quota()
+    """What the MailQueues of this cluster may have."""
+
+    upgrades: UpgradePace = UpgradePace()
+    """How the pods of the cluster's MailQueues are replaced when a newer operator wants others."""
+
+
+def pace_of(cluster: Mapping[str, Any]) -> UpgradePace:
+    """Return the pace of a QueueCluster's upgrades: the default where its spec is invalid."""
+    try:
+        return UpgradePace.model_validate(cluster["spec"].get("upgrades") or {})
+    except ValidationError:
+        return UpgradePace()
+
+
+_URL_HOST = re.compile(r"(?P<before>^[a-z0-9+.-]+://(?:[^@/]*@)?)(?P<host>[^:/?\[\]]+)")
+
+
+def spec_of(found: Mapping[str, Any]) -> QueueClusterSpec:
+    """Return the spec of a QueueCluster, with hosts that resolve in every namespace. Raises:
+    pydantic.ValidationError."""
+    namespace = found["metadata"]["namespace"]
+    spec = QueueClusterSpec.model_validate(found["spec"])
+    rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
+    management, endpoint = rabbitmq.management_url, s3.endpoint
+    contact_points = [full(each, namespace) for each in cassandra.contact_points]
+    return spec.model_copy(
+        update={
+            "rabbitmq": rabbitmq.model_copy(
+                update={
+                    "uri": in_url(rabbitmq.uri, namespace),
+                    "management_url": management and in_url(management, namespace),
+                }
+            ),
+            "cassandra": cassandra.model_copy(update={"contact_points": contact_points}),
+            "s3": s3.model_copy(update={"endpoint": endpoint and in_url(endpoint, namespace)}),
+        }
+    )
+
+
+def full(host: str, namespace: str) -> str:
+    """Return a host name that resolves in every namespace.
+
+    >>> full("cassandra", "mail"), full("cassandra.example.org", "mail"), full("::1", "mail")
+    ('cassandra.mail.svc', 'cassandra.example.org', '::1')
+    """
+    is_service = "." not in host and ":" not in host and host != "localhost"
+    return f"{host}.{namespace}.svc" if is_service else host
+
+
+def in_url(url: str, namespace: str) -> str:
+    """Return a URL whose host resolves in every namespace.
+
+    >>> in_url("amqp://rabbitmq:5672/%2F", "mail")
+    'amqp://rabbitmq.mail.svc:5672/%2F'
+    """
+    return _URL_HOST.sub(lambda found: found["before"] + full(found["host"], namespace), url)

@@ -1,0 +1,249 @@
+"""The spec of a MailQueue as Python reads it.
+
+`crds/mailqueues.yaml` has the same in OpenAPI; a test keeps fields, defaults, bounds and
+descriptions equal. Rules that need the accepted configuration (a window must divide the accepted
+one) stand in `domain.configuration`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from postroad.controller.spec.handler import Handler
+from postroad.controller.spec.intake import Intake
+from postroad.controller.spec.parts import (
+    Anything,
+    Hostname,
+    MailboxText,
+    Model,
+    Name,
+    Replicas,
+    at_least,
+)
+from postroad.controller.spec.pipeline import Pipeline
+from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration
+from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
+from postroad.domain.reports.deciding import DELAY_REPORTED_AFTER, LARGEST_RETURNED_BYTES
+from postroad.domain.reports.limits import REPORTS_PER_MINUTE
+from postroad.domain.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
+
+AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
+
+
+class ClusterReference(Model):
+    """Names a QueueCluster."""
+
+    name: Name
+    """Name of the QueueCluster."""
+
+    namespace: (
+        Annotated[str, Field(min_length=1, max_length=63, pattern=OBJECT_NAME_PATTERN)] | None
+    ) = None
+    """Namespace of the QueueCluster, when it is another one than the MailQueue's. The QueueCluster
+    must allow it (spec.allowedNamespaces), and the Secrets it names must exist under the same names
+    in the MailQueue's namespace."""
+
+
+class ViewSpec(Model):
+    """How the time-series view is cut. Only some changes are allowed, because others would make
+    mail invisible; status.configuration has the accepted values."""
+
+    slice_window: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=1)
+    """Length of a slice of time, in whole seconds, at least 1s. A new value must divide the
+    accepted one: after 1h, for example 30m, 20m, 15m, 10m, 5m or 1m. It can never grow."""
+
+    bucket_count: Annotated[int, Field(ge=1, le=1024)] = 3
+    """Partitions of a slice, to spread it over Cassandra's nodes: as many as nodes is a good
+    number. It can only grow."""
+
+    update_browse_start_pace: Annotated[int, Field(ge=1, le=1_000_000_000)] = 1000
+    """Ended mails, on average, between two updates of browse start. Free to change."""
+
+    def configuration(self) -> ViewConfiguration:
+        """Return the wanted configuration."""
+        return ViewConfiguration(
+            slice_window=self.slice_window,
+            bucket_count=self.bucket_count,
+            update_browse_start_pace=self.update_browse_start_pace,
+        )
+
+
+class BrokerPolicy(Model):
+    """How RabbitMQ keeps references."""
+
+    delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
+    """How often RabbitMQ may deliver a mail that is not finished, before it goes to the dead
+    letters. Cannot be changed: it is an argument of the quorum queues."""
+
+
+class BlobsPlace(Model):
+    """The bucket that holds the bytes of this queue's mail."""
+
+    bucket: (
+        Annotated[str, Field(min_length=3, max_length=63, pattern="^[a-z0-9][a-z0-9.-]*[a-z0-9]$")]
+        | None
+    ) = None
+    """An existing bucket to share; the queue's keys begin with its name. Absent or null: a bucket
+    of its own, `<bucketPrefix><namespace>-<name>`. Cannot be changed: the bytes of waiting mail
+    would be left behind."""
+
+
+class Retry(Model):
+    """When deferred mail is tried again."""
+
+    lanes: list[Annotated[Duration, AT_LEAST_A_SECOND]] = Field(
+        default=list(DEFAULT_LANES),
+        min_length=1,
+        max_length=16,
+    )
+    """Delays before the second, third, … attempt; the last one repeats until maxAge. They differ,
+    and none is longer than maxAge."""
+
+    max_age: Annotated[Duration, AT_LEAST_A_SECOND] = DEFAULT_MAX_AGE
+    """Age since acceptance at which a mail that still fails becomes a dead letter, with the last
+    reply as its reason."""
+
+    soft_bounce: bool = False
+    """true: a permanent refusal (5xx) defers a mail, which is given up at maxAge only, so that a
+    wrong setting ends no mail while a new set-up is tried."""
+
+    dead_letter_lifetime: Annotated[Duration, AT_LEAST_A_SECOND] = DEAD_LETTER_LIFETIME
+    """Time from the death of a mail until it is discarded, with its bytes."""
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> Retry:
+        if max(self.lanes) > self.max_age:
+            raise ValueError("a lane cannot be longer than maxAge: name shorter lanes")
+        if len(set(self.lanes)) < len(self.lanes):
+            raise ValueError("lanes must differ: the last one repeats by itself")
+        return self
+
+
+class Reports(Model):
+    """Reports to the senders of mail that is not delivered, or whose delivery they ask about."""
+
+    enabled: bool = True
+    """Whether workers make reports. false: a mail that is given up becomes a dead letter and its
+    sender gets no notice; the intake does not offer DSN."""
+
+    delay_after: Annotated[Duration, AT_LEAST_A_SECOND] = DELAY_REPORTED_AFTER
+    """Age at which a mail that waits is reported as delayed, once. More than retry.maxAge:
+    never."""
+
+    delay_cleared: bool = False
+    """Whether a delivery is reported after a delay was. At the end of an outage, that is a report
+    for each mail."""
+
+    author: MailboxText | None = None
+    """Address in the field From of reports. Absent: MAILER-DAEMON at the hostname of the queue, or
+    of the pod."""
+
+    administrator: MailboxText | None = None
+    """Address that gets reports about mail that has no sender, such as reports. Absent: none are
+    made."""
+
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=1_048_576)] = LARGEST_RETURNED_BYTES
+    """A mail of up to this size goes back whole with the report of its failure, of a larger one the
+    header alone."""
+
+    per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = REPORTS_PER_MINUTE
+    """Reports of one worker to one address. Further ones wait for up to an hour; beyond that, none
+    are made."""
+
+
+class Workers(Model):
+    """The Deployment `<name>-worker`, which dequeues and delivers."""
+
+    replicas: Replicas = 2
+    """How many workers run. `kubectl scale` and a HorizontalPodAutoscaler change this field."""
+
+    handler: Handler
+    """What workers do with a mail."""
+
+    concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
+    """Mails that one worker attempts at the same time, at most. With the handler mx: connections
+    that one worker has at the same time, and half as many again that wait for their servers."""
+
+    template: Anything = Field(default={})
+    """A partial PodTemplateSpec that is merged into the workers' pods: resources, node selectors,
+    tolerations, labels, a further container, … The container is called `worker`."""
+
+
+class MailQueueSpec(Model):
+    """A distributed mail queue and the programs around it."""
+
+    cluster_ref: ClusterReference
+    """The QueueCluster whose servers carry this queue. Cannot be changed."""
+
+    view: ViewSpec = ViewSpec()
+    """How the time-series view is cut."""
+
+    broker: BrokerPolicy = BrokerPolicy()
+    """How RabbitMQ keeps references."""
+
+    blobs: BlobsPlace = BlobsPlace()
+    """The bucket that holds the bytes of this queue's mail."""
+
+    retry: Retry = Retry()
+    """When deferred mail is tried again."""
+
+    reports: Reports = Reports()
+    """Reports to senders."""
+
+    hostname: Hostname | None = None
+    """The name that workers give in EHLO, and the intake in its greeting and the `Received` field:
+    a fully qualified name in A-labels, or an address literal such as [192.0.2.1]. Absent: workers
+    give the address of each connection as a literal, and the intake gives
+    `<name>-intake.<namespace>.svc`."""
+
+    workers: Workers | None = None
+    """The workers, which dequeue and deliver. Absent: none; programs of your own dequeue. Workers,
+    intakes and `postroad maintain --every 30s` roll rows forward; a queue for which none of these
+    runs for half of rowLifetime begins to lose sight of its mail."""
+
+    intake: Intake | None = None
+    """The intake, which accepts mail by SMTP. Absent: none."""
+
+    delivery: DeliverySettings | None = None
+    """What is decided about the delivery by workers: where mail goes, how connections are secured,
+    which keys sign, how much goes in a minute. Workers follow a change within about two minutes,
+    and no pod restarts, unless another Secret is named. Absent: mail goes as the handler has it,
+    without limits, and is not signed."""
+
+    image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")] | None = None
+    """The image of workers and intake, which stays when the operator is upgraded. Absent: the one
+    that the operator names, at the pace of the QueueCluster's `upgrades`."""
+
+    pipeline: Pipeline | None = None
+    """Jobs of the data pipeline. Absent: none."""
+
+    deletion_policy: Literal["Retain", "Delete"] = "Retain"
+    """What happens to the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this
+    resource is deleted. Retain: all stay, and a MailQueue of the same name takes them over. Delete:
+    all are deleted, dead letters and the configuration history included; in S3 the objects under
+    `<namespace>.<name>/`, and the queue's own bucket if nothing else is left in it. Mail that waits
+    is deleted when the annotation `postroad.dev/confirm-deletion` confirms it, with the resource's
+    name."""
+
+    paused: bool = False
+    """true: the operator changes nothing of this queue until it is false again. Running workers go
+    on; the operator still updates the sizes in the status."""
+
+    @model_validator(mode="after")
+    def _routes_are_followed(self) -> MailQueueSpec:
+        if (
+            self.delivery is not None
+            and self.delivery.routing is not None
+            and self.workers is not None
+            and self.workers.handler.mx is None
+        ):
+            raise ValueError(
+                "delivery.routing goes with the handler mx: write workers.handler: {mx: {}}; a rule"
+                " can name a relay as primary"
+            )
+        return self

@@ -1,0 +1,142 @@
+"""TLS to the servers of a QueueCluster and to the next hop: the parts of both specs, and the files
+that pods read to connect.
+
+Each server has authorities of its own. A mode never follows from what a Secret holds, so that a
+Secret which loses a key ends connections, and encrypts none of them less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from postroad.controller.spec.parts import Model, Name
+from postroad.delivery_settings.secret_references import SecretReference
+from postroad.domain.next_hops import HOSTNAME_PATTERN
+from postroad.tls import Encryption
+
+AUTHORITIES_KEY = "ca.crt"
+CERTIFICATE_KEYS = ("tls.crt", "tls.key")
+"""As cert-manager and `kubectl create secret tls` name them."""
+
+FOLDER = "/etc/postroad"
+"""Above the folders of pods, one for each server; the kubelet renews whole folders only."""
+
+READ_BY_GROUP = 0o440
+
+
+class AuthoritiesReference(Model):
+    """Names an object that holds certificate authorities."""
+
+    kind: Literal["Secret", "ConfigMap"] = "Secret"
+    """Kind of the object."""
+
+    name: Name
+    """Name of the object, which has the key `ca.crt`: certificate authorities in PEM form."""
+
+
+class StoreTls(Model):
+    """TLS to the object store."""
+
+    ca_ref: AuthoritiesReference | None = None
+    """The authorities that vouch for the server, in the same namespace. Absent: the system's."""
+
+
+class ServerTls(StoreTls):
+    """TLS to a server that may ask for a client certificate."""
+
+    client_cert_ref: SecretReference | None = None
+    """Secret with a certificate in `tls.crt` and its unencrypted key in `tls.key`, which the server
+    is shown. Absent: none."""
+
+
+class CassandraTls(ServerTls):
+    """TLS to Cassandra."""
+
+    mode: Encryption
+    """disabled: connections are in clear. verify-full: they are encrypted, and authority and name
+    of each node's certificate are checked. verify-ca: the authority alone, for nodes whose
+    certificates lack their addresses. Required, because contact points have no scheme."""
+
+    server_name: (
+        Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)] | None
+    ) = None
+    """With verify-full: the name that each node's certificate has. Absent: its IP address."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether connections are encrypted, or nothing is given that only these need."""
+        return self.mode is not Encryption.DISABLED or (
+            self.ca_ref is None and self.client_cert_ref is None
+        )
+
+    @property
+    def names_what_it_checks(self) -> bool:
+        """Whether the name is checked, or none is given."""
+        return self.server_name is None or self.mode is Encryption.VERIFY_FULL
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFiles:
+    """The folder of a pod with the login at one server, the authorities that vouch for it, and the
+    client certificate that it is shown. `section`: of the settings, as `RABBITMQ`."""
+
+    section: str
+    tls: StoreTls
+    login: SecretReference | None = None
+    login_keys: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._sources
+
+    @property
+    def _name(self) -> str:
+        return self.section.lower().replace("_", "-")
+
+    @property
+    def _sources(self) -> list[dict[str, Any]]:
+        authorities = self.tls.ca_ref
+        certificate = self.tls.client_cert_ref if isinstance(self.tls, ServerTls) else None
+        sources = []
+        if self.login is not None:
+            sources.append({"secret": _items(self.login.name, self.login_keys)})
+        if authorities is not None:
+            source = "secret" if authorities.kind == "Secret" else "configMap"
+            sources.append({source: _items(authorities.name, (AUTHORITIES_KEY,))})
+        if certificate is not None:
+            sources.append({"secret": _items(certificate.name, CERTIFICATE_KEYS)})
+        return sources
+
+    def volume(self) -> dict[str, Any]:
+        """Return the volume of a pod."""
+        projected = {"defaultMode": READ_BY_GROUP, "sources": self._sources}
+        return {"name": self._name, "projected": projected}
+
+    def mount(self) -> dict[str, Any]:
+        """Return the mount of a container."""
+        return {"name": self._name, "mountPath": self._folder, "readOnly": True}
+
+    def environment(self) -> dict[str, str]:
+        """Return the settings that name the files, without their prefix."""
+        values = {}
+        if self.login is not None:
+            values[f"{self.section}_LOGIN_FOLDER"] = self._folder
+        if self.tls.ca_ref is not None:
+            values[f"{self.section}_CA_FILE"] = f"{self._folder}/{AUTHORITIES_KEY}"
+        if isinstance(self.tls, ServerTls) and self.tls.client_cert_ref is not None:
+            certificate, key = CERTIFICATE_KEYS
+            values[f"{self.section}_CLIENT_CERTIFICATE"] = f"{self._folder}/{certificate}"
+            values[f"{self.section}_CLIENT_KEY"] = f"{self._folder}/{key}"
+        return values
+
+    @property
+    def _folder(self) -> str:
+        return f"{FOLDER}/{self._name}"
+
+
+def _items(name: str, keys: Sequence[str]) -> Mapping[str, Any]:
+    return {"name": name, "items": [{"key": key, "path": key} for key in keys]}

@@ -1,0 +1,1 @@
+"""Conditions, and the status that a reconcile writes."""

@@ -1,0 +1,261 @@
+"""Writes a resource's status when it differs, and Events about the difference.
+
+An Event that is repeated is one object, which counts how often it happened (`series`): its name
+follows from what it reports.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from postroad.controller.kubernetes.actions import log_action
+from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE
+from postroad.controller.kubernetes.drift import hash_of
+from postroad.controller.kubernetes.event_pace import EventPace
+from postroad.controller.kubernetes.resource_states import ResourceStates
+from postroad.controller.status.attempts import UNAVAILABLE
+from postroad.controller.status.conditions import (
+    PAUSED_BY_USER,
+    PENDING,
+    PIPELINE_READY,
+    PODS_NOT_READY,
+    READY,
+    shortened,
+)
+from postroad.controller.status.status import Status, changed_conditions
+from postroad.errors import KubernetesConflict, KubernetesError, KubernetesUnavailable
+from postroad.ports.clock import Clock
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
+from postroad.telemetry import logs
+
+_log = logs.logger("controller")
+
+
+SHORTENED_AGAIN = timedelta(hours=1)
+"""After so long a status that was shortened is written again, because the CRD may be newer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortened:
+    """What the API server dropped of a status, whose CRD is older than the operator: fields, with
+    what was written and what was kept (None: nothing)."""
+
+    fields: Mapping[str, tuple[Any, Any]]
+    at: timedelta
+
+    def expected(self, after: Status) -> Status:
+        """Return what the API server would keep of a status."""
+        result = dict(after)
+        for field, (written, kept) in self.fields.items():
+            if kept is None:
+                result.pop(field, None)
+            elif result.get(field) == written:
+                result[field] = kept
+        return result
+
+
+class StatusWriter:
+    """Writes statuses and Events of resources."""
+
+    def __init__(self, api: Kubernetes, clock: Clock) -> None:
+        self._api = api
+        self._clock = clock
+        self._shortened: dict[str, Shortened] = {}
+        self._pace = EventPace()
+        self.states = ResourceStates()
+
+    def forget(self, uid: str) -> None:
+        """Forget a resource that is gone. Idempotent."""
+        self._shortened.pop(uid, None)
+        self._pace.forget(uid)
+        self.states.forget(uid)
+
+    async def write(self, kind: Kind, found: Object, after: Status) -> Object:
+        """Write the status if it differs, to the version that was read; post its Events; return the
+        resource as it is then. Raises: KubernetesConflict, KubernetesError."""
+        before, uid = found.get("status") or {}, found["metadata"]["uid"]
+        self.states.record(found, after)
+        now = self._clock.elapsed()
+        shortened = self._shortened.get(uid)
+        expected = shortened.expected(after) if shortened else after
+        if after == before or (
+            shortened and expected == before and now - shortened.at < SHORTENED_AGAIN
+        ):
+            return found
+        written = await self._api.replace_status(kind, {**found, "status": after})
+        if written is None:
+            return found
+        for condition, was, is_now in changed_conditions(before, after):
+            log_action("changed a condition", condition=condition, was=was, now=is_now)
+        kept = written.get("status") or {}
+        if kept != after:
+            lost = {
+                field: (value, kept.get(field))
+                for field, value in after.items()
+                if kept.get(field) != value
+            }
+            self._shortened[uid] = Shortened(lost, now)
+            if kept != expected:
+                _log.warning("the CRD dropped a part of the status", kind=kind.name, fields=[*lost])
+        shares = kind is MAIL_QUEUE
+        await self.announce(written, announcements(before, after, shares_servers=shares))
+        return written
+
+    async def announce(
+        self, about: Object, found: Iterable[Announcement], *, required: bool = False
+    ) -> None:
+        """Post Events; log those that the API server does not take, as in a namespace that is being
+        deleted. Raises: KubernetesUnavailable where they are `required`, after which the call is
+        repeated."""
+        for each in found:
+            try:
+                await self._post(about, each)
+            except KubernetesError as error:
+                if required and isinstance(error, KubernetesUnavailable):
+                    raise
+                _log.info("the API server refused an Event", reason=each.reason, error=str(error))
+
+    async def _post(self, about: Object, announcement: Announcement) -> None:
+        wanted = event_object(about, announcement, self._clock.now())
+        uid, name = about["metadata"]["uid"], wanted["metadata"]["name"]
+        times = announcement.once or self._pace.due(uid, name, self._clock.elapsed())
+        if not times:
+            return
+        try:
+            await self._api.create(EVENT, wanted)
+        except KubernetesConflict:
+            if not announcement.once:
+                await self._count(wanted, times)
+
+    async def _count(self, wanted: Object, times: int) -> None:
+        """Count more repetitions of an Event. The API server lets no other field change."""
+        place = wanted["metadata"]["namespace"], wanted["metadata"]["name"]
+        found = await self._api.get(EVENT, *place)
+        if found is None:
+            return  # it expired meanwhile
+        count = (found.get("series") or {"count": 1})["count"] + times
+        change = {
+            "metadata": {"resourceVersion": found["metadata"]["resourceVersion"]},
+            "series": {"count": count, "lastObservedTime": wanted["eventTime"]},
+        }
+        await self._api.patch(EVENT, *place, change)
+
+
+NORMAL, WARNING = "Normal", "Warning"
+LONGEST_NOTE = 1000
+"""Characters of an Event's note; the API server allows 1024 bytes."""
+
+LONGEST_NAME = 253 - len(".") - 16
+"""Characters of a resource's name at the begin of the Event's, which has a hash behind it."""
+
+WITHOUT_NAMESPACE = "default"
+"""Where the API server takes Events about objects that are in no namespace."""
+
+PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
+"""Reasons that every queue has while it is created or deleted; they get no Event."""
+
+SERVERS_AWAY = frozenset(each.__name__ for each in UNAVAILABLE.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """An Event to post: `reason` is one word, `note` a sentence, `action` what the operator was
+    doing. `once`: it happens once, so that posting it again after a crash counts no repetition."""
+
+    kind: str
+    reason: str
+    note: str
+    action: str = "Reconcile"
+    once: bool = False
+
+
+def announcements(
+    before: Mapping[str, Any], after: Mapping[str, Any], *, shares_servers: bool = False
+) -> list[Announcement]:
+    """Return the Events of a change of the status: the resource became ready; it is not ready, or
+    for another reason; a configuration was accepted. A server that a MailQueue shares with others
+    (`shares_servers`) goes away and comes back in Events of the QueueCluster."""
+    found = []
+    was, is_now = _ready(before), _ready(after)
+    about = was if is_now.get("status") == "True" else is_now
+    if shares_servers and about.get("reason") in SERVERS_AWAY:
+        pass
+    elif is_now.get("status") == "True":
+        if was.get("status") != "True":
+            found.append(Announcement(NORMAL, "Ready", is_now["message"]))
+    elif is_now and is_now["reason"] not in PROGRESS and _kind(was) != _kind(is_now):
+        found.append(Announcement(WARNING, is_now["reason"], is_now["message"]))
+    found += _about_pipeline(_of_type(before, PIPELINE_READY), _of_type(after, PIPELINE_READY))
+    accepted, earlier = after.get("configuration") or {}, before.get("configuration") or {}
+    if accepted.get("version") != earlier.get("version"):
+        note = (
+            f"version {accepted['version']}: sliceWindow {accepted['sliceWindow']}, "
+            f"bucketCount {accepted['bucketCount']}, "
+            f"updateBrowseStartPace {accepted['updateBrowseStartPace']}"
+        )
+        found.append(Announcement(NORMAL, "ConfigurationAccepted", note))
+    return found
+
+
+def _kind(condition: Mapping[str, Any]) -> tuple[object, object]:
+    return condition.get("status"), condition.get("reason")
+
+
+def _about_pipeline(was: Mapping[str, Any], is_now: Mapping[str, Any]) -> Iterator[Announcement]:
+    """Yield that jobs fail, or succeed again."""
+    if is_now.get("status") == "False" and _kind(was) != _kind(is_now):
+        yield Announcement(WARNING, is_now["reason"], f"pipeline: {is_now['message']}")
+    elif is_now.get("status") == "True" and was.get("status") == "False":
+        yield Announcement(NORMAL, "PipelineReady", is_now["message"])
+
+
+def _ready(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _of_type(status, READY)
+
+
+def _of_type(status: Mapping[str, Any], which: str) -> Mapping[str, Any]:
+    conditions = status.get("conditions") or []
+    return next((each for each in conditions if each["type"] == which), {})
+
+
+def event_object(
+    about: Mapping[str, Any], announcement: Announcement, now: datetime
+) -> dict[str, Any]:
+    """Return the Event to create."""
+    metadata = about["metadata"]
+    reported = [metadata["uid"], announcement.reason]
+    if not announcement.once:
+        reported += [announcement.kind, announcement.action, announcement.note]
+    begin = metadata["name"][:LONGEST_NAME].rstrip("-.")
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {
+            "name": f"{begin}.{hash_of(reported)}",
+            "namespace": metadata.get("namespace") or WITHOUT_NAMESPACE,
+        },
+        "eventTime": now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": announcement.kind,
+        "reason": announcement.reason,
+        "action": announcement.action,
+        "note": _within_bytes(shortened(announcement.note, LONGEST_NOTE)),
+        "regarding": {
+            "apiVersion": about["apiVersion"],
+            "kind": about["kind"],
+            "name": metadata["name"],
+            **({"namespace": metadata["namespace"]} if "namespace" in metadata else {}),
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+        },
+        "reportingController": "postroad.dev/operator",
+        "reportingInstance": os.environ.get("HOSTNAME") or socket.gethostname(),
+    }
+
+
+def _within_bytes(note: str) -> str:
+    return note.encode()[:1024].decode(errors="ignore")
