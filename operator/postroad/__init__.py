@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from postroad.bootstrap import open_queue as open_queue
-    from postroad.domain.attempts import AttemptOutcomes as AttemptOutcomes
     from postroad.domain.configuration.rules import ViewConfiguration as ViewConfiguration
-    from postroad.domain.handed_mails import HandedMail as HandedMail
-    from postroad.domain.mail import Mail as Mail
-    from postroad.domain.mail import Outcome as Outcome
-    from postroad.domain.selection import Selector as Selector
+    from postroad.domain.delivery.attempts import AttemptOutcomes as AttemptOutcomes
+    from postroad.domain.mail.handed_mails import HandedMail as HandedMail
+    from postroad.domain.mail.mail import Mail as Mail
+    from postroad.domain.mail.mail import Outcome as Outcome
+    from postroad.domain.queues.selection import Selector as Selector
 
 __all__ = [
     "AttemptOutcomes",
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "AttemptOutcomes": "postroad.domain.attempts",
-    "HandedMail": "postroad.domain.handed_mails",
-    "Mail": "postroad.domain.mail",
-    "Outcome": "postroad.domain.mail",
-    "Selector": "postroad.domain.selection",
+    "AttemptOutcomes": "postroad.domain.delivery.attempts",
+    "HandedMail": "postroad.domain.mail.handed_mails",
+    "Mail": "postroad.domain.mail.mail",
+    "Outcome": "postroad.domain.mail.mail",
+    "Selector": "postroad.domain.queues.selection",
     "ViewConfiguration": "postroad.domain.configuration.rules",
     "open_queue": "postroad.bootstrap",
 }

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from postroad.domain.mail import Content
+from postroad.domain.mail.mail import Content
 from postroad.errors import InvalidMail
 
 

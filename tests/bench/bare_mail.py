@@ -18,13 +18,13 @@ from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
 from bench.queue_setup import BenchServers, queue_names
 from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.domain.entries import Entry, Traits
-from postroad.domain.identifiers import Identifiers
-from postroad.domain.mail import Envelope
-from postroad.domain.names import QueueName
-from postroad.domain.references import Reference
-from postroad.domain.slices import EntryKey, place
-from postroad.domain.wire import encode
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Entry, Traits
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey, place
+from postroad.domain.queues.wire import encode
+from postroad.domain.values.identifiers import Identifiers
 
 HOUR = timedelta(hours=1)
 BUCKETS = 3

@@ -35,13 +35,13 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.rabbitmq.topology import DELAYS, delay_key
 from postroad.configuration.store import configured
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import Entry
-from postroad.domain.identifiers import id_at
-from postroad.domain.mail import Envelope
-from postroad.domain.names import QueueName
-from postroad.domain.references import Reference
-from postroad.domain.slices import Partition, place, slice_of
-from postroad.domain.wire import encode
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import Partition, place, slice_of
+from postroad.domain.queues.wire import encode
+from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import ClosedSlice
 
 T = TypeVar("T")

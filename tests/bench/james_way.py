@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from bench.bulk import BUCKETS, WINDOW, Bulk
-from postroad.domain.entries import Entry, Mark
-from postroad.domain.slices import Partition
+from postroad.domain.queues.entries import Entry, Mark
+from postroad.domain.queues.slices import Partition
 
 IN_FLIGHT = 4
 

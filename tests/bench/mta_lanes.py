@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from bench.results import Result, compared
 from crash.steady import OPTIONS, ForgetfulFiles, Steady, steady
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
 from postroad.embedded import envelope_reader, lanes
 from postroad.embedded.options import StoreOptions
 

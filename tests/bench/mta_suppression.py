@@ -18,7 +18,7 @@ from typing import NamedTuple
 from bench.results import Result, compared
 from postroad import open_queue
 from postroad.adapters.disk.suppression_list import FileSuppressionList
-from postroad.domain.suppressed import token_of
+from postroad.domain.delivery.suppressed import token_of
 from support.cpu_time import cpu_seconds
 from support.sink import Sink
 from support.small_mta import an_mta, send

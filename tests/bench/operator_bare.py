@@ -27,7 +27,7 @@ from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.topology import DeclaredExchange, Topology
 from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE, VERSION
 from postroad.controller.run.workqueue import SHARE, TASKS
-from postroad.domain.names import BUCKET_CLAIM, QueueName
+from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
 from support.access import cassandra_of
 from support.resources import mail_queue
 

@@ -23,7 +23,7 @@ from bench.results import Result, compared, percentile
 from postroad import Mail, open_queue
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.controller.kubernetes.api import CONFIRM_DELETION, MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from support.resources import mail_queue, view

@@ -21,7 +21,7 @@ from bench.results import Result, compared, progress
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.settings import from_environment
 from support.cpu_time import cpu_seconds
 from support.resources import mail_queue

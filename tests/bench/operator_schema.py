@@ -26,7 +26,7 @@ from bench.operator_setup import CLUSTER, Site, fresh_site
 from bench.operator_watch import ReadyWatch, watching
 from bench.results import Result, compared, percentile
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from stack.clusters import Cluster
 from stack.cql import CqlError
 from stack.progress import Progress

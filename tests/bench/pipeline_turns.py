@@ -24,7 +24,7 @@ from bench.queue_setup import BenchServers, fresh_servers, queue_names
 from bench.results import Result, compared, progress
 from postroad import open_queue
 from postroad.distributed import opening
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.view import View
 from support.planted_faults import PlantedFaults
 from support.stored_queue import HOUR, close_slices

@@ -18,7 +18,7 @@ from bench.results import Result, compared, progress
 from postroad.adapters.cassandra import letter_statements
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view import CassandraView
-from postroad.domain.identifiers import id_at
+from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import DeadLetter
 
 DELETED = [int(each) for each in os.environ.get("BENCH_DEAD_LETTERS", "100000").split(",")]

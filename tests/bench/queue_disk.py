@@ -34,7 +34,7 @@ from postroad.adapters.cassandra.schema import AGING_TABLES
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.names import key_of_owner
+from postroad.domain.queues.names import key_of_owner
 from postroad.ports.mail_queue import Item
 from postroad.ports.view import TableOptions, View
 

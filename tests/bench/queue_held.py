@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from bench.queue_setup import BenchServers
 from bench.results import Result, compared
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
 
 HOUR = timedelta(hours=1)

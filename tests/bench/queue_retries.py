@@ -23,9 +23,9 @@ from bench.results import Result, compared, percentile, progress
 from postroad.adapters.cassandra import mark_rows, mark_statements, rows
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view import CassandraView
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, Traits
-from postroad.domain.identifiers import id_at
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, Traits
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewUnavailable
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))

@@ -16,7 +16,7 @@ from postroad.adapters.s3.access import Access as S3Access
 from postroad.adapters.s3.clients import ObjectClients
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.settings import Settings, from_environment
 
 

@@ -21,9 +21,9 @@ from bench.attempts import insist
 from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.cassandra.marks import MOST_TOGETHER
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Entry
-from postroad.domain.mail import Envelope
-from postroad.domain.slices import Partition
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.slices import Partition
 
 SIZE_BYTES = 2000
 ENVELOPE = Envelope("a@example.org", ("b@example.net",), "measured")

@@ -28,10 +28,10 @@ from postroad.distributed import (
 )
 from postroad.distributed.engine import Engine
 from postroad.distributed.limits_cache import LimitsCache
-from postroad.domain.dispatch import Redeliver, ReferenceArrival, Verdict, decide
-from postroad.domain.entries import Entry, Mark
-from postroad.domain.references import Reference
-from postroad.domain.slices import EntryKey, place, slice_of
+from postroad.domain.queues.dispatch import Redeliver, ReferenceArrival, Verdict, decide
+from postroad.domain.queues.entries import Entry, Mark
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey, place, slice_of
 
 Change = tuple[Any, str, Any]
 """Owner, name, replacement."""

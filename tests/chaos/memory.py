@@ -26,7 +26,7 @@ from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault as Broken
 from postroad.adapters.memory.fault_injection import FaultInjector, Plan, Step
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.domain.names import QueueName, key_of_owner
+from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.errors import ClockSkew
 from postroad.ports.broker import Broker
 from postroad.ports.mail_queue import MailQueue

@@ -13,9 +13,9 @@ from typing import Any, cast
 from uuid import UUID
 
 from chaos.history import Recorder
-from postroad.domain.entries import Mark
-from postroad.domain.slices import EntryKey
-from postroad.domain.wire import decode
+from postroad.domain.queues.entries import Mark
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.wire import decode
 from postroad.errors import UnreadableReference
 from postroad.ports.broker import Broker, Delivery
 from postroad.ports.mail_queue import Item

@@ -15,7 +15,7 @@ from postroad.configuration.store import settle
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import ConfigurationRefused
 from postroad.ports.broker import Broker
 from postroad.ports.clock import Clock, Randomness

@@ -17,9 +17,9 @@ from typing import Any
 from chaos.history import Phase, Recorder
 from chaos.observed import delivery_of
 from chaos.pace import Pace
-from postroad.domain.mail import Mail, Outcome
-from postroad.domain.mail_views import MailView
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Mail, Outcome
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobMissing, EntryEnded, PostroadError, QueueClosed
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import Item, MailQueue

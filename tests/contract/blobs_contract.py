@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.domain.shapes import shape_of
+from postroad.domain.mail.shapes import shape_of
 from postroad.errors import BlobMissing, BlobsError, MailTooLarge
 from postroad.ports.blobs import Blobs, Stored
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.domain.claims import Claim, Claimant
+from postroad.domain.servers.claims import Claim, Claimant
 from postroad.ports.claims import ClaimRecord
 
 QUEUE = "mail.outgoing"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from postroad.adapters.memory.connections import Loss
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.mail.mail import OutcomeKind
 from postroad.errors import BlobsUnavailable
 from postroad.ports.connections import (
     ConnectionClosed,

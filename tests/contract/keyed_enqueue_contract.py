@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, Harness, eventually, letter, names
-from postroad.domain.enqueue_keys import LONGEST_KEY
-from postroad.domain.mail import Mail
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.enqueue_keys import LONGEST_KEY
 from postroad.errors import InvalidInput, KeyReused
 
 AT_ONCE = 4

@@ -21,7 +21,7 @@ from contract.queue_harness import (
     letter,
     names,
 )
-from postroad.domain.mail import (
+from postroad.domain.mail.mail import (
     Content,
     DsnOptions,
     Mail,
@@ -30,8 +30,8 @@ from postroad.domain.mail import (
     OutcomeKind,
     RecipientDsn,
 )
-from postroad.domain.selection import Selector
-from postroad.domain.shapes import Scanner, shape_of
+from postroad.domain.mail.shapes import Scanner, shape_of
+from postroad.domain.queues.selection import Selector
 from postroad.errors import EntryEnded, InvalidInput, QueueClosed
 from postroad.ports.administration import EXPIRED
 from postroad.ports.mail_queue import MailQueue

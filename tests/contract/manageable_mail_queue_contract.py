@@ -8,8 +8,8 @@ import pytest
 
 from contract.mail_queue_contract import HOUR, SECOND, _Fixtures
 from contract.queue_harness import Consumer, Harness, letter, names
-from postroad.domain.mail_views import Sizes
-from postroad.domain.selection import Selector
+from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Operation
 from postroad.ports.mail_queue import MailQueue

@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, Harness, letter
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.mail import Outcome
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Outcome
 from postroad.ports.mail_queue import MailQueue
 
 HERE, THERE = "recipient@example.net", "other@example.org"

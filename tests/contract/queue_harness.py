@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Protocol, TypeVar
 
 from postroad.adapters.memory.clock import ManualClock
-from postroad.domain.mail import Mail
+from postroad.domain.mail.mail import Mail
 from postroad.ports.mail_queue import Item, MailQueue
 
 T = TypeVar("T")

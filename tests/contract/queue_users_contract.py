@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 
 import servers
-from postroad.domain.names import QueueName
-from postroad.domain.queue_users import QueueUser
+from postroad.domain.queues.names import QueueName
+from postroad.domain.servers.queue_users import QueueUser
 from postroad.ports.queue_users import QueueUsers
 
 

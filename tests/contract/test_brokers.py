@@ -13,7 +13,7 @@ from contract.broker_contract import BrokerContract, Process
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq.broker import RabbitMQ
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.broker import Broker
 
 

@@ -21,7 +21,7 @@ from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.bootstrap.cluster import s3_access
 from postroad.controller.cluster.queue_claims import BucketClaim
-from postroad.domain.names import BUCKET_CLAIM, QueueName
+from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
 from postroad.ports.claims import ClaimRecord
 from support.amqp import amqp_server
 from support.keyspaces import OPTIONS, keyspace

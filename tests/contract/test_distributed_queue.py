@@ -26,8 +26,8 @@ from contract.outcomes_contract import KeepingHarness, OutcomesContract
 from contract.queue_harness import RealTime
 from postroad import open_queue
 from postroad.bootstrap.cluster import connect
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.names import QueueName
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from support.outcomes import kept_in

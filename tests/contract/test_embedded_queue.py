@@ -31,8 +31,8 @@ from contract.queue_harness import Consumer, eventually, letter, names
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.mail import Outcome
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Outcome
 from postroad.embedded import lanes, server, wire
 from postroad.embedded.batches import write
 from postroad.embedded.engine import Engine

@@ -29,9 +29,9 @@ from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.domain.attempts import AttemptOutcomes
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.names import QueueName
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.names import QueueName
 from postroad.errors import QueueNotFound
 from postroad.ports.mail_queue import MailQueue
 

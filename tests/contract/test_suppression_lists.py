@@ -19,7 +19,7 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.disk.suppression_list import FileSuppressionList
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.domain.suppressed import SuppressedAddress, SuppressedBy, suppressed
+from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, suppressed
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.suppression_list import SuppressionList
 from support.keyspaces import keyspace

@@ -20,9 +20,9 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Ending, EndingKind, Entry, Mark
-from postroad.domain.slices import EntryKey
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.slices import EntryKey
 from postroad.ports.view import DeadLetter, ViewStore
 from support.keyspaces import keyspace
 from support.outcomes import kept_in

@@ -11,10 +11,16 @@ from uuid import UUID
 import pytest
 
 import servers
-from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.clocks import agreed_time
-from postroad.domain.entries import (
+from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.mail.mail import (
+    DsnOptions,
+    Envelope,
+    Origin,
+    Outcome,
+    OutcomeKind,
+    RecipientDsn,
+)
+from postroad.domain.queues.entries import (
     Change,
     Ending,
     EndingKind,
@@ -24,17 +30,11 @@ from postroad.domain.entries import (
     Traits,
     UndecodableRow,
 )
-from postroad.domain.identifiers import LAST, id_at
-from postroad.domain.mail import (
-    DsnOptions,
-    Envelope,
-    Origin,
-    Outcome,
-    OutcomeKind,
-    RecipientDsn,
-)
-from postroad.domain.ownership import Identity
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.ownership import Identity
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.values.clocks import agreed_time
+from postroad.domain.values.identifiers import LAST, id_at
 from postroad.ports.marks import Counts
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record, View, ViewStore
 

@@ -14,7 +14,7 @@ from postroad.adapters.memory.servers import MemoryServers
 from postroad.configuration.store import settle
 from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from support.crds import CRD, ROOT, install_crds
 from support.kubectl import manifests
 from support.resources import mail_queue, view, workers

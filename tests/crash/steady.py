@@ -10,7 +10,7 @@ from contract.queue_harness import letter
 from crash.lossy import LossyFiles, Step
 from crash.world import start
 from postroad.adapters.memory.clock import ManualClock
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.options import MIB, StoreOptions
 from postroad.embedded.owner import OwnedQueue

@@ -17,7 +17,7 @@ from crash.script import first_mails
 from crash.test_strace import lives
 from crash.world import ROOT, Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
-from postroad.domain.instants import microseconds
+from postroad.domain.values.instants import microseconds
 from postroad.embedded import archive
 from postroad.embedded.archive import (
     Archived,

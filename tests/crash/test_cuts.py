@@ -8,7 +8,7 @@ from crash.cuts import check_cuts, disks_after
 from crash.lossy import Journal
 from crash.script import record_run
 from crash.world import Outside, check, opened
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 
 ALL = Selector.all()
 

@@ -12,8 +12,8 @@ from crash.cuts import disks_after
 from crash.lossy import Journal, LossyFiles
 from crash.world import content_of, opened, start
 from postroad.adapters.memory.clock import ManualClock
-from postroad.domain.enqueue_keys import KEY_LIFETIME
-from postroad.domain.mail import Mail
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
 from postroad.embedded.key_index import KeyIndex
 from postroad.embedded.layout import KEYS
 from postroad.embedded.owner import OwnedQueue

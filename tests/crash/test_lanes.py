@@ -17,7 +17,7 @@ from crash.lossy import Disk, LossyFiles, Name
 from crash.world import OPTIONS, ROOT, Outside, check, opened, start
 from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord

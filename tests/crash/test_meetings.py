@@ -8,7 +8,7 @@ import pytest
 
 from crash.lossy import LossyFiles
 from crash.world import Outside, start
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.embedded import leases
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.owner import OwnedQueue

@@ -13,8 +13,8 @@ from crash.cuts import disks_after
 from crash.lossy import Disk, LossyFiles, Sync
 from crash.world import Outside, opened, start
 from postroad.adapters.memory.clock import ManualClock
-from postroad.domain.mail import Outcome
-from postroad.domain.mail_views import MailView
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.mail_views import MailView
 from postroad.embedded.owner import OwnedQueue
 
 HOUR = timedelta(hours=1)

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from crash.steady import ATTEMPT, MINUTE, OPTIONS, steady
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
 from postroad.embedded.owner import OwnedQueue
 
 pytestmark = pytest.mark.timeout(280)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from crash import driver, receiver
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout(280)]
 ROOT = Path(__file__).parents[2]

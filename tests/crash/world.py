@@ -12,8 +12,8 @@ from typing import TypeVar, cast
 
 from crash.lossy import Disk, Event, LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
-from postroad.domain.mail import Mail, Outcome
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Mail, Outcome
+from postroad.domain.queues.selection import Selector
 from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.engine import Engine
 from postroad.embedded.items import SpoolItem

@@ -15,7 +15,7 @@ import pytest
 
 from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.next_hops import HopLogin, NextHop, Protocol, TlsMode
+from postroad.domain.smtp.next_hops import HopLogin, NextHop, Protocol, TlsMode
 from postroad.ports.connections import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates

@@ -18,14 +18,14 @@ from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.cleanup import Cleanup
 from postroad.distributed.engine import Engine, Parts
-from postroad.domain.clocks import Readings
 from postroad.domain.configuration.rollout import LONGEST_READING_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import Entry
-from postroad.domain.identifiers import id_at
-from postroad.domain.mail import Envelope
-from postroad.domain.names import QueueName
-from postroad.domain.slices import EntryKey
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values.clocks import Readings
+from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import ClosedSlice
 from support.keyspaces import keyspace
 

@@ -16,9 +16,9 @@ import servers
 from contract.view_contract import NO_TRAITS, PARTITION, entry, erase, time_of
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.domain.clocks import AgreedTime
-from postroad.domain.entries import PurgeWatermark
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.entries import PurgeWatermark
+from postroad.domain.values.clocks import AgreedTime
 from postroad.ports.view import DeadLetter, Record, TableOptions, View
 
 pytestmark = pytest.mark.needs("cassandra")

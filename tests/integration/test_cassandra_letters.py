@@ -15,7 +15,7 @@ import servers
 from postroad.adapters.cassandra import letter_statements
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.view import CassandraView
-from postroad.domain.identifiers import id_at
+from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import DeadLetter
 from support.keyspaces import keyspace
 

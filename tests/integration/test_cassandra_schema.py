@@ -15,10 +15,10 @@ import servers
 from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.domain.entries import Entry, Traits
-from postroad.domain.identifiers import id_at
-from postroad.domain.mail import Envelope
-from postroad.domain.slices import place
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Entry, Traits
+from postroad.domain.queues.slices import place
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewRefused, ViewUnavailable
 from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 

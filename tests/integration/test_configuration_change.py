@@ -27,10 +27,10 @@ from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.identifiers import moment_of
-from postroad.domain.mail import Mail
-from postroad.domain.names import QueueName
-from postroad.domain.slices import EntryKey, place
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.slices import EntryKey, place
+from postroad.domain.values.identifiers import moment_of
 from postroad.errors import ConfigurationStale, PostroadError
 from postroad.ports.history import ConfigurationSource
 

@@ -9,7 +9,7 @@ import pytest
 import servers
 from postroad import Mail, open_queue
 from postroad.bootstrap.cluster import connect
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,

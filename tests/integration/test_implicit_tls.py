@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import Protocol, TlsMode
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import Protocol, TlsMode
 from support.certificates import Certificates
 from support.sink import EXTENSIONS, Sink
 from support.smtp_relay import a_mail, hand_over, kinds, relay_to

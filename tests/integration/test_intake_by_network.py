@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.domain.networks import Networks
+from postroad.domain.values.networks import Networks
 from postroad.intake.clients import ClientLimits
 from postroad.intake.dialogue import MOST_ERRORS
 from postroad.intake.rights import Rules

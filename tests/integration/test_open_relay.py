@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from postroad.domain.networks import Networks
+from postroad.domain.values.networks import Networks
 from postroad.intake.listening import ANY_HOST
 from postroad.intake.rights import Rules
 from support.intakes import an_intake

@@ -18,8 +18,8 @@ from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import PART_BYTES
 from postroad.bootstrap.cluster import ClusterServers, s3_access
-from postroad.domain.names import QueueName
-from postroad.domain.selection import Selector
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.selection import Selector
 from postroad.errors import CredentialsRefused, ServerError
 from postroad.settings import Settings, from_environment
 from support.keyspaces import keyspace

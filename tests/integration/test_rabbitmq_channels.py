@@ -14,7 +14,7 @@ from postroad.adapters.rabbitmq import connection, driver_connection
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
 from postroad.adapters.rabbitmq.consumer import Subscription
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable
 from support.amqp import AmqpServer, Method, amqp_server
 

@@ -12,8 +12,8 @@ import pytest
 
 import servers
 from postroad.adapters.rabbitmq.broker import RabbitMQ
-from postroad.domain.names import QueueName
-from postroad.domain.policies import dropping
+from postroad.domain.queues.names import QueueName
+from postroad.domain.servers.policies import dropping
 
 pytestmark = [pytest.mark.needs("rabbitmq"), pytest.mark.timeout(60)]
 

@@ -17,7 +17,7 @@ import pytest
 import servers
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import ServerError
 
 pytestmark = pytest.mark.needs("rabbitmq")

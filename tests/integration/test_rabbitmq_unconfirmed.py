@@ -14,7 +14,7 @@ from pika import spec
 from postroad.adapters.rabbitmq import publisher, unconfirmed
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable
 from support.amqp import AmqpServer, amqp_server
 

@@ -18,7 +18,7 @@ import pytest
 import servers
 from postroad.adapters.rabbitmq import connection
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.logins import LoginFolder
 from postroad.ports.broker import Delivery
 from support.mounted_secret import MountedSecret

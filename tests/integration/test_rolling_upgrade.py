@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from postroad.bootstrap.cluster import connect
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.names import QueueName
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.names import QueueName
 from postroad.settings import from_environment
 from support.outcomes import kept_in
 from support.releases import HERE, Peer, unpack_older

@@ -12,8 +12,8 @@ import pytest
 
 from postroad.adapters.dns.resolver import DnsResolver, NameServer
 from postroad.adapters.memory.clock import SeededRandomness
-from postroad.domain.mail import domain_of
-from postroad.domain.networks import Networks
+from postroad.domain.mail.mail import domain_of
+from postroad.domain.values.networks import Networks
 from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import RouteRequest, RoutingTable

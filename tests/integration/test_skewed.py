@@ -13,7 +13,7 @@ import servers as names
 from contract.queue_harness import Consumer, RealTime, letter
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import ClockSkew
 from support.engines import RealQueue
 from support.keyspaces import keyspace

@@ -20,9 +20,9 @@ import pytest
 import uvloop
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.domain.mail import Mail, Origin, Outcome, OutcomeKind
-from postroad.domain.networks import EVERY_ADDRESS, NO_ADDRESS
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.mail.mail import Mail, Origin, Outcome, OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
+from postroad.domain.values.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
 from postroad.intake.clients import ClientLimits
 from postroad.intake.context import IntakeContext

@@ -6,9 +6,9 @@ import pytest
 
 from postroad.adapters.network.authentication import NO_LOGIN
 from postroad.adapters.network.connector import SmtpConnector
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import HopLogin, NextHop, TlsMode
-from postroad.domain.sasl import Mechanism
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import HopLogin, NextHop, TlsMode
+from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.ports.connections import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates

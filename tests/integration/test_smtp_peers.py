@@ -10,8 +10,8 @@ import aiosmtplib
 from aiosmtpd.smtp import SMTP, Envelope, Session
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer

@@ -12,9 +12,9 @@ import pytest
 
 from postroad import open_queue
 from postroad.bootstrap.cluster import connect
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.names import QueueName
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.names import QueueName
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from support.certificates import Certificates

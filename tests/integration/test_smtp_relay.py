@@ -11,8 +11,8 @@ import pytest
 import uvloop
 
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.mail import Envelope, Origin, Outcome, OutcomeKind
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.mail.mail import Envelope, Origin, Outcome, OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.errors import BlobsUnavailable
 from support.certificates import Certificates
 from support.mails import Sample, samples

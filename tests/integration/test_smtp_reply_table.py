@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.mail import Envelope, OutcomeKind
-from postroad.domain.next_hops import Protocol, TlsMode
+from postroad.domain.mail.mail import Envelope, OutcomeKind
+from postroad.domain.smtp.next_hops import Protocol, TlsMode
 from support.certificates import Certificates
 from support.sink import EXTENSIONS, HALF_CLOSE, HANG_UP, SILENCE, Rule, Sink
 from support.smtp_relay import relay_to

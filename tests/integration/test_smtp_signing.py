@@ -8,8 +8,8 @@ import pytest
 
 from postroad.adapters.memory.clock import START
 from postroad.adapters.network.connector import SmtpConnector
-from postroad.domain.mail import Envelope, OutcomeKind
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.mail.mail import Envelope, OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.routing.routes import ResolvedHop
 from postroad.signing.rules import SigningRule
 from postroad.signing.signatures import MailSigner

@@ -15,10 +15,10 @@ from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
-from postroad.domain.mail import Mail
-from postroad.domain.names import QueueName
-from postroad.domain.next_hops import NextHop, TlsMode
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.names import QueueName
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.mail_queue import MailQueue
 from support.mails import samples
 from support.sink import EXTENSIONS, HANG_UP, SILENCE, Rule, Sink, rule_for

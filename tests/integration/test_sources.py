@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from postroad.adapters.network.connector import SmtpConnector
-from postroad.domain.next_hops import NextHop, SourceAddresses, TlsMode
+from postroad.domain.smtp.next_hops import NextHop, SourceAddresses, TlsMode
 from postroad.routing.routes import ResolvedHop, RoutedSite
 from support.connections import Events, a_job
 from support.sink import Sink

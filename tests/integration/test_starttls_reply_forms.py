@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.network.connector import SmtpConnector
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.connections import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
 from support.connections import Events, a_job

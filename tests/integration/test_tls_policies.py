@@ -12,8 +12,8 @@ import uvloop
 from postroad.adapters.dns.resolver import DnsResolver, NameServer
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.adapters.network.connector import SmtpConnector
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import NextHop, OldestTls, TlsMode
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
 from postroad.ports.connections import ConnectionClosed
 from postroad.routing.answers import TlsaRecord
 from postroad.routing.plans import RoutingPlan

@@ -12,8 +12,8 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.programs import webhook
 from postroad.adapters.programs.webhook import TOO_EARLY, UNSIGNABLE
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import NextHop
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.connections import ConnectionOpened, JobFinished
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates

@@ -26,10 +26,10 @@ from postroad.bootstrap.cluster import connect
 from postroad.distributed.browse import waiting
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.replacement import replacement_of
-from postroad.domain.entries import EndingKind, Entry
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.names import QueueName
-from postroad.domain.slices import place
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.entries import EndingKind, Entry
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.slices import place
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.view import View
 from postroad.settings import from_environment

@@ -13,7 +13,7 @@ from typing import Any
 from kills.ledger import Kind
 from kills.mails import AT_ONCE
 from postroad.cli import main
-from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.transmissions import Transmissions
 

@@ -14,7 +14,7 @@ import servers
 from matrix.variants import RabbitMQ4
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from stack import debian
 from stack.progress import Progress
 from stack.rabbitmq import SCRIPTS

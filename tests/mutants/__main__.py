@@ -172,7 +172,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=60, help="mutants to draw")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--at", default="", help="draw only here: postroad/domain/mail.py, or :113 of it"
+        "--at", default="", help="draw only here: postroad/domain/mail/mail.py, or :113 of it"
     )
     parser.add_argument("--again", action="store_true", help="with the coverage of the run before")
     parser.add_argument("--tests", nargs="+", help="files of tests, instead of the room's")

@@ -11,8 +11,8 @@ from peers.postfix import Postfix
 from peers.server import Road
 from peers.tap import Tap
 from postroad.adapters.network.connector import SmtpConnector
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates
 from support.connections import Events, a_job

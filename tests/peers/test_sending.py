@@ -37,9 +37,9 @@ from peers.table import settle
 from peers.tap import Tap
 from postroad import open_queue
 from postroad.adapters.network.connector import SmtpConnector
-from postroad.domain.mail import Mail, Outcome, OutcomeKind
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.connections import (
     BeforeEnd,
     Connection,

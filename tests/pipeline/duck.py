@@ -7,7 +7,7 @@ from typing import Any
 
 import duckdb
 
-from postroad.domain.instants import microseconds
+from postroad.domain.values.instants import microseconds
 from postroad.pipeline.coverage import Stretch
 
 TRAFFIC = """

@@ -12,10 +12,10 @@ from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.domain.attempts import OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.identifiers import Identifiers, moment_of
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.delivery.attempts import OutcomeCount
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.values.identifiers import Identifiers, moment_of
 from postroad.pipeline.spark.lake_schema import ENTRIES
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

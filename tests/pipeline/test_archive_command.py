@@ -22,10 +22,10 @@ from postroad import AttemptOutcomes, Outcome, Selector, open_queue
 from postroad.bootstrap.cluster import s3_access
 from postroad.controller.mailqueue.pipeline_runs import summary
 from postroad.distributed.merge_join import with_marks
-from postroad.domain.entries import Entry, UndecodableRow
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.names import QueueName
-from postroad.domain.slices import Partition, slice_of
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.slices import Partition, slice_of
 from postroad.pipeline.spark.lake import LakeTables, open_lake
 from postroad.pipeline.spark.servers import lake_folder, s3_settings
 from postroad.ports.servers import Servers

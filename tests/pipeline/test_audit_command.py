@@ -16,7 +16,7 @@ from click.testing import Result
 from pipeline.conftest import RunJob
 from postroad import Mail, open_queue
 from postroad.distributed import opening
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.pipeline.findings import FindingKind
 from postroad.ports.broker import Broker
 from postroad.ports.mail_queue import MailQueue

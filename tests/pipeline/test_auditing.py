@@ -12,14 +12,14 @@ from uuid import UUID
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.domain.ages import AGES
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.identifiers import id_at
-from postroad.domain.lost_messages import MessageCount, Messages
-from postroad.domain.mail import Envelope
-from postroad.domain.selection import Selector
-from postroad.domain.slices import Partition, place
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.ages import AGES
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.lost_messages import MessageCount, Messages
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import Partition, place
+from postroad.domain.values.identifiers import id_at
 from postroad.pipeline.findings import AuditTimes
 from postroad.pipeline.lines import age_name
 from postroad.pipeline.spark import auditing

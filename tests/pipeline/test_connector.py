@@ -18,9 +18,9 @@ from pipeline.conftest import own_connection
 from postroad.adapters.cassandra.access import Access
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.distributed.merge_join import with_marks
-from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.entries import (
+from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.mail.mail import Envelope, OutcomeKind
+from postroad.domain.queues.entries import (
     Change,
     Ending,
     EndingKind,
@@ -28,9 +28,9 @@ from postroad.domain.entries import (
     PurgeWatermark,
     UndecodableRow,
 )
-from postroad.domain.identifiers import id_at
-from postroad.domain.mail import Envelope, OutcomeKind
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import JobFailed
 from postroad.pipeline.key_stores import KeyStores
 from postroad.pipeline.planning import ReadCounts

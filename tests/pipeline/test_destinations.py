@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.duck import RECOVERIES, REPLIES, answer
 from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, drawn, failed, frame
-from postroad.domain.bounces import BounceClass
+from postroad.domain.smtp.bounces import BounceClass
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.departures import Tally
 from postroad.pipeline.lines import DestinationLine, ReasonCount

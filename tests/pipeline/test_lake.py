@@ -13,10 +13,10 @@ from uuid import UUID, uuid4
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.domain.entries import Entry, Mark, PurgeWatermark
-from postroad.domain.identifiers import id_at
-from postroad.domain.mail import Envelope
-from postroad.domain.slices import Partition, place
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Entry, Mark, PurgeWatermark
+from postroad.domain.queues.slices import Partition, place
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import JobFailed, LakeNotFound, LakeTooNew
 from postroad.pipeline.planning import ArchivedPartition, Gap
 from postroad.pipeline.runs import Run

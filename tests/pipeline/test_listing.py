@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from postroad.domain.identifiers import id_at
-from postroad.domain.names import QueueName, key_of_bytes
+from postroad.domain.queues.names import QueueName, key_of_bytes
+from postroad.domain.values.identifiers import id_at
 from postroad.pipeline.spark.listing import KeyRange, all_ranges, beside, day_of
 
 NAME = QueueName("mail", "outgoing")

@@ -15,12 +15,12 @@ from postroad.adapters.cassandra import mark_rows, rows
 from postroad.adapters.cassandra.mark_statements import MARK_COLUMNS
 from postroad.adapters.cassandra.session import UNSET
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
-from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark, PurgeWatermark
-from postroad.domain.identifiers import LAST, id_at
-from postroad.domain.mail import Envelope, OutcomeKind
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.mail.mail import Envelope, OutcomeKind
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark, PurgeWatermark
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.values.identifiers import LAST, id_at
 from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.planning import ReadCounts
 from postroad.pipeline.spark import address_columns

@@ -21,10 +21,10 @@ from crash.world import Inline
 from pipeline.conftest import RunJob
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.mail import Mail, Outcome, OutcomeKind
-from postroad.domain.selection import Selector
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.identifiers import EPOCH
 from postroad.embedded.archive import Archived, read_archive
 from postroad.embedded.engine import Engine
 from postroad.embedded.history import LEEWAY

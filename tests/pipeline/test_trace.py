@@ -13,10 +13,10 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from pipeline.lake_entries import MINUTE, NOON, Entry, History, deferred, delivered, frame
-from postroad.domain.attempts import OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.slices import Partition
+from postroad.domain.delivery.attempts import OutcomeCount
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.slices import Partition
+from postroad.domain.smtp.bounces import BounceClass
 from postroad.errors import InvalidInput
 from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.coverage import Stretch

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from pipeline.duck import TRAFFIC, answer
 from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, drawn, failed, frame
-from postroad.domain.instants import instant
+from postroad.domain.values.instants import instant
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.lines import TrafficLine
 from postroad.pipeline.spark.traffic import traffic

@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.view import MemoryView
 from postroad.distributed.merge_join import with_marks
-from postroad.domain.entries import Entry, UndecodableRow
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.pipeline.archive import Archive, Lake, PartitionsRead, Stamps
 from postroad.pipeline.planning import ArchivedPartition, Gap, ReadCounts
 from postroad.pipeline.runs import Run

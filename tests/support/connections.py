@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from uuid import UUID
 
-from postroad.domain.mail import Envelope, OutcomeKind
-from postroad.domain.shapes import Shape, shape_of
+from postroad.domain.mail.mail import Envelope, OutcomeKind
+from postroad.domain.mail.shapes import Shape, shape_of
 from postroad.ports.connections import (
     ConnectionClosed,
     ConnectionEvent,

@@ -13,7 +13,7 @@ from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.broker import Broker
 from postroad.ports.servers import Servers
 from postroad.ports.view import View

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
-from postroad.domain.entries import Entry, Mark
-from postroad.domain.mail import domain_of
+from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.mail.mail import domain_of
+from postroad.domain.queues.entries import Entry, Mark
 from postroad.pipeline.states import EntryState
 
 CountLine = tuple[str, str, str, int, str | None, str, int]

@@ -20,7 +20,7 @@ from postroad.distributed.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAW
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.names import QueueName, key_of_owner
+from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.metrics import UNWITHDRAWN

@@ -29,7 +29,7 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.controller.run.classes import lease_name
 from postroad.controller.status.conditions import timestamp
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.settings import from_environment
 from support.kill_positions import Positions, killing_proxies
 from support.leader_rounds import kubeconfig_of

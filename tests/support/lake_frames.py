@@ -8,7 +8,7 @@ from operator import attrgetter
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.instants import optional_instant
+from postroad.domain.values.instants import optional_instant
 from support.entry_lines import EntryLine
 
 ARRAYS = ("recipients", "domains", "domain_counts")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from email.message import EmailMessage
 from email.policy import SMTP, SMTPUTF8
 
-from postroad.domain.mail import DsnOptions, Mail, RecipientDsn
+from postroad.domain.mail.mail import DsnOptions, Mail, RecipientDsn
 
 WORDS = (
     *("road", "post", "coach", "horse", "inn", "letter", "seal", "wax", "rider", "relay"),

@@ -11,8 +11,8 @@ from uuid import UUID
 from postroad.adapters.network.connections import SmtpConnection
 from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.next_hops import NextHop
+from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.connections import (
     ConnectionClosed,
     ConnectionEvent,

@@ -8,10 +8,10 @@ from typing import Any
 from uuid import UUID
 
 from postroad.bootstrap.embedded_store import dump_directory
-from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.documents import outcomes_of
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.documents import outcomes_of
+from postroad.domain.smtp.bounces import BounceClass
 
 
 def kept_in(row: Mapping[str, Any]) -> AttemptOutcomes | None:

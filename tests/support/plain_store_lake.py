@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from postroad.domain.slices import slice_of
+from postroad.domain.queues.slices import slice_of
 from postroad.pipeline.embedded_parts import HistoryPart, PartKind
 from postroad.pipeline.planning import Gap
 from postroad.pipeline.runs import Run

@@ -11,8 +11,8 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.controller.kubernetes.api import CHILDREN, EVENT, MAIL_QUEUE, SECRET
 from postroad.controller.reads.indexes import owner_of
-from postroad.domain.names import QueueName
-from postroad.domain.queue_users import QueueUser
+from postroad.domain.queues.names import QueueName
+from postroad.domain.servers.queue_users import QueueUser
 from postroad.ports.kubernetes import Object
 from support.servers import broker_users
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
-from postroad.domain.mail import Mail
+from postroad.domain.mail.mail import Mail
 
 
 class RecordingQueue:

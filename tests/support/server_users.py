@@ -14,7 +14,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 import servers
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from support.servers import cql, store_client
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"

@@ -19,7 +19,7 @@ from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import DCAwareRoundRobinPolicy
 
-from postroad.domain.names import BUCKET_CLAIM
+from postroad.domain.queues.names import BUCKET_CLAIM
 
 
 def broker_object(kind: str, name: str) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.next_hops import HopLogin, NextHop, Protocol, TlsMode
+from postroad.domain.smtp.next_hops import HopLogin, NextHop, Protocol, TlsMode
 from postroad.ports.connections import (
     BeforeEnd,
     ConnectionClosed,

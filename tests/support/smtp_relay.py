@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.mail import Mail, Outcome, OutcomeKind
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
-from postroad.domain.shapes import Shape, shape_of
+from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
+from postroad.domain.mail.shapes import Shape, shape_of
+from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.signing import Signer
 from support.one_hop import OneHop
 from support.sink import Rule, Sink

@@ -10,8 +10,8 @@ from random import Random
 
 from postroad import AttemptOutcomes, Mail, Outcome, Selector
 from postroad.adapters.memory.clock import ManualClock
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.slices import slice_of
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.slices import slice_of
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.owner import OwnedQueue
 

@@ -11,8 +11,8 @@ import pytest
 
 from postroad import AttemptOutcomes, Mail, Outcome, Selector
 from postroad.bootstrap.cluster import connect
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.names import QueueName
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers
 from postroad.ports.view import ClosedSlice, View

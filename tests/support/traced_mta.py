@@ -22,10 +22,10 @@ import structlog
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.embedded_store import open_directory
-from postroad.domain.mail_views import Sizes
-from postroad.domain.next_hops import NextHop, TlsMode
-from postroad.domain.retries import RetryPlan
-from postroad.domain.selection import Selector
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.selection import Selector
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.embedded.options import StoreOptions
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer

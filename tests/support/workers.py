@@ -10,9 +10,9 @@ from typing import Protocol
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.network.connector import SmtpConnector
-from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.next_hops import NextHop
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.connections import (

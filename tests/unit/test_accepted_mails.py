@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from postroad import Mail, Outcome, open_queue
-from postroad.domain.mail import (
+from postroad.domain.mail.mail import (
     LOWEST_PRIORITY,
     MAX_ENVELOPE,
     NOTIFY,

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from postroad.bootstrap.transports import ehlo_name_of
-from postroad.domain.next_hops import address_literal
+from postroad.domain.smtp.next_hops import address_literal
 from postroad.settings import Settings
 
 

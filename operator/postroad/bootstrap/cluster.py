@@ -19,9 +19,9 @@ from postroad.adapters.rabbitmq.queue_users import RabbitMQQueueUsers
 from postroad.adapters.s3.access import Access as S3Access
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
-from postroad.domain.names import QueueName
-from postroad.domain.policies import dropping
-from postroad.domain.replicas import too_few_members
+from postroad.domain.queues.names import QueueName
+from postroad.domain.servers.policies import dropping
+from postroad.domain.servers.replicas import too_few_members
 from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,

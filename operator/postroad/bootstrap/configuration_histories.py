@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from postroad.bootstrap.open_request import check_parts
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidQueueURL
 from postroad.ports.history import History
 from postroad.ports.servers import Servers

@@ -6,7 +6,7 @@ from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.engine import open_over
 from postroad.bootstrap.open_request import OpenRequest
 from postroad.bootstrap.tables import create_tables
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 
 

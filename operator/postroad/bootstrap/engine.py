@@ -7,7 +7,7 @@ from postroad.bootstrap.open_request import OpenRequest
 from postroad.configuration.store import configured
 from postroad.distributed.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import QueueNotFound
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers

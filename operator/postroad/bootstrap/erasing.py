@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from postroad.bootstrap.open_request import check_parts
 from postroad.distributed.erasure import Erasable, Part
-from postroad.domain.names import BUCKET_CLAIM, QueueName
+from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
 from postroad.errors import InvalidQueueURL
 from postroad.ports.blobs import Blobs
 from postroad.ports.servers import Servers

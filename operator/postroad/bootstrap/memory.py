@@ -6,7 +6,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.engine import open_over
 from postroad.bootstrap.open_request import OpenRequest
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.mail_queue import MailQueue
 
 _MEMORY = MemoryWorld(MachineClock())

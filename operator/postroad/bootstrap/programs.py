@@ -6,8 +6,8 @@ from importlib import import_module
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
-from postroad.domain.handed_mails import LARGEST_HANDED
-from postroad.domain.webhooks import WebhookAddress
+from postroad.domain.delivery.webhooks import WebhookAddress
+from postroad.domain.mail.handed_mails import LARGEST_HANDED
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.octet_room import OctetRoom
 from postroad.ports.connections import Connector

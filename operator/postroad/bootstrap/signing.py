@@ -7,8 +7,8 @@ from pathlib import Path
 
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.signing import DomainSigning
-from postroad.domain.mail import Envelope
-from postroad.domain.shapes import with_crlf
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.mail.shapes import with_crlf
 from postroad.errors import InvalidInput, InvalidMail, InvalidSettings
 from postroad.file_stamps import Stamp
 from postroad.ports.clock import Clock

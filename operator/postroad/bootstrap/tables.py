@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.bootstrap.cluster import ClusterServers
-from postroad.domain.lifetimes import lifetimes_of
-from postroad.domain.retries import DEFAULT_LANES
+from postroad.domain.delivery.retries import DEFAULT_LANES
+from postroad.domain.queues.lifetimes import lifetimes_of
 from postroad.ports.view import TableOptions
 
 ROW_LIFETIME = timedelta(days=14)

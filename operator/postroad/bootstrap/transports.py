@@ -11,7 +11,7 @@ from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.programs import open_function, open_webhook
 from postroad.bootstrap.ways import Way
-from postroad.domain.webhooks import WebhookAddress
+from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.ports.connections import Connector
 from postroad.ports.signing import Signer
 from postroad.settings import Settings

@@ -8,8 +8,8 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.programs import function_of, webhook_url_of
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
-from postroad.domain.webhooks import WebhookAddress
+from postroad.domain.delivery.webhooks import WebhookAddress
+from postroad.domain.smtp.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings
 from postroad.logins import LoginFolder
 from postroad.routing.exchangers import is_address

@@ -9,7 +9,7 @@ import click
 
 from postroad.cli.queue_options import json_option, say
 from postroad.delivery_settings.files import read_delivery
-from postroad.domain.bounces import BounceRule, decided
+from postroad.domain.smtp.bounces import BounceRule, decided
 from postroad.errors import InvalidInput
 from postroad.settings import from_environment
 

@@ -17,8 +17,8 @@ from postroad.domain.configuration.history import (
     decide,
 )
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
-from postroad.domain.durations import format_duration
-from postroad.domain.instants import rfc3339
+from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import rfc3339
 
 
 def outcome_of(

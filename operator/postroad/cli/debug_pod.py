@@ -15,7 +15,7 @@ from postroad.controller.pods.children import INTAKE, WORKER, labels
 from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue, cluster_of_pods
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import ClusterNotFound
 
 COMPONENTS = (WORKER, INTAKE)

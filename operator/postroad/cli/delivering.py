@@ -28,10 +28,10 @@ from postroad.cli.long_running import Process, background_maintenance
 from postroad.cli.reporting import reporting_of
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.domain.bounces import use_rules
-from postroad.domain.next_hops import NextHop, TlsMode
-from postroad.domain.retries import RetryPlan
-from postroad.domain.webhooks import WebhookAddress
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.delivery.webhooks import WebhookAddress
+from postroad.domain.smtp.bounces import use_rules
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.board import Topic
 from postroad.ports.clock import Randomness

@@ -10,8 +10,8 @@ import click
 from pydantic import SecretStr
 
 from postroad.cli.queue_options import RELAY
-from postroad.domain.next_hops import SOCKET_SCHEME, TlsMode, parse_host_port
-from postroad.domain.sasl import Mechanism
+from postroad.domain.smtp.next_hops import SOCKET_SCHEME, TlsMode, parse_host_port
+from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.settings import Settings
 
 relay_option = click.option(

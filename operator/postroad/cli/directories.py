@@ -10,7 +10,7 @@ import click
 
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.cli.queue_options import json_option, say
-from postroad.domain.escaping import json_line
+from postroad.domain.values.escaping import json_line
 
 directory = click.argument(
     "root", metavar="DIR", type=click.Path(file_okay=False, resolve_path=True, path_type=Path)

@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from postroad.cli.queue_options import DURATION, json_option, say, with_queue
-from postroad.domain.address_lists import addresses_in
-from postroad.domain.mail import HIGHEST_PRIORITY, LOWEST_PRIORITY, Mail
+from postroad.domain.mail.address_lists import addresses_in
+from postroad.domain.mail.mail import HIGHEST_PRIORITY, LOWEST_PRIORITY, Mail
 from postroad.errors import InvalidInput
 from postroad.ports.mail_queue import NO_DELAY, MailQueue
 

@@ -16,10 +16,10 @@ from postroad.cli.queue_options import (
     view_text,
     with_queue,
 )
-from postroad.domain.documents import printed_view, sizes_value
-from postroad.domain.durations import format_duration
-from postroad.domain.mail_views import MailView
-from postroad.domain.selection import Selector
+from postroad.domain.queues.documents import printed_view, sizes_value
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.durations import format_duration
 from postroad.ports.mail_queue import MailQueue
 
 limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many mails.")

@@ -19,8 +19,8 @@ from postroad.cli.long_running import (
     run,
 )
 from postroad.cli.queue_options import LISTEN, NETWORKS, queue_option
-from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
-from postroad.domain.next_hops import parse_host_port
+from postroad.domain.smtp.next_hops import parse_host_port
+from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
 from postroad.errors import InvalidSettings
 from postroad.intake.clients import ClientLimits
 from postroad.intake.context import IntakeContext

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from postroad.cli.queue_options import DURATION, json_option, say, with_queue
-from postroad.domain.instants import rfc3339
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger

@@ -16,7 +16,7 @@ import yaml
 
 from postroad.cli.kubectl import Kubectl, Resource
 from postroad.controller.kubernetes.api import API_VERSION, LAST_APPLIED, MAIL_QUEUE
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidInput
 
 

@@ -31,7 +31,7 @@ from postroad.cli.intake import (
 from postroad.cli.long_running import process, run
 from postroad.cli.queue_options import queue_option
 from postroad.cli.receiver_processes import receive_in_children
-from postroad.domain.networks import Networks
+from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment
 

@@ -14,7 +14,7 @@ from postroad.cli.queue_options import (
     selecting,
     with_queue,
 )
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.ports.administration import Operation
 from postroad.ports.mail_queue import MailQueue
 

@@ -31,7 +31,7 @@ from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.pipeline_view import ages, apply
 from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.distributed.timing import Timing
-from postroad.domain.instants import rfc3339
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline import jars
 from postroad.pipeline.archive import Wanted

@@ -18,7 +18,7 @@ from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.timing import Timing
-from postroad.domain.escaping import escaped, json_line
+from postroad.domain.values.escaping import escaped, json_line
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.findings import FindingKind, FindingLine, FindingSummary, summaries
 from postroad.pipeline.lines import JobAnswer, Line

@@ -25,10 +25,10 @@ from postroad.cli.pipeline_options import (
 )
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option, say
-from postroad.domain.durations import parse_duration
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.instants import rfc3339
-from postroad.domain.slices import slice_of
+from postroad.domain.queues.slices import slice_of
+from postroad.domain.values.durations import parse_duration
+from postroad.domain.values.identifiers import EPOCH
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.pipeline.archive_claim import ArchiveClaim
 

@@ -26,8 +26,8 @@ from postroad.cli.pipeline_options import (
 )
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option
-from postroad.domain.escaping import escaped, json_line
-from postroad.domain.instants import rfc3339
+from postroad.domain.values.escaping import escaped, json_line
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, InvalidQueueURL
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.lines import JobAnswer

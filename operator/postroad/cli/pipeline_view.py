@@ -14,7 +14,7 @@ from postroad.cli.pipeline_options import master_option, open_with_spark
 from postroad.cli.queue_options import json_option, on_purpose, queue_option, say, selecting
 from postroad.distributed.found_entries import EntryChange
 from postroad.distributed.timing import Timing
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.lines import AgesLine, JobAnswer
 

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import click
 
 from postroad.bootstrap import open_queue
-from postroad.domain.durations import parse_duration
-from postroad.domain.escaping import escaped, json_line
-from postroad.domain.instants import rfc3339
-from postroad.domain.mail_views import MailView
-from postroad.domain.networks import Networks
-from postroad.domain.next_hops import SOCKET_SCHEME, NextHop, parse_host_port
-from postroad.domain.selection import Selector
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
+from postroad.domain.smtp.next_hops import SOCKET_SCHEME, NextHop, parse_host_port
+from postroad.domain.values.durations import parse_duration
+from postroad.domain.values.escaping import escaped, json_line
+from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 from postroad.telemetry import logs
 

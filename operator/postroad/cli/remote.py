@@ -18,7 +18,7 @@ import click
 
 from postroad.cli.debug_pod import COMPONENTS, CONTAINER, debug_pod, labels_of
 from postroad.cli.kubectl import Kubectl, Resource, with_kubectl
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import PostroadError
 
 START_SECONDS = 120

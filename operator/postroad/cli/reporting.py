@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.transports import ehlo_name_of, hostname_of
+from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.reports.composing import ReportAuthor
 from postroad.domain.reports.deciding import ReportRules
 from postroad.domain.reports.limits import ReportLimit
-from postroad.domain.retries import RetryPlan
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger

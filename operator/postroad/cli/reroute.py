@@ -13,12 +13,8 @@ from postroad.bootstrap import board_of
 from postroad.cli.queue_options import DURATION, with_queue
 from postroad.cli.sites import known_sites, site_name
 from postroad.delivery_settings.hops import Hop
-from postroad.domain.durations import format_duration
-from postroad.domain.instants import rfc3339
-from postroad.domain.internationalized import ascii_domain
-from postroad.domain.next_hops import NextHop, TlsMode, parse_host_port
-from postroad.domain.reasons import checked_reason
-from postroad.domain.reroutes import (
+from postroad.domain.delivery.reasons import checked_reason
+from postroad.domain.delivery.reroutes import (
     MOST_REROUTES,
     Reroute,
     RerouteOf,
@@ -26,8 +22,12 @@ from postroad.domain.reroutes import (
     key_of,
     reroutes_in,
 )
-from postroad.domain.site_views import has_no_rule, has_program
-from postroad.domain.suspensions import LONGEST_SUSPENSION
+from postroad.domain.delivery.site_views import has_no_rule, has_program
+from postroad.domain.delivery.suspensions import LONGEST_SUSPENSION
+from postroad.domain.mail.internationalized import ascii_domain
+from postroad.domain.smtp.next_hops import NextHop, TlsMode, parse_host_port
+from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue

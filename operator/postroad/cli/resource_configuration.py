@@ -29,7 +29,7 @@ from postroad.cli.queue_options import json_option
 from postroad.domain.configuration.consistency import readable
 from postroad.domain.configuration.documents import configuration_from
 from postroad.domain.configuration.history import ConfigurationEvent
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import KubernetesRefused, KubernetesUnavailable
 
 

@@ -16,10 +16,10 @@ from postroad.bootstrap.resolvers import open_resolver, open_sts
 from postroad.cli.queue_options import json_option, say
 from postroad.delivery_settings.files import read_delivery, read_routing
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.domain.durations import format_duration
+from postroad.domain.delivery.reroutes import RerouteTable, reroutes_in
 from postroad.domain.error_codes import FAILED, TRY_AGAIN
-from postroad.domain.mail import OutcomeKind, check_address, domain_of
-from postroad.domain.reroutes import RerouteTable, reroutes_in
+from postroad.domain.mail.mail import OutcomeKind, check_address, domain_of
+from postroad.domain.values.durations import format_duration
 from postroad.errors import InvalidInput, InvalidMail
 from postroad.ports.board import Topic
 from postroad.routing.routes import NoRoute, Route

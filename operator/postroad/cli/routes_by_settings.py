@@ -8,7 +8,7 @@ from pathlib import Path
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.resolvers import open_resolver, open_sts
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
-from postroad.domain.reroutes import RerouteTable
+from postroad.domain.delivery.reroutes import RerouteTable
 from postroad.ports.resolver import Resolver
 from postroad.ports.sts import StsPolicies
 from postroad.routing.answers import Answer, Question

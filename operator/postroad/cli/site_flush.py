@@ -13,9 +13,9 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import board_of
 from postroad.cli.queue_options import json_option, on_purpose, say_count, selecting, with_queue
 from postroad.cli.sites import site_name, suspensions_of
-from postroad.domain.instants import rfc3339
-from postroad.domain.selection import Selector
-from postroad.domain.site_flushes import FlushAnswer
+from postroad.domain.delivery.site_flushes import FlushAnswer
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Operation
 from postroad.ports.board import Board, Topic

@@ -13,17 +13,17 @@ import click
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import board_of
 from postroad.cli.queue_options import DURATION, json_option, say, with_queue
-from postroad.domain.durations import format_duration
-from postroad.domain.escaping import escaped
-from postroad.domain.instants import rfc3339
-from postroad.domain.reasons import checked_reason
-from postroad.domain.reroutes import Reroute, RerouteOf, reroutes_in
-from postroad.domain.site_views import SiteState, SiteView, read_views
-from postroad.domain.suspensions import (
+from postroad.domain.delivery.reasons import checked_reason
+from postroad.domain.delivery.reroutes import Reroute, RerouteOf, reroutes_in
+from postroad.domain.delivery.site_views import SiteState, SiteView, read_views
+from postroad.domain.delivery.suspensions import (
     LONGEST_SUSPENSION,
     SuspendedBy,
     Suspension,
 )
+from postroad.domain.values.durations import format_duration
+from postroad.domain.values.escaping import escaped
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue

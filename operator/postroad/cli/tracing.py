@@ -10,10 +10,10 @@ import click
 
 from postroad.adapters.disk.attempt_log import read_attempts
 from postroad.cli.queue_options import DURATION, json_option, say
-from postroad.domain.attempt_log import AttemptSelector, LoggedAttempt, to_document
-from postroad.domain.durations import format_duration
-from postroad.domain.instants import rfc3339
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.delivery.attempt_log import AttemptSelector, LoggedAttempt, to_document
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 
 

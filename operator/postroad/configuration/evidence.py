@@ -8,9 +8,9 @@ from statistics import mean
 
 from postroad.domain.configuration.advice import Seen, SliceCount
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import Entry
-from postroad.domain.slices import Partition
-from postroad.domain.wire import size_of
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.wire import size_of
 from postroad.ports.view import ClosedSlice, View
 
 SAMPLE = 100

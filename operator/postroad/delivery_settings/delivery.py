@@ -12,9 +12,9 @@ from postroad.delivery_settings.routing import RoutingSettings
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
 from postroad.delivery_settings.suppression import SuppressionSettings
-from postroad.domain.bounces import BounceRule
-from postroad.domain.limited_mail import LimitRule
-from postroad.domain.suppressed import SuppressionRules
+from postroad.domain.delivery.limited_mail import LimitRule
+from postroad.domain.delivery.suppressed import SuppressionRules
+from postroad.domain.smtp.bounces import BounceRule
 
 
 class DeliverySettings(DeliverySection):

@@ -11,7 +11,7 @@ from pydantic.alias_generators import to_camel
 from postroad.delivery_settings.patterns import AbsolutePath, AddressText, Port, ServerName
 from postroad.delivery_settings.secret_references import SecretReference
 from postroad.delivery_settings.sections import DeliverySection
-from postroad.domain.next_hops import (
+from postroad.domain.smtp.next_hops import (
     HOSTNAME_PATTERN,
     HopLogin,
     NextHop,
@@ -20,7 +20,7 @@ from postroad.domain.next_hops import (
     SourceAddresses,
     TlsMode,
 )
-from postroad.domain.sasl import Mechanism
+from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.errors import InvalidInput
 from postroad.routing.exchangers import is_address
 from postroad.routing.securing import MxSecurity, PublishedSecurity

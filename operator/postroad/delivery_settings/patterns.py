@@ -9,10 +9,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema
 
 from postroad.delivery_settings.sections import domain_name
-from postroad.domain.durations import DURATION_PATTERN, format_duration, parse_duration
-from postroad.domain.internationalized import ascii_address
-from postroad.domain.networks import Networks
-from postroad.domain.next_hops import parse_host_port
+from postroad.domain.mail.internationalized import ascii_address
+from postroad.domain.smtp.next_hops import parse_host_port
+from postroad.domain.values.durations import DURATION_PATTERN, format_duration, parse_duration
+from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 from postroad.routing.answers import DNS_PORT
 from postroad.routing.exchangers import is_address

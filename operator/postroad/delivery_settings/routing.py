@@ -25,9 +25,9 @@ from postroad.delivery_settings.patterns import (
     TenantName,
 )
 from postroad.delivery_settings.sections import DeliverySection, DomainName
-from postroad.domain.networks import Networks
-from postroad.domain.next_hops import parse_host_port
-from postroad.domain.reroutes import RULE_NAME_PATTERN
+from postroad.domain.delivery.reroutes import RULE_NAME_PATTERN
+from postroad.domain.smtp.next_hops import parse_host_port
+from postroad.domain.values.networks import Networks
 from postroad.routing.answers import DNS_PORT
 from postroad.routing.exchangers import is_address
 from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan

@@ -10,8 +10,8 @@ from pydantic import Field
 
 from postroad.delivery_settings.patterns import Duration
 from postroad.delivery_settings.sections import DeliverySection
-from postroad.domain.bounces import BounceClass
-from postroad.domain.suppressed import SuppressionRules
+from postroad.domain.delivery.suppressed import SuppressionRules
+from postroad.domain.smtp.bounces import BounceClass
 
 MAX_LIFETIME = timedelta(days=3650)
 

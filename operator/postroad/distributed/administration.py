@@ -20,9 +20,9 @@ from postroad.distributed.discard import discard_letter
 from postroad.distributed.engine import Engine
 from postroad.distributed.remove import remove
 from postroad.distributed.requeue import requeue_letter
-from postroad.domain.entries import Change, EndingKind, Entry, Mark
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.entries import Change, EndingKind, Entry, Mark
+from postroad.domain.queues.selection import Selector
 from postroad.ports.administration import EXPIRED, Operation
 from postroad.ports.view import DeadLetter
 

@@ -21,9 +21,9 @@ from postroad.distributed.concurrency import results
 from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import live_partitions
 from postroad.distributed.size import REMEMBERED
-from postroad.domain.ages import AGES
-from postroad.domain.entries import Entry
-from postroad.domain.slices import Partition
+from postroad.domain.queues.ages import AGES
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.slices import Partition
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice
 

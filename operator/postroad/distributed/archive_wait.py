@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from postroad.distributed.engine import Engine
-from postroad.domain.lifetimes import longest_archive_wait, oldest_that_waits
+from postroad.domain.queues.lifetimes import longest_archive_wait, oldest_that_waits
 from postroad.ports.view import FOREVER, Limits
 
 STEPS = 16

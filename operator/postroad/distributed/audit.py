@@ -26,12 +26,12 @@ from postroad.distributed import ownership
 from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import live_slices, occupied, readable
 from postroad.distributed.merge_join import with_marks
-from postroad.domain.dispatch import deletes_bytes
-from postroad.domain.entries import EndingKind, Mark
-from postroad.domain.identifiers import LAST, moment_of
-from postroad.domain.names import mail_of_bytes
-from postroad.domain.slices import Partition
-from postroad.domain.wire import decode
+from postroad.domain.queues.dispatch import deletes_bytes
+from postroad.domain.queues.entries import EndingKind, Mark
+from postroad.domain.queues.names import mail_of_bytes
+from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.wire import decode
+from postroad.domain.values.identifiers import LAST, moment_of
 from postroad.errors import UnreadableReference
 from postroad.ports.history import Effective
 from postroad.ports.view import FOREVER

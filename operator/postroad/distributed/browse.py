@@ -21,11 +21,11 @@ from postroad.distributed.live_slices import live_slices
 from postroad.distributed.merge_join import with_marks
 from postroad.distributed.replacement import replacement_of
 from postroad.distributed.set_aside import SetAside
-from postroad.domain.entries import EndingKind, Entry, Mark, UndecodableRow
-from postroad.domain.identifiers import moment_of
-from postroad.domain.mail_views import MailView
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import EndingKind, Entry, Mark, UndecodableRow
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.identifiers import moment_of
 from postroad.errors import InvalidInput
 from postroad.ports.view import DeadLetter, View
 

@@ -20,8 +20,8 @@ from postroad.distributed.browse import ENQUEUE_ID
 from postroad.distributed.engine import Engine
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.merge_join import with_marks
-from postroad.domain.entries import Entry
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.ports.view import ClosedSlice, Limits
 from postroad.telemetry import metrics
 

@@ -9,12 +9,12 @@ from uuid import UUID
 from postroad.distributed.browse import view_of
 from postroad.distributed.endings import CLEANED, end, mark_if_passed
 from postroad.distributed.engine import Engine
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Ending, EndingKind, Entry, Mark
-from postroad.domain.identifiers import moment_of
-from postroad.domain.mail import Envelope
-from postroad.domain.mail_views import MailView
-from postroad.domain.selection import Selector
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.identifiers import moment_of
 from postroad.ports.view import DeadLetter
 
 OVER_THE_LIMIT = "delivery limit exceeded: consumers crashed on it repeatedly"

@@ -19,12 +19,12 @@ from postroad.distributed.endings import SERVER_RETRY_SECONDS, ack, delete_and_a
 from postroad.distributed.engine import Engine
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.mail_errors import is_common, note
-from postroad.domain.delay_queues import next_delay, redelivery_delay_after
-from postroad.domain.dispatch import deletes_bytes
-from postroad.domain.entries import Mark, UndecodableRow
-from postroad.domain.identifiers import id_at
-from postroad.domain.references import Reference
-from postroad.domain.wire import decode
+from postroad.domain.queues.delay_queues import next_delay, redelivery_delay_after
+from postroad.domain.queues.dispatch import deletes_bytes
+from postroad.domain.queues.entries import Mark, UndecodableRow
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.wire import decode
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference, ViewRefused
 from postroad.ports.broker import Delivery
 from postroad.ports.view import DeadLetter

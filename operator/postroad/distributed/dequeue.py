@@ -19,9 +19,9 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.items import DistributedItem
 from postroad.distributed.leases import Leases
 from postroad.distributed.wait_limits import WaitLimits
-from postroad.domain.delay_queues import beside, next_delay
-from postroad.domain.dispatch import Redeliver
-from postroad.domain.wire import decode
+from postroad.domain.queues.delay_queues import beside, next_delay
+from postroad.domain.queues.dispatch import Redeliver
+from postroad.domain.queues.wire import decode
 from postroad.errors import BrokerUnavailable, PostroadError, ServerError, Undecodable
 from postroad.ports.broker import Delivery
 from postroad.ports.mail_queue import check_prefetch

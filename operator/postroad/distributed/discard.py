@@ -14,8 +14,8 @@ from uuid import UUID
 from postroad.distributed.dead_letters import end_as_dead, letter_of
 from postroad.distributed.endings import delete_bytes
 from postroad.distributed.engine import Engine
-from postroad.domain.identifiers import moment_of
-from postroad.domain.lifetimes import DEAD_LETTER_RETURN
+from postroad.domain.queues.lifetimes import DEAD_LETTER_RETURN
+from postroad.domain.values.identifiers import moment_of
 from postroad.ports.view import DeadLetter
 
 

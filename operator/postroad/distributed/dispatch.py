@@ -19,8 +19,8 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.items import FINISHED, DistributedItem
 from postroad.distributed.late_mail import rescue_if_late
 from postroad.distributed.leases import Leases
-from postroad.domain.delay_queues import redelivery_delay_after
-from postroad.domain.dispatch import (
+from postroad.domain.queues.delay_queues import redelivery_delay_after
+from postroad.domain.queues.dispatch import (
     Redeliver,
     ReferenceArrival,
     Verdict,
@@ -28,10 +28,10 @@ from postroad.domain.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.entries import Change, Entry, Mark, UndecodableRow
-from postroad.domain.references import Reference
-from postroad.domain.slices import EntryKey
-from postroad.domain.wire import decode
+from postroad.domain.queues.entries import Change, Entry, Mark, UndecodableRow
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.wire import decode
 from postroad.errors import BrokerUnavailable, Undecodable, UnreadableReference
 from postroad.ports.broker import Delivery
 from postroad.ports.view import Record

@@ -21,9 +21,9 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.live_slices import Slice
 from postroad.distributed.merge_join import Ascending, with_marks
 from postroad.distributed.purged_blobs import delete_purged_blobs
-from postroad.domain.entries import EndingKind, Entry, Mark, PurgeWatermark
-from postroad.domain.identifiers import LAST, moment_of
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import EndingKind, Entry, Mark, PurgeWatermark
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.identifiers import LAST, moment_of
 from postroad.errors import ViewError
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import FOREVER, ClosedSlice, View

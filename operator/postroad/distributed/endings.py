@@ -9,13 +9,13 @@ entry before browse start is over, and its mark may be cleaned away: no mark is 
 from __future__ import annotations
 
 from postroad.distributed.engine import Engine
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.delay_queues import DELAY_SECONDS
-from postroad.domain.entries import Ending, EndingKind, Entry, Mark, UndecodableRow
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.references import Reference
-from postroad.domain.slices import EntryKey
-from postroad.domain.wire import encode
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.delay_queues import DELAY_SECONDS
+from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark, UndecodableRow
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.wire import encode
+from postroad.domain.values.identifiers import EPOCH
 from postroad.errors import BlobsError, BrokerUnavailable, ServerError
 from postroad.ports.broker import Delivery
 

@@ -12,12 +12,12 @@ from uuid import UUID
 from postroad.distributed.backoff import Backoff
 from postroad.distributed.limits_cache import LimitsCache
 from postroad.distributed.timing import Timing
-from postroad.domain.entries import Entry
-from postroad.domain.identifiers import Identifiers, moment_of
-from postroad.domain.instants import moment_after
-from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
-from postroad.domain.names import QueueName
-from postroad.domain.slices import EntryKey, place
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.slices import EntryKey, place
+from postroad.domain.values.identifiers import Identifiers, moment_of
+from postroad.domain.values.instants import moment_after
 from postroad.errors import ClockSkew, ConfigurationStale, QueueClosed
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker

@@ -9,12 +9,12 @@ from uuid import UUID
 from postroad.distributed.engine import Engine
 from postroad.distributed.enqueue_keys import EnqueueKey
 from postroad.distributed.withdrawal import Withdrawal, delete_upload
-from postroad.domain.delay_queues import next_delay, redelivery_delay_after
-from postroad.domain.entries import Entry
-from postroad.domain.mail import Mail
-from postroad.domain.names import key_of_bytes
-from postroad.domain.references import Reference
-from postroad.domain.wire import encode
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.delay_queues import next_delay, redelivery_delay_after
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.names import key_of_bytes
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.wire import encode
 from postroad.errors import (
     BlobsError,
     BrokerError,

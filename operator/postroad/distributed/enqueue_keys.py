@@ -18,10 +18,10 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.late_mail import rescue
 from postroad.distributed.replacement import is_removed, is_withdrawn, replace, withdraw
 from postroad.distributed.withdrawal import delete_upload
-from postroad.domain.enqueue_keys import check_same, digest_of, token_of
-from postroad.domain.entries import Change, Entry, Mark, UndecodableRow
-from postroad.domain.identifiers import moment_of
-from postroad.domain.mail import Mail
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.enqueue_keys import check_same, digest_of, token_of
+from postroad.domain.queues.entries import Change, Entry, Mark, UndecodableRow
+from postroad.domain.values.identifiers import moment_of
 from postroad.ports.enqueue_keys import KeyedEntry
 
 TRIES = 3

@@ -28,7 +28,7 @@ from postroad.distributed.live_slices import TOGETHER, slices_under
 from postroad.distributed.ownership import check_erasable
 from postroad.domain.configuration.rollout import GRACE, versions
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,

@@ -22,9 +22,9 @@ from postroad.distributed.concurrency import count, each_of
 from postroad.distributed.engine import Engine
 from postroad.distributed.items import BYTES_MISSING
 from postroad.distributed.remove import remove_entry
-from postroad.domain.entries import Change, Entry, Mark
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.entries import Change, Entry, Mark
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey
 from postroad.errors import BlobMissing
 
 

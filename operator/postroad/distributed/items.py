@@ -12,12 +12,12 @@ from postroad.distributed import dead_letters, replacement
 from postroad.distributed.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.distributed.engine import Engine
 from postroad.distributed.leases import Lease
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Change, Entry, Mark
-from postroad.domain.mail import Outcome, OutcomeKind, check_named, explanation
-from postroad.domain.mail_views import LeasedMail
-from postroad.domain.references import Reference
-from postroad.domain.shapes import Shape
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named, explanation
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.entries import Change, Entry, Mark
+from postroad.domain.queues.mail_views import LeasedMail
+from postroad.domain.queues.references import Reference
 from postroad.errors import BlobMissing, BrokerUnavailable, EntryEnded
 from postroad.ports.broker import Delivery
 from postroad.ports.mail_queue import checked_reason

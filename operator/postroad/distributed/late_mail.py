@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from postroad.distributed import replacement
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark, UndecodableRow
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark, UndecodableRow
+from postroad.domain.queues.slices import EntryKey
 from postroad.errors import Undecodable
 from postroad.telemetry import metrics
 

@@ -13,8 +13,8 @@ from itertools import islice
 from uuid import UUID
 
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Entry
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.slices import EntryKey
 from postroad.telemetry import metrics
 
 MOST = 4096

@@ -14,7 +14,7 @@ from postroad.distributed.discard import discard_letter
 from postroad.distributed.engine import Engine
 from postroad.distributed.mail_errors import MailErrors
 from postroad.distributed.requeue import requeue_letter
-from postroad.domain.identifiers import moment_of
+from postroad.domain.values.identifiers import moment_of
 from postroad.ports.view import DeadLetter
 from postroad.telemetry import metrics
 

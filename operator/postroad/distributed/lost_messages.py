@@ -14,8 +14,8 @@ from postroad.distributed.browse import waiting
 from postroad.distributed.concurrency import count
 from postroad.distributed.engine import Engine
 from postroad.distributed.mail_errors import MailErrors
-from postroad.domain.entries import Change, Entry
-from postroad.domain.lost_messages import LostMessageDetector, MessageCount, Messages
+from postroad.domain.queues.entries import Change, Entry
+from postroad.domain.queues.lost_messages import LostMessageDetector, MessageCount, Messages
 from postroad.errors import ClockSkew, ServerError
 from postroad.telemetry import metrics
 

@@ -22,10 +22,10 @@ from postroad.distributed.maintenance import Maintenance
 from postroad.distributed.opening import create, open_existing
 from postroad.distributed.purge import purge
 from postroad.distributed.size import SizeCache
-from postroad.domain.mail import Mail
-from postroad.domain.mail_views import MailView, Sizes
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.board import Board
 from postroad.ports.mail_queue import NO_DELAY

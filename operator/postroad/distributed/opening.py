@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from postroad.distributed import ownership
 from postroad.distributed.engine import Engine
-from postroad.domain.slices import slice_of
+from postroad.domain.queues.slices import slice_of
 from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
 
 MOST_RACING = timedelta(minutes=10)

@@ -12,8 +12,8 @@ from datetime import timedelta
 from uuid import UUID
 
 from postroad.distributed.engine import Engine
-from postroad.domain.names import QueueName, key_of_owner
-from postroad.domain.ownership import Identity, Owner, following, is_older
+from postroad.domain.queues.names import QueueName, key_of_owner
+from postroad.domain.queues.ownership import Identity, Owner, following, is_older
 from postroad.errors import BlobMissing, BucketNotOwned, QueueNotFound
 from postroad.ports.blobs import Blobs
 from postroad.ports.view import View

@@ -19,10 +19,10 @@ from postroad.distributed.live_slices import live_slices
 from postroad.distributed.purged_blobs import delete_purged_blobs
 from postroad.distributed.remove import remove_after, remove_entry
 from postroad.distributed.replacement import finish, is_removed, replacement_of
-from postroad.domain.entries import Entry, PurgeWatermark
-from postroad.domain.identifiers import id_at, moment_of
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Entry, PurgeWatermark
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.identifiers import id_at, moment_of
 
 
 async def purge(engine: Engine) -> int:

@@ -13,8 +13,8 @@ from uuid import UUID
 from postroad.distributed.endings import delete_bytes
 from postroad.distributed.engine import Engine
 from postroad.distributed.merge_join import Ascending
-from postroad.domain.entries import PurgeWatermark
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import PurgeWatermark
+from postroad.domain.queues.slices import EntryKey, Partition
 
 TOGETHER = 500
 """Objects that one request deletes."""

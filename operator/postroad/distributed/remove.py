@@ -24,9 +24,9 @@ from postroad.distributed.replacement import (
     withdraw_given_up,
 )
 from postroad.distributed.set_aside import SetAside
-from postroad.domain.entries import Ending, EndingKind, Entry, Mark, Traits, UndecodableRow
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark, Traits, UndecodableRow
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
 
 TOGETHER = 100

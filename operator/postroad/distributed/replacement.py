@@ -19,12 +19,12 @@ from postroad.distributed.backoff import persist
 from postroad.distributed.endings import CLEANED, came_too_late, delete_bytes, end, was_cleaned
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement_chains import cut
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.delay_queues import next_delay, redelivery_delay_after
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.references import Reference
-from postroad.domain.slices import EntryKey
-from postroad.domain.wire import encode
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.delay_queues import next_delay, redelivery_delay_after
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.wire import encode
 
 
 async def replace(

@@ -13,9 +13,9 @@ from dataclasses import replace as copy
 from uuid import UUID
 
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import LONG_CHAIN, Change
-from postroad.domain.identifiers import moment_of
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.entries import LONG_CHAIN, Change
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values.identifiers import moment_of
 
 
 async def cut(engine: Engine, change: Change) -> Change:

@@ -14,11 +14,11 @@ from uuid import UUID
 from postroad.distributed.dead_letters import end_as_dead, letter_of
 from postroad.distributed.engine import Engine
 from postroad.distributed.replacement import is_withdrawn, publish, withdraw_row
-from postroad.domain.entries import Change, Entry
-from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.references import Reference
-from postroad.domain.slices import EntryKey
-from postroad.domain.wire import decode, encode
+from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.domain.queues.entries import Change, Entry
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.wire import decode, encode
 from postroad.errors import UnreadableReference
 from postroad.ports.view import DeadLetter, Record
 

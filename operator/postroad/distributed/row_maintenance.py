@@ -22,9 +22,9 @@ from postroad.distributed.limits_cache import Beginning
 from postroad.distributed.lost_messages import LostMessages
 from postroad.distributed.mail_errors import MailErrors, note
 from postroad.distributed.set_aside import SetAside
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Traits, UndecodableRow
-from postroad.domain.lifetimes import is_half_over
-from postroad.domain.lost_messages import MessageCount
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Traits, UndecodableRow
+from postroad.domain.queues.lifetimes import is_half_over
+from postroad.domain.queues.lost_messages import MessageCount
 from postroad.errors import Undecodable
 from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from postroad.distributed.engine import Engine
-from postroad.domain.entries import Mark, UndecodableRow
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.entries import Mark, UndecodableRow
+from postroad.domain.queues.slices import EntryKey
 from postroad.telemetry import metrics
 
 MOST = 20

@@ -28,9 +28,9 @@ from postroad.distributed.engine import Engine
 from postroad.distributed.limits_cache import Beginning
 from postroad.distributed.live_slices import live_partitions
 from postroad.distributed.replacement import replacement_of
-from postroad.domain.entries import Entry, Mark, Traits, UndecodableRow
-from postroad.domain.mail_views import Sizes
-from postroad.domain.slices import Partition
+from postroad.domain.queues.entries import Entry, Mark, Traits, UndecodableRow
+from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.slices import Partition
 from postroad.errors import ViewError
 from postroad.ports.marks import Counts, PartitionStamp
 from postroad.ports.view import FOREVER, ClosedSlice, View

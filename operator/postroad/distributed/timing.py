@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.clocks import AGREEING
 from postroad.domain.configuration.rollout import GRACE, LONGEST_READING_LEASE, READING_LEASE
+from postroad.domain.values.clocks import AGREEING
 from postroad.errors import InvalidSettings
 
 

@@ -15,7 +15,7 @@ from postroad.distributed.endings import CLEANED
 from postroad.distributed.engine import Engine
 from postroad.distributed.later_looks import NOT_WITHDRAWN, count_unwithdrawn
 from postroad.distributed.replacement import is_withdrawn, withdraw, withdraw_row
-from postroad.domain.entries import Entry, Mark
+from postroad.domain.queues.entries import Entry, Mark
 from postroad.errors import ServerError
 
 End = Callable[[Engine, Entry], Awaitable[Mark | None]]

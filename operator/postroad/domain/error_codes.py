@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.replies import Reply
 from postroad.errors import (
     InvalidMail,
     InvalidQueueName,

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.domain.instants import duration_us, instant
-from postroad.domain.mail import Envelope, domain_of
-from postroad.domain.mail_views import MailView
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Envelope, domain_of
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.instants import duration_us, instant
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord

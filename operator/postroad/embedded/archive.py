@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import PurePath
 from typing import NamedTuple
 
-from postroad.domain.instants import duration_us
+from postroad.domain.values.instants import duration_us
 from postroad.embedded.frames import Frame, checksum, frames, stray_frames
 from postroad.embedded.layout import KEYS, Lane, Layout, lane_name, lane_of
 from postroad.embedded.options import MIB

@@ -16,12 +16,12 @@ from typing import Any
 from uuid import UUID
 
 from postroad.contents import chunks_of
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.enqueue_keys import digest_of
-from postroad.domain.mail import Mail, Outcome, OutcomeKind, check_named, explanation
-from postroad.domain.mail_views import LeasedMail, MailView, Sizes
-from postroad.domain.selection import Selector
-from postroad.domain.shapes import Shape
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, check_named, explanation
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.enqueue_keys import digest_of
+from postroad.domain.queues.mail_views import LeasedMail, MailView, Sizes
+from postroad.domain.queues.selection import Selector
 from postroad.embedded import wire
 from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.operations import CALLS, Leased

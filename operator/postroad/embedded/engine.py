@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
 
-from postroad.domain.identifiers import Identifiers
-from postroad.domain.instants import microseconds, moment_after
+from postroad.domain.values.identifiers import Identifiers
+from postroad.domain.values.instants import microseconds, moment_after
 from postroad.embedded.arrival_rate import ArrivalRate
 from postroad.embedded.content_cache import ContentCache
 from postroad.embedded.envelope_reader import EnvelopeReader

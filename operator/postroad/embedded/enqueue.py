@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from postroad.contents import chunks_of
-from postroad.domain.enqueue_keys import check_same, digest_of, token_of
-from postroad.domain.envelope_documents import envelope_value
-from postroad.domain.json_values import to_json
-from postroad.domain.mail import Content, Mail
-from postroad.domain.shapes import Shape
+from postroad.domain.mail.envelope_documents import envelope_value
+from postroad.domain.mail.mail import Content, Mail
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.enqueue_keys import check_same, digest_of, token_of
+from postroad.domain.values.json_values import to_json
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import (
     ENVELOPE_BYTES,

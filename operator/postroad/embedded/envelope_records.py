@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any, NamedTuple
 
-from postroad.domain.envelope_documents import envelope_value
-from postroad.domain.json_values import to_json
-from postroad.domain.mail import Envelope
-from postroad.domain.mail_views import UNREADABLE
+from postroad.domain.mail.envelope_documents import envelope_value
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.mail_views import UNREADABLE
+from postroad.domain.values.json_values import to_json
 from postroad.embedded.envelopes import (
     NUMBERS,
     UNDECODED,

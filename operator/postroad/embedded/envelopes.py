@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.domain.envelope_documents import envelope_of
-from postroad.domain.mail import Envelope, check_address
+from postroad.domain.mail.envelope_documents import envelope_of
+from postroad.domain.mail.mail import Envelope, check_address
 from postroad.errors import InvalidInput, StoreDamaged
 
 LONGEST_DOMAINS = 65_535

@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import PurePath
 from typing import NamedTuple
 
-from postroad.domain.instants import duration_us
+from postroad.domain.values.instants import duration_us
 from postroad.embedded import frames
 from postroad.embedded.archive import Archived, ArchivedName, frames_in, read_archive
 from postroad.embedded.checkpoints import Checkpoint, read_checkpoint

@@ -11,11 +11,11 @@ from enum import Enum
 from functools import lru_cache, partial
 from uuid import UUID
 
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.instants import instant
-from postroad.domain.mail import Outcome, OutcomeKind, check_named, explanation
-from postroad.domain.mail_views import LeasedMail
-from postroad.domain.shapes import Shape
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named, explanation
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.mail_views import LeasedMail
+from postroad.domain.values.instants import instant
 from postroad.embedded import leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord

@@ -12,9 +12,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.documents import outcomes_value
-from postroad.domain.json_values import to_json
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.documents import outcomes_value
+from postroad.domain.values.json_values import to_json
 from postroad.embedded.engine import Engine
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.lanes import Written

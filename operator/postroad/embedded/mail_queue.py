@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
-from postroad.domain.mail import Mail
-from postroad.domain.mail_views import MailView, Sizes
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.selection import Selector
 from postroad.embedded.client import RemoteQueue
 from postroad.embedded.connection import CallRefused, NoOwner
 from postroad.embedded.engine import Engine

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.domain.instants import duration_us
+from postroad.domain.values.instants import duration_us
 from postroad.embedded.archive import (
     BOUNDED_EVERY,
     LONGEST_OPEN,

@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from postroad.domain import documents, envelope_documents
-from postroad.domain.instants import duration, duration_us
-from postroad.domain.mail import Outcome
-from postroad.domain.mail_views import LeasedMail, Sizes
-from postroad.domain.shapes import Shape
+from postroad.domain.mail import envelope_documents
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues import documents
+from postroad.domain.queues.mail_views import LeasedMail, Sizes
+from postroad.domain.values.instants import duration, duration_us
 from postroad.ports.administration import Operation
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.lifetimes import DEAD_LETTER_LIFETIME
-from postroad.domain.retries import DEFAULT_LANES
+from postroad.domain.delivery.retries import DEFAULT_LANES
+from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.embedded.layout import NEW, Lane
 
 MIB = 1024 * 1024

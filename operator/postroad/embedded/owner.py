@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
-from postroad.domain.mail import Mail
-from postroad.domain.mail_views import MailView, Sizes
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.selection import Selector
 from postroad.embedded import administration, leases
 from postroad.embedded.engine import Engine
 from postroad.embedded.enqueue import accept_stored, receive

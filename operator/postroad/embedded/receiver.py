@@ -15,11 +15,11 @@ from collections.abc import Callable
 from functools import partial
 from uuid import UUID
 
-from postroad.domain.envelope_documents import envelope_value
-from postroad.domain.identifiers import Identifiers
-from postroad.domain.instants import microseconds
-from postroad.domain.json_values import to_json
-from postroad.domain.mail import Mail
+from postroad.domain.mail.envelope_documents import envelope_value
+from postroad.domain.mail.mail import Mail
+from postroad.domain.values.identifiers import Identifiers
+from postroad.domain.values.instants import microseconds
+from postroad.domain.values.json_values import to_json
 from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.envelope_records import encode_new
 from postroad.embedded.envelopes import domains_of

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.mail import Mail
-from postroad.domain.mail_views import MailView
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.mail_views import MailView
 from postroad.embedded import wire
 from postroad.embedded.items import SpoolItem
 from postroad.embedded.operations import CALLS, leased_value

@@ -14,7 +14,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Any, NamedTuple
 
-from postroad.domain.shapes import Scanner, Shape
+from postroad.domain.mail.shapes import Scanner, Shape
 from postroad.embedded.envelopes import read_envelope
 from postroad.embedded.frames import checksum, extended
 from postroad.embedded.layout import Layout

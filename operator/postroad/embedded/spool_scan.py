@@ -14,8 +14,8 @@ from pathlib import PurePath
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.envelope_documents import envelope_of
-from postroad.domain.mail import Envelope
+from postroad.domain.mail.envelope_documents import envelope_of
+from postroad.domain.mail.mail import Envelope
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.layout import NEW, Layout
 from postroad.embedded.log_salvage import SPOOL_FILE, MailHistory, SalvagedLog

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.documents import outcomes_of, outcomes_value
+from postroad.domain.queues.documents import outcomes_of, outcomes_value
 from postroad.embedded import checkpoints, recovery
 from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.envelope_records import EnvelopeRecord

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from postroad.domain.networks import client_of
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.replies import Reply
+from postroad.domain.values.networks import client_of
 
 TOO_MANY_SESSIONS = Reply(421, ("4.7.0 too many sessions from your address, come again",))
 TOO_MANY_CONNECTIONS = Reply(421, ("4.7.0 too many connections from your address, come again",))

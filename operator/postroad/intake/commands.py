@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from postroad.domain.mail import NOTIFY, RecipientDsn, check_mailbox
-from postroad.domain.replies import Reply
-from postroad.domain.xtext import decode_xtext
+from postroad.domain.mail.mail import NOTIFY, RecipientDsn, check_mailbox
+from postroad.domain.mail.xtext import decode_xtext
+from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidInput, InvalidMail
 
 LONGEST_LINE = 4096

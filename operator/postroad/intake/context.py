@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from prometheus_client import Counter
 
 from postroad.adapters.network.wire import HandshakeFailed
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.replies import Reply
 from postroad.intake import clients, dialogue, reply_texts
 from postroad.intake.dialogue import Offer
 from postroad.intake.rights import Rules

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
-from postroad.domain.mail import DsnOptions, RecipientDsn
-from postroad.domain.replies import Reply
+from postroad.domain.mail.mail import DsnOptions, RecipientDsn
+from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, split_command
 from postroad.intake.rights import Rights

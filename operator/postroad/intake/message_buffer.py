@@ -15,9 +15,9 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
-from postroad.domain.dot_stuffing import Unstuffer
-from postroad.domain.replies import Reply
-from postroad.domain.shapes import LineMeter
+from postroad.domain.mail.dot_stuffing import Unstuffer
+from postroad.domain.mail.shapes import LineMeter
+from postroad.domain.smtp.replies import Reply
 from postroad.errors import StoreFull
 from postroad.intake import reply_texts
 from postroad.intake.trace_field import MOST_RECEIVED_FIELDS, HopCounter

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from postroad.domain.mail import Mail, Origin
-from postroad.domain.replies import Reply
+from postroad.domain.mail.mail import Mail, Origin
+from postroad.domain.smtp.replies import Reply
 from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.context import IntakeContext

@@ -12,7 +12,7 @@ from uuid import UUID
 from postroad.domain.error_codes import FULL as FULL
 from postroad.domain.error_codes import TOO_LARGE as TOO_LARGE
 from postroad.domain.error_codes import codes_of
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.replies import Reply
 
 BARE_LINE_ENDS = Reply(554, ("5.6.0 the mail holds a bare CR or LF",))
 NUL_OCTETS = Reply(554, ("5.6.0 the mail holds a NUL octet",))

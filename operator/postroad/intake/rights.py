@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from postroad.domain.networks import LOOPBACK, NO_ADDRESS, Networks
+from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from postroad.adapters.network.run_queue import RunQueue
 from postroad.adapters.network.serving import ServingWire, accept, accept_tls
 from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import ClientLimits, Clients
 from postroad.intake.commands import MailFrom

@@ -17,7 +17,7 @@ from postroad.adapters.network.wire import (
     TooSlow,
     WireError,
 )
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.context import IntakeContext

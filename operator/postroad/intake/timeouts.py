@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 
 

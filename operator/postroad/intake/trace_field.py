@@ -9,8 +9,8 @@ from datetime import datetime
 from email.utils import format_datetime
 from functools import lru_cache
 
-from postroad.domain.mail import Origin
-from postroad.domain.next_hops import address_literal
+from postroad.domain.mail.mail import Origin
+from postroad.domain.smtp.next_hops import address_literal
 
 MOST_RECEIVED_FIELDS = 100
 """`Received:` fields of a mail that counts as looping. Source: RFC 5321 6.3."""

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
-from postroad.domain.lifetimes import longest_archive_wait
-from postroad.domain.slices import Partition
+from postroad.domain.queues.lifetimes import longest_archive_wait
+from postroad.domain.queues.slices import Partition
 from postroad.pipeline.planning import (
     ArchivedPartition,
     Gap,

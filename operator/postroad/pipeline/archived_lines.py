@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.entries import PurgeWatermark
-from postroad.domain.instants import instant, optional_instant
-from postroad.domain.slices import Partition
+from postroad.domain.queues.entries import PurgeWatermark
+from postroad.domain.queues.slices import Partition
+from postroad.domain.values.instants import instant, optional_instant
 from postroad.pipeline.planning import ArchivedPartition
 from postroad.ports.marks import PartitionStamp
 

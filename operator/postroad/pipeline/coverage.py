@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from postroad.domain.instants import rfc3339
+from postroad.domain.values.instants import rfc3339
 from postroad.pipeline.planning import Gap, merged
 
 

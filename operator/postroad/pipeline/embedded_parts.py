@@ -16,12 +16,12 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.documents import outcomes_of, outcomes_value
-from postroad.domain.entries import EndingKind
-from postroad.domain.instants import instant
-from postroad.domain.mail import domain_of
-from postroad.domain.slices import slice_of
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import domain_of
+from postroad.domain.queues.documents import outcomes_of, outcomes_value
+from postroad.domain.queues.entries import EndingKind
+from postroad.domain.queues.slices import slice_of
+from postroad.domain.values.instants import instant
 from postroad.embedded.envelope_records import NOWHERE, EnvelopeRecord
 from postroad.embedded.envelopes import Unreadable
 from postroad.embedded.frames import Frame

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar
 
-from postroad.domain.instants import rfc3339
-from postroad.domain.slices import Partition
+from postroad.domain.queues.slices import Partition
+from postroad.domain.values.instants import rfc3339
 from postroad.pipeline.lines import MISSING
 from postroad.ports.view import ClosedSlice
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from postroad.domain.ages import AGES
-from postroad.domain.attempts import OutcomeCount
-from postroad.domain.durations import format_duration
-from postroad.domain.instants import rfc3339
+from postroad.domain.delivery.attempts import OutcomeCount
+from postroad.domain.queues.ages import AGES
+from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import rfc3339
 from postroad.pipeline.coverage import Coverage
 from postroad.pipeline.departures import Departure, Tally
 

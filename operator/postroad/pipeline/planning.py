@@ -13,7 +13,7 @@ from math import gcd
 from typing import NamedTuple
 
 from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
-from postroad.domain.slices import Partition
+from postroad.domain.queues.slices import Partition
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice, Limits
 

@@ -13,7 +13,7 @@ from datetime import datetime
 from html import escape
 
 from postroad.domain.configuration.advice import ROWS_IN_SLICE, SliceCount
-from postroad.domain.escaping import escaped
+from postroad.domain.values.escaping import escaped
 from postroad.pipeline.coverage import Coverage
 from postroad.pipeline.findings import FindingSummary
 from postroad.pipeline.lines import AgesLine, DestinationLine, TrafficLine

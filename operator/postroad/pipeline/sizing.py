@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from postroad.domain.configuration.advice import Seen, SliceCount, advise
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
-from postroad.domain.durations import format_duration
+from postroad.domain.values.durations import format_duration
 
 FEWEST_UPDATES = 0.5
 MOST_UPDATES = 10

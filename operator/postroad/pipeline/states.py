@@ -11,10 +11,10 @@ from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
 
-from postroad.domain.dispatch import deletes_bytes
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, PurgeWatermark
-from postroad.domain.identifiers import EPOCH, FIRST
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.dispatch import deletes_bytes
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values.identifiers import EPOCH, FIRST
 
 DELIVERED = "delivered"
 WAITING = "waiting"

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 from postroad.distributed.live_slices import occupied
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.slices import Partition
+from postroad.domain.queues.slices import Partition
+from postroad.domain.values.identifiers import EPOCH
 from postroad.pipeline.archive import Stamps, read_stamps
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.planning import ArchivedPartition, Gap, without_reading

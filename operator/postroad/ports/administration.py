@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 
 
 class Operation(StrEnum):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from postroad.domain.attempt_log import Attempted
-from postroad.domain.mail import Outcome
+from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.mail.mail import Outcome
 
 
 class AttemptLog(Protocol):
-    """The attempt log of a process (domain/attempt_log.py)."""
+    """The attempt log of a process (domain/delivery/attempt_log.py)."""
 
     def write(
         self, attempted: Attempted, outcomes: Mapping[str, Outcome], *, given_up: bool = False

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from postroad.domain.mail import Content
-from postroad.domain.shapes import Shape
+from postroad.domain.mail.mail import Content
+from postroad.domain.mail.shapes import Shape
 
 OBJECTS_EXPIRE = "ObjectsExpire"
 """The word for a bucket that deletes objects by age."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from postroad.domain.claims import Claim, Claimant
+from postroad.domain.servers.claims import Claim, Claimant
 
 
 class ClaimRecord(Protocol):

@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.shapes import Shape
+from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.mail.shapes import Shape
 from postroad.routing.routes import ResolvedHop
 
 AtHand = Callable[[], tuple[bytes, Shape | None] | None]

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Protocol, Self
 from uuid import UUID
 
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.mail import Envelope, Mail, Outcome, explanation
-from postroad.domain.mail_views import MailView, Sizes
-from postroad.domain.selection import Selector
-from postroad.domain.shapes import Shape
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Envelope, Mail, Outcome, explanation
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Administration
 from postroad.ports.board import Board

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Ending, Mark, PurgeWatermark, Traits
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.entries import Ending, Mark, PurgeWatermark, Traits
+from postroad.domain.queues.slices import EntryKey, Partition
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from postroad.domain.queue_users import QueueUser
+from postroad.domain.servers.queue_users import QueueUser
 
 
 class QueueUsers(Protocol):

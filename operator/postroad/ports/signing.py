@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from postroad.domain.mail import Envelope
+from postroad.domain.mail.mail import Envelope
 
 
 class Signing(Protocol):

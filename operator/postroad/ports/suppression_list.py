@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Protocol
 
-from postroad.domain.suppressed import SuppressedAddress
+from postroad.domain.delivery.suppressed import SuppressedAddress
 
 
 class SuppressionList(Protocol):

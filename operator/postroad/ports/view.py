@@ -17,11 +17,11 @@ from datetime import datetime, timedelta
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.clocks import Readings
-from postroad.domain.entries import Entry, UndecodableRow
-from postroad.domain.mail import Outcome
-from postroad.domain.ownership import Identity
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.ownership import Identity
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.clocks import Readings
 from postroad.ports.board import Board
 from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks

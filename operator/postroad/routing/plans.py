@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from postroad.domain.networks import LOOPBACK, NO_ADDRESS, Networks
+from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks
 from postroad.routing.answers import RecordType
 from postroad.routing.securing import USUAL_SECURITY, MxSecurity
 from postroad.routing.tables import RoutingTable

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import sha256
 
-from postroad.domain.mail import Outcome
-from postroad.domain.next_hops import NextHop, OldestTls
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.smtp.next_hops import NextHop, OldestTls
 from postroad.routing.securing import TlsaRecords
 
 DIGEST_LETTERS = 8

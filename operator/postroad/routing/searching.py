@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
 from postroad.routing.answers import Answer, Asking, Question
 from postroad.routing.plans import AddressFamily, Pick, RoutingPlan
 from postroad.routing.routes import Explanation

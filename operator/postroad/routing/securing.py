@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from postroad.domain.next_hops import NextHop, OldestTls, SourceAddresses, TlsMode
+from postroad.domain.smtp.next_hops import NextHop, OldestTls, SourceAddresses, TlsMode
 from postroad.routing.answers import Answer, AnswerKind, TlsaRecord
 from postroad.routing.sts import DomainPolicy, StsMode
 

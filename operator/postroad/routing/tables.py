@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from postroad.domain.mail import domain_of
-from postroad.domain.next_hops import NextHop
+from postroad.domain.mail.mail import domain_of
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.securing import USUAL_SECURITY, MxSecurity
 
 NULL_SENDER = "<>"

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, ValidationError
 
-from postroad.domain.next_hops import HOSTNAME_PATTERN
+from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.errors import InvalidSettings
 from postroad.settings.delivery import Reports, Retry, Worker
 from postroad.settings.intake import Intake

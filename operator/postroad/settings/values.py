@@ -8,9 +8,9 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf
 
-from postroad.domain.durations import parse_duration
-from postroad.domain.mail import MAILBOX_PATTERN
-from postroad.domain.networks import Networks
+from postroad.domain.mail.mail import MAILBOX_PATTERN
+from postroad.domain.values.durations import parse_duration
+from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from postroad.domain.address_lists import addresses_in
-from postroad.domain.internationalized import ascii_domain
-from postroad.domain.mail import domain_of
+from postroad.domain.mail.address_lists import addresses_in
+from postroad.domain.mail.internationalized import ascii_domain
+from postroad.domain.mail.mail import domain_of
 from postroad.errors import InvalidInput, InvalidMail
 
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:")

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
-from postroad.domain.shapes import LONGEST_HEADER
+from postroad.domain.mail.shapes import LONGEST_HEADER
 from postroad.errors import InvalidMail
 from postroad.signing.canonical import BodyDigest, canonical_field
 from postroad.signing.headers import HeaderField, fields_of

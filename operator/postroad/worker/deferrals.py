@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.scheduling.jobs import Site
 from postroad.worker.routing import DeliveryRoute
 

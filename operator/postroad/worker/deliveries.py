@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache, partial
 
-from postroad.domain.attempt_log import Attempted
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.retries import (
+from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.delivery.retries import (
     Done,
     ItemEnding,
     PutOffItem,
@@ -28,6 +27,7 @@ from postroad.domain.retries import (
     decide,
     softened,
 )
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import (
     EntryEnded,
     EntryLost,

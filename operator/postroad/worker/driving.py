@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import count
 
-from postroad.domain.mail import Outcome
-from postroad.domain.site_views import SiteView
+from postroad.domain.delivery.site_views import SiteView
+from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Randomness
 from postroad.ports.connections import Connector
 from postroad.ports.mail_queue import Item

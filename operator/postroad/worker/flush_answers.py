@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from postroad.domain.site_flushes import MOST_DOMAINS, FlushAnswer
+from postroad.domain.delivery.site_flushes import MOST_DOMAINS, FlushAnswer
 from postroad.ports.board import Board, Topic
 
 ANSWERED_FOR = timedelta(seconds=60)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Clock
 from postroad.worker.ledger import Ledger
 from postroad.worker.open_jobs import OpenJob

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
 from postroad.errors import EntryLost, QueueClosed
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from postroad.domain.mail import Outcome, domain_of
+from postroad.domain.mail.mail import Outcome, domain_of
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Answered, Asked

@@ -10,9 +10,9 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
-from postroad.domain.limited_mail import LimitedMail
-from postroad.domain.mail import Envelope, Outcome, domain_of
-from postroad.domain.shapes import Shape
+from postroad.domain.delivery.limited_mail import LimitedMail
+from postroad.domain.mail.mail import Envelope, Outcome, domain_of
+from postroad.domain.mail.shapes import Shape
 from postroad.errors import PostroadError, ServerError
 from postroad.ports.connections import Transmission
 from postroad.scheduling.jobs import DeliveryJob

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from hashlib import sha256
 
-from postroad.domain.limited_mail import LimitedMail, LimitRule, limits_of
-from postroad.domain.paces import Paces, Rate
+from postroad.domain.delivery.limited_mail import LimitedMail, LimitRule, limits_of
+from postroad.domain.delivery.paces import Paces, Rate
 from postroad.errors import PostroadError
 from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock

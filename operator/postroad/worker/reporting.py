@@ -17,7 +17,8 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
-from postroad.domain.mail import Mail, Outcome
+from postroad.domain.delivery.retries import Done, ItemEnding, Reject, RetryPlan
+from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.reports.composing import (
     ReportAuthor,
     Returned,
@@ -36,7 +37,6 @@ from postroad.domain.reports.deciding import (
 )
 from postroad.domain.reports.fields import ReportedMail
 from postroad.domain.reports.limits import ReportLimit
-from postroad.domain.retries import Done, ItemEnding, Reject, RetryPlan
 from postroad.errors import (
     BlobMissing,
     InvalidInput,

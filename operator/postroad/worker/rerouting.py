@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from postroad.domain.instants import rfc3339
-from postroad.domain.mail import Outcome
-from postroad.domain.reroutes import Reroute, RerouteTable, reroutes_in
+from postroad.domain.delivery.reroutes import Reroute, RerouteTable, reroutes_in
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.values.instants import rfc3339
 from postroad.ports.clock import Clock
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import Explanation, NoRoute

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
-from postroad.domain.internationalized import ascii_domain
-from postroad.domain.next_hops import NextHop
-from postroad.domain.reroutes import RerouteTable
+from postroad.domain.delivery.reroutes import RerouteTable
+from postroad.domain.mail.internationalized import ascii_domain
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.resolver import Resolver

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from postroad.domain.bounces import bounce_of
-from postroad.domain.instants import rfc3339
-from postroad.domain.mail import Outcome, OutcomeKind, domain_of
-from postroad.domain.site_views import SiteState, SiteView
+from postroad.domain.delivery.site_views import SiteState, SiteView
+from postroad.domain.mail.mail import Outcome, OutcomeKind, domain_of
+from postroad.domain.smtp.bounces import bounce_of
+from postroad.domain.values.instants import rfc3339
 from postroad.scheduling.destination_records import DestinationView
 from postroad.worker.open_jobs import OpenJob
 from postroad.worker.routing import DeliveryRoute

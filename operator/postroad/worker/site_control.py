@@ -12,10 +12,10 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from postroad.domain.instants import rfc3339
-from postroad.domain.mail import Outcome
-from postroad.domain.site_views import SiteState, SiteView, posted_views
-from postroad.domain.suspensions import AnswerCounts, Suspension
+from postroad.domain.delivery.site_views import SiteState, SiteView, posted_views
+from postroad.domain.delivery.suspensions import AnswerCounts, Suspension
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock

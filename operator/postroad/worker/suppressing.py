@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from postroad.domain.bounces import bounce_of
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.suppressed import SuppressionRules, learnt, token_of
+from postroad.domain.delivery.suppressed import SuppressionRules, learnt, token_of
+from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.smtp.bounces import bounce_of
 from postroad.errors import InvalidInput, PostroadError
 from postroad.ports.clock import Clock
 from postroad.ports.suppression_list import SuppressionList

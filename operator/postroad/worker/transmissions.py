@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 
-from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import BlobMissing, EntryEnded, EntryLost, QueueClosed
 from postroad.ports.connections import (
     ConnectionClosed,

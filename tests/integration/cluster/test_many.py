@@ -19,7 +19,7 @@ from postroad import open_queue
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.view import TableOptions

@@ -13,7 +13,7 @@ import pytest
 
 import servers as names
 from integration.faults.conftest import SERVERS, Victims, bounded, recovered
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,

@@ -12,7 +12,7 @@ import pytest
 
 from postroad.adapters.cassandra.clocks import MOST, HostClocks, RightClocksFirst
 from postroad.adapters.cassandra.timestamps import Timestamps
-from postroad.domain.clocks import agreed_time
+from postroad.domain.values.clocks import agreed_time
 from postroad.errors import ViewUnavailable
 from postroad.telemetry import metrics
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from postroad.adapters.cassandra import mark_rows, mark_statements
 from postroad.adapters.cassandra.marks import CassandraMarks
 from postroad.adapters.cassandra.session import Session, Statement
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Ending, EndingKind, Traits
-from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.slices import EntryKey
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.domain.queues.entries import Ending, EndingKind, Traits
+from postroad.domain.queues.slices import EntryKey
 from support.outcomes import kept_in
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

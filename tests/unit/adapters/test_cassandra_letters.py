@@ -14,7 +14,7 @@ from postroad.adapters.cassandra import letter_statements
 from postroad.adapters.cassandra.letters import LetterReader
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.translation import TooManyTombstones, translated
-from postroad.domain.identifiers import id_at
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewUnavailable
 
 MONTH = "2026-02"

@@ -14,9 +14,9 @@ from postroad.adapters.cassandra.mark_statements import MARK_COLUMNS, TRAIT_COLU
 from postroad.adapters.cassandra.marks import CassandraMarks
 from postroad.adapters.cassandra.session import UNSET
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
-from postroad.domain.identifiers import FIRST
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.identifiers import FIRST
 from postroad.ports.marks import Counts, PartitionStamp
 from support.scripted_session import ScriptedSession
 from support.stored_rows import stored

@@ -32,9 +32,9 @@ from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.session import Statement
 from postroad.adapters.cassandra.suppression_list import ERASE_SHARDS, SHARDS
 from postroad.configuration.leased import REFRESHES_PER_LEASE
-from postroad.domain.clocks import AGREEING
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.rollout import READING_LEASE, Rollout
+from postroad.domain.values.clocks import AGREEING
 from postroad.errors import ConfigurationConflict, ViewRefused
 from postroad.ports.board import Topic
 from support.histories import transitions

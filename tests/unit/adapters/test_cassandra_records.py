@@ -11,7 +11,7 @@ import pytest
 
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.view import CassandraView
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
 from postroad.ports.view import Record
 
 MAIL, NOON = UUID(int=1), datetime(2026, 11, 21, 12, tzinfo=UTC)

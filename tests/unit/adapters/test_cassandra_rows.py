@@ -16,10 +16,10 @@ from postroad.adapters.cassandra import (
     statements,
 )
 from postroad.adapters.cassandra.session import UNSET
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
-from postroad.domain.shapes import Shape
-from postroad.domain.slices import EntryKey
+from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.slices import EntryKey
 from postroad.ports.view import DeadLetter
 from support.stored_rows import stored
 

@@ -12,8 +12,8 @@ import pytest
 
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.transactions import NOTHING, Transactions, Write
-from postroad.domain.entries import Ending, EndingKind, Mark
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Ending, EndingKind, Mark
+from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

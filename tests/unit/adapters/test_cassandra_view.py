@@ -14,12 +14,12 @@ from postroad.adapters.cassandra import letter_statements, rows, statements
 from postroad.adapters.cassandra.letter_statements import LETTER_COLUMNS
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
 from postroad.adapters.cassandra.view import CassandraView
-from postroad.domain.clocks import Readings
-from postroad.domain.entries import Entry, UndecodableRow
-from postroad.domain.identifiers import FIRST, LAST, id_at
-from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.ownership import Identity
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.ownership import Identity
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.clocks import Readings
+from postroad.domain.values.identifiers import FIRST, LAST, id_at
 from postroad.errors import Undecodable
 from postroad.ports.marks import Counts
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record

@@ -11,7 +11,7 @@ import pytest
 
 from postroad.adapters.network.certificates import ServerCertificate
 from postroad.adapters.network.opening import context_for
-from postroad.domain.next_hops import TlsMode
+from postroad.domain.smtp.next_hops import TlsMode
 from postroad.errors import InvalidSettings
 from support.certificates import Certificates
 

@@ -14,8 +14,8 @@ from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.queue_claim import QueueClaim
 from postroad.adapters.rabbitmq.topology import Topology
 from postroad.adapters.rabbitmq.vhost import Vhost
-from postroad.domain.claims import Claim, Claimant
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
+from postroad.domain.servers.claims import Claim, Claimant
 from postroad.errors import BrokerRefused, BrokerUnavailable, ViewRefused
 from support.scripted_session import ScriptedSession
 

@@ -16,7 +16,7 @@ from postroad.adapters.network.opening import SessionTerms
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import ConnectionLost, TooSlow
-from postroad.domain.next_hops import NextHop
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.routes import ResolvedHop
 from support.connections import Events
 

@@ -19,7 +19,7 @@ from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.topology import Binding, Count, Topology
 from postroad.batching import Shared
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable, Unroutable
 from postroad.ports.broker import Depths
 

@@ -12,7 +12,7 @@ from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.topology import DeclaredQueue, Topology
 from postroad.adapters.rabbitmq.vhost import Vhost
-from postroad.domain.replicas import QuorumQueue
+from postroad.domain.servers.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable
 
 WORK, GONE = "postroad.mail.outgoing.work", "postroad.mail.outgoing.dead"

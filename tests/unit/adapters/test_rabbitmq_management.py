@@ -11,7 +11,7 @@ from aiohttp import web
 
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.management import Management
-from postroad.domain.replicas import QuorumQueue
+from postroad.domain.servers.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused, TlsRefused
 from postroad.tls import ClientTls
 from support.certificates import Certificates

@@ -16,7 +16,7 @@ from pika import spec
 from postroad.adapters.rabbitmq import connection
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.logins import LoginFolder
 from support.amqp import AmqpServer
 from support.mounted_secret import MountedSecret

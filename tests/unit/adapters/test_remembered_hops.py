@@ -4,7 +4,7 @@ import pytest
 
 from postroad.adapters.network import remembered_hops
 from postroad.adapters.network.remembered_hops import KEPT, RememberedHops
-from postroad.domain.next_hops import NextHop, OldestTls
+from postroad.domain.smtp.next_hops import NextHop, OldestTls
 from support.manual_loop import move, run
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import HopLogin, Protocol
-from postroad.domain.sasl import Mechanism
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import HopLogin, Protocol
+from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.ports.connections import ConnectionClosed, ConnectionOpened, JobFinished
 from support.connections import Events, a_job, body_of
 from support.fake_hop import FakeHop, HopRule

@@ -14,8 +14,8 @@ from postroad.adapters.network.connections import SmtpConnection
 from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.connections import TakesSeries, Transmission
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule

@@ -10,8 +10,8 @@ import pytest
 
 from postroad.adapters.network import content as contents
 from postroad.adapters.network.content import OpenContent
-from postroad.domain.seven_bits import PIECE
-from postroad.domain.shapes import LONGEST_HEADER, Shape, shape_of
+from postroad.domain.mail.seven_bits import PIECE
+from postroad.domain.mail.shapes import LONGEST_HEADER, Shape, shape_of
 from support.manual_loop import run
 
 MEBIBYTE = 1024 * 1024

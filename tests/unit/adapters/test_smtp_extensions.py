@@ -6,8 +6,8 @@ import pytest
 
 from postroad.adapters.network.commands import most_mails, most_octets, most_recipients
 from postroad.adapters.network.opening import extensions_of
-from postroad.domain.replies import Reply
-from postroad.domain.sasl import Mechanism, chosen
+from postroad.domain.smtp.replies import Reply
+from postroad.domain.smtp.sasl_client import Mechanism, chosen
 
 
 def offered(*lines: str) -> dict[str, str]:

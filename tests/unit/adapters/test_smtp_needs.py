@@ -9,8 +9,8 @@ import pytest
 
 from postroad.adapters.network.commands import Needs, recipient_command, refusals
 from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
-from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
-from postroad.domain.shapes import Shape
+from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
+from postroad.domain.mail.shapes import Shape
 
 SIZE = LARGEST_CHANGED + 1
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.domain.mail import DsnOptions, Envelope
+from postroad.domain.mail.mail import DsnOptions, Envelope
 from postroad.ports.connections import Transmission
 from support.connections import Events, a_job
 from support.fake_hop import FakeHop

@@ -20,10 +20,10 @@ from postroad.adapters.network.opening import SessionTerms
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import TooSlow, WireError
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
-from postroad.domain.replies import LONGEST_TEXT
-from postroad.domain.shapes import shape_of
+from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.mail.shapes import shape_of
+from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.smtp.replies import LONGEST_TEXT
 from postroad.ports.connections import at_once
 from support.transports import FakeTransport
 

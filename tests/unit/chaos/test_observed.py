@@ -15,7 +15,7 @@ from chaos.remains import is_note_of_gone, is_stamped_late, messages_left, outli
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.engine import Engine
-from postroad.domain.identifiers import id_at, moment_of
+from postroad.domain.values.identifiers import id_at, moment_of
 from postroad.errors import BrokerUnavailable
 from support.in_memory_cluster import Before, InMemoryCluster
 

@@ -15,7 +15,7 @@ from postroad import HandedMail, Mail, Outcome, open_queue
 from postroad.bootstrap import suppression_list_of
 from postroad.cli.delivering import deliver, way_and_file
 from postroad.cli.long_running import Process
-from postroad.domain.suppressed import by_administrator
+from postroad.domain.delivery.suppressed import by_administrator
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker

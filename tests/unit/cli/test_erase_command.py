@@ -25,7 +25,7 @@ from postroad.cli import main
 from postroad.controller.kubernetes.api import CONFIG_MAP
 from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
 from postroad.controller.mailqueue.leftovers import Leftover, Leftovers
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import BlobsUnavailable
 from support.api_over_http import HttpKubernetes, api_over_http
 from support.leader_rounds import kubeconfig_of

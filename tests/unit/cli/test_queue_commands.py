@@ -22,10 +22,10 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap import memory
 from postroad.cli import main
 from postroad.distributed.size import SizeCache
-from postroad.domain.identifiers import id_at
-from postroad.domain.mail_views import Sizes
-from postroad.domain.names import QueueName, key_of_bytes, key_of_owner
-from postroad.domain.ownership import Owner
+from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.names import QueueName, key_of_bytes, key_of_owner
+from postroad.domain.queues.ownership import Owner
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import StoreFailed
 from postroad.ports.administration import Operation
 

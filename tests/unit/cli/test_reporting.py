@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from postroad.cli.reporting import reporting_of
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 from support.recording_queue import RecordingQueue

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.domain.site_views import SiteState, SiteView, posted_views
+from postroad.domain.delivery.site_views import SiteState, SiteView, posted_views
 from postroad.ports.board import Topic
 from unit.cli.test_sites import MINUTE, run, store
 

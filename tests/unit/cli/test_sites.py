@@ -14,7 +14,7 @@ from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.cli import main
-from postroad.domain.site_views import SiteState, SiteView, posted_views
+from postroad.domain.delivery.site_views import SiteState, SiteView, posted_views
 from postroad.ports.board import Topic
 
 MINUTE = timedelta(minutes=1)

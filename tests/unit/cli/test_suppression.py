@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from postroad.adapters.disk.suppression_list import FileSuppressionList
 from postroad.cli import main
-from postroad.domain.suppressed import SuppressedAddress
+from postroad.domain.delivery.suppressed import SuppressedAddress
 from unit.cli.test_sites import store
 
 __all__ = ["store"]

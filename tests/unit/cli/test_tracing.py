@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.cli import main
 from postroad.cli.tracing import trace
-from postroad.domain.attempt_log import Attempted
-from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 DEFERRED = Outcome(OutcomeKind.DEFERRED, "451 4.7.1 greylisted", "mx.example.net")

@@ -12,8 +12,8 @@ from postroad.cli import main
 from postroad.cli.delivering import way_and_file
 from postroad.cli.delivery_options import with_relay
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.domain.next_hops import HopLogin, NextHop, SourceAddresses
-from postroad.domain.sasl import Mechanism
+from postroad.domain.smtp.next_hops import HopLogin, NextHop, SourceAddresses
+from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment
 

@@ -16,7 +16,7 @@ from postroad.controller.pods.children import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.namespaces import AllowedNamespaces, allows
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.domain.networks import Networks
+from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 from postroad.intake.listening import ANY_HOST
 from postroad.settings import from_environment

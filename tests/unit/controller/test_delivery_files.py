@@ -9,9 +9,9 @@ import pytest
 
 from postroad.controller.kubernetes.api import SECRET
 from postroad.delivery_settings.delivery import DeliverySettings
-from postroad.domain.bounces import BounceClass
-from postroad.domain.next_hops import HopLogin
-from postroad.domain.suppressed import SuppressionRules
+from postroad.domain.delivery.suppressed import SuppressionRules
+from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.smtp.next_hops import HopLogin
 from support.manual_loop import move, run
 from support.resources import intake, secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller

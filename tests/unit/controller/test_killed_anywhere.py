@@ -19,7 +19,7 @@ from postroad.adapters.memory.kubernetes_world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE, SECRET
 from postroad.controller.mailqueue.deletion import Deletion
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.kubernetes import Object
 from support.careless_operator import delete_carelessly
 from support.manual_loop import move, run

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from postroad.adapters.memory.fault_injection import away
 from postroad.controller.kubernetes.api import CONFIG_MAP, DEPLOYMENT, MAIL_QUEUE
 from postroad.controller.kubernetes.resource_states import ResourceStates
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import mail_queue, workers

@@ -11,7 +11,7 @@ import pytest
 from postroad.adapters.cassandra import schema
 from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.cluster.health import MAIL_TABLES, lost_tables, undone_alterations
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges
 from support import resources

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from postroad.delivery_settings.files import read_routing
-from postroad.domain.networks import Networks
-from postroad.domain.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
+from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings
 from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
 from postroad.routing.securing import MxSecurity

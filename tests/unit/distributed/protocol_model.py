@@ -21,11 +21,17 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from postroad.domain.dispatch import Redeliver, ReferenceArrival, Verdict, decide, decide_claimed
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.mail import Envelope
-from postroad.domain.references import Reference
-from postroad.domain.slices import EntryKey
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.dispatch import (
+    Redeliver,
+    ReferenceArrival,
+    Verdict,
+    decide,
+    decide_claimed,
+)
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey
 
 NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 WHO = ("b@example.net",)

@@ -19,10 +19,10 @@ from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, Stopped, at, away, no_fault
 from postroad.distributed import audit as audits
 from postroad.distributed.dead_letters import month_of
-from postroad.domain.entries import Ending, EndingKind, Mark
-from postroad.domain.identifiers import id_at
-from postroad.domain.names import key_of_bytes, key_of_owner
-from postroad.domain.selection import Selector
+from postroad.domain.queues.entries import Ending, EndingKind, Mark
+from postroad.domain.queues.names import key_of_bytes, key_of_owner
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import (
     BlobsUnavailable,
     ClockSkew,

@@ -11,8 +11,8 @@ from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed import browse_start
 from postroad.distributed.size import KeptCounts, SizeCache
 from postroad.distributed.timing import Timing
-from postroad.domain.mail_views import Sizes
-from postroad.domain.selection import Selector
+from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
 
 SECOND = timedelta(seconds=1)

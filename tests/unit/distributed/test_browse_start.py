@@ -12,7 +12,7 @@ import pytest
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.browse_start import BEYOND
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.errors import ConfigurationStale
 from postroad.ports.history import Effective
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process

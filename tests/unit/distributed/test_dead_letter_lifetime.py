@@ -12,7 +12,7 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.distributed.letter_maintenance import LETTER_PASS_INTERVAL
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew, PostroadError
 from support.in_memory_cluster import Before, InMemoryCluster, Process
 

@@ -12,8 +12,8 @@ from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.adapters.memory.queues import Message
 from postroad.distributed.dead_letters import OVER_THE_LIMIT
 from postroad.distributed.dead_queue import KEPT_BYTES, UNREADABLE
-from postroad.domain.selection import Selector
-from postroad.domain.wire import decode, encode
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.wire import decode, encode
 from postroad.errors import ViewRefused
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process

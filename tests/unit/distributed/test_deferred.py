@@ -9,7 +9,7 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import Before, InMemoryCluster, Process
 from support.suspension import lose_connection
 

@@ -12,8 +12,8 @@ from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at
 from postroad.adapters.memory.queues import Message
 from postroad.distributed import dead_letters
-from postroad.domain.entries import Ending, EndingKind, Mark
-from postroad.domain.selection import Selector
+from postroad.domain.queues.entries import Ending, EndingKind, Mark
+from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.view import DeadLetter
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process

@@ -14,8 +14,8 @@ from postroad.adapters.memory.broker import MemoryBroker
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.adapters.memory.queues import Message
 from postroad.distributed.endings import SERVER_RETRY_SECONDS
-from postroad.domain.mail import Outcome
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.selection import Selector
 from postroad.errors import CredentialsRefused
 from postroad.ports.view import Record
 from postroad.telemetry import metrics

@@ -10,8 +10,8 @@ import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, no_fault
-from postroad.domain.mail import Outcome
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.selection import Selector
 from postroad.errors import ViewUnavailable
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process

@@ -11,8 +11,8 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
-from postroad.domain.enqueue_keys import KEY_LIFETIME
-from postroad.domain.selection import Selector
+from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
+from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError, QueueClosed
 from support.in_memory_cluster import Before, InMemoryCluster, Process
 

@@ -7,10 +7,10 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed.dead_letters import month_of
-from postroad.domain.mail import Outcome
-from postroad.domain.references import Reference
-from postroad.domain.selection import Selector
-from postroad.domain.wire import encode
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.wire import encode
 from postroad.ports.view import DeadLetter, Record
 from support.in_memory_cluster import InMemoryCluster
 from support.suspension import suspended

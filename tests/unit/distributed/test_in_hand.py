@@ -12,9 +12,9 @@ from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.memory.queues import Message
 from postroad.distributed.leases import AT_ONCE
-from postroad.domain.entries import LONG_CHAIN
-from postroad.domain.selection import Selector
-from postroad.domain.wire import decode, encode
+from postroad.domain.queues.entries import LONG_CHAIN
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.wire import decode, encode
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()

@@ -16,10 +16,10 @@ from postroad.adapters.memory.queues import Message
 from postroad.distributed.limits_cache import LimitsCache
 from postroad.distributed.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import EndingKind, Mark
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey
-from postroad.domain.wire import decode
+from postroad.domain.queues.entries import EndingKind, Mark
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.wire import decode
 from postroad.errors import (
     BlobMissing,
     BrokerUnavailable,

@@ -13,10 +13,10 @@ from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.distributed.row_maintenance import ROW_PASS_INTERVAL
-from postroad.domain.delay_queues import DELAY_SECONDS
-from postroad.domain.lost_messages import BEYOND_LEASES, OVERDUE, STEADY
-from postroad.domain.names import QueueName
-from postroad.domain.selection import Selector
+from postroad.domain.queues.delay_queues import DELAY_SECONDS
+from postroad.domain.queues.lost_messages import BEYOND_LEASES, OVERDUE, STEADY
+from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
 
 ALL = Selector.all()

@@ -9,8 +9,8 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed.row_maintenance import ROW_PASS_INTERVAL
-from postroad.domain.lost_messages import STEADY
-from postroad.domain.selection import Selector
+from postroad.domain.queues.lost_messages import STEADY
+from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, InMemoryCluster, Process

@@ -17,8 +17,8 @@ from postroad.adapters.memory.queues import Message
 from postroad.distributed.concurrency import AT_ONCE
 from postroad.distributed.dead_queue import KEPT_BYTES
 from postroad.distributed.mail_errors import IN_A_ROW, MOST
-from postroad.domain.mail import Outcome
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.selection import Selector
 from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused, ViewUnavailable
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, WINDOW, Before, InMemoryCluster, Process

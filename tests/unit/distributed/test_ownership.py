@@ -13,9 +13,9 @@ from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, away
 from postroad.adapters.memory.tables import Tables
 from postroad.distributed.ownership import check_erasable
-from postroad.domain.names import key_of_owner
-from postroad.domain.ownership import Owner
-from postroad.domain.selection import Selector
+from postroad.domain.queues.names import key_of_owner
+from postroad.domain.queues.ownership import Owner
+from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobsUnavailable, BucketNotOwned, PostroadError, ViewRefused
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, Before, InMemoryCluster, Process

@@ -14,7 +14,7 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process, unwithdrawn
 

@@ -12,10 +12,10 @@ from postroad.adapters.memory.broker import MemoryDelivery
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.adapters.memory.queues import Message
 from postroad.adapters.memory.view import MemoryView
-from postroad.domain.delay_queues import DELAY_SECONDS
-from postroad.domain.entries import Mark
-from postroad.domain.slices import EntryKey, Partition
-from postroad.domain.wire import decode
+from postroad.domain.queues.delay_queues import DELAY_SECONDS
+from postroad.domain.queues.entries import Mark
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.wire import decode
 from postroad.errors import ViewUnavailable
 from support.in_memory_cluster import InMemoryCluster, Process
 

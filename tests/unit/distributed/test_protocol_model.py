@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.entries import Mark
+from postroad.domain.queues.entries import Mark
 from unit.distributed.protocol_model import Message, Model, Process, State
 
 MOST_STATES = 400_000

@@ -22,8 +22,8 @@ from postroad.configuration.leased import LeasedConfiguration
 from postroad.configuration.store import adopt, settle
 from postroad.domain.configuration.rollout import Rollout, versions
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.identifiers import Identifiers
-from postroad.domain.slices import Partition, place, slice_of
+from postroad.domain.queues.slices import Partition, place, slice_of
+from postroad.domain.values.identifiers import Identifiers
 from postroad.errors import ConfigurationStale, HistoryMissing, QueueNotFound
 from postroad.ports.history import Effective, Recorded
 

@@ -13,7 +13,7 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process

@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
-from postroad.domain.mail import Outcome
-from postroad.domain.selection import Selector
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process

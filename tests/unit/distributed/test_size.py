@@ -11,9 +11,9 @@ import pytest
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed import replacement, size
-from postroad.domain.entries import Entry, Mark
-from postroad.domain.mail_views import Sizes
-from postroad.domain.selection import Selector
+from postroad.domain.queues.entries import Entry, Mark
+from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.selection import Selector
 from postroad.ports.view import Limits
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 

@@ -11,8 +11,8 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Stopped
-from postroad.domain.entries import Entry
-from postroad.domain.selection import Selector
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.suspension import Suspension, suspended
 

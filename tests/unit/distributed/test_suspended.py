@@ -10,7 +10,7 @@ import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Stopped, away, no_fault
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import LONG, WINDOW, InMemoryCluster, Process, every_other
 from support.suspension import ROUND, Suspension, lose_connection, suspended, with_an_old_item
 

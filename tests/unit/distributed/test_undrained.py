@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.blobs import MemoryBlobs
-from postroad.domain.entries import Ending, EndingKind
-from postroad.domain.selection import Selector
+from postroad.domain.queues.entries import Ending, EndingKind
+from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobsRefused
 from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics

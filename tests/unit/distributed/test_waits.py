@@ -13,8 +13,8 @@ from postroad.distributed.backoff import Backoff, persist
 from postroad.distributed.engine import Engine
 from postroad.distributed.timing import Timing
 from postroad.distributed.wait_limits import WaitLimits
-from postroad.domain.identifiers import id_at
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import BrokerUnavailable, InvalidSettings, ViewRefused, ViewUnavailable
 
 SECOND, MINUTE, US = timedelta(seconds=1), timedelta(minutes=1), timedelta(microseconds=1)

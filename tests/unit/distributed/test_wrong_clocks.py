@@ -12,8 +12,8 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.timing import Timing
-from postroad.domain.entries import Entry
-from postroad.domain.selection import Selector
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew
 from postroad.ports.mail_queue import Item
 from postroad.telemetry import metrics

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.address_lists import addresses_in
+from postroad.domain.mail.address_lists import addresses_in
 from postroad.errors import InvalidInput
 
 A, B = "a@x.example", "b@x.example"

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.attempt_log import (
+from postroad.domain.delivery.attempt_log import (
     Attempted,
     AttemptSelector,
     LoggedAttempt,
@@ -14,8 +14,8 @@ from postroad.domain.attempt_log import (
     logged,
     to_document,
 )
-from postroad.domain.bounces import BounceClass
-from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.domain.smtp.bounces import BounceClass
 
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
 ATTEMPTED = Attempted(

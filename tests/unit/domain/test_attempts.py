@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.attempts import MOST_COUNTS, AttemptOutcomes, OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.delivery.attempts import MOST_COUNTS, AttemptOutcomes, OutcomeCount
+from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.domain.smtp.bounces import BounceClass
 
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
 

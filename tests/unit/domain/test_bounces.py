@@ -12,7 +12,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from postroad.domain.bounces import (
+from postroad.domain.smtp.bounces import (
     LONGEST_READ,
     LONGEST_WORDS,
     BounceClass,

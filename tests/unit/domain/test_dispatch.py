@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.delay_queues import DELAY_SECONDS, next_delay, redelivery_delay_after
-from postroad.domain.dispatch import (
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.delay_queues import DELAY_SECONDS, next_delay, redelivery_delay_after
+from postroad.domain.queues.dispatch import (
     Redeliver,
     ReferenceArrival,
     Verdict,
@@ -19,11 +20,10 @@ from postroad.domain.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.identifiers import id_at
-from postroad.domain.mail import Envelope
-from postroad.domain.references import Reference
-from postroad.domain.slices import place
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import place
+from postroad.domain.values.identifiers import id_at
 
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)
 HOUR = timedelta(hours=1)

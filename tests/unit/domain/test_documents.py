@@ -11,12 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain import documents, envelope_documents
-from postroad.domain.attempts import AttemptOutcomes, OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.instants import instant, microseconds
-from postroad.domain.json_values import to_json
-from postroad.domain.mail import (
+from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.mail import envelope_documents
+from postroad.domain.mail.mail import (
     DsnOptions,
     Envelope,
     Mail,
@@ -24,12 +21,16 @@ from postroad.domain.mail import (
     OutcomeKind,
     RecipientDsn,
 )
-from postroad.domain.mail_views import MailView, Sizes
-from postroad.domain.references import Reference
-from postroad.domain.selection import Selector
-from postroad.domain.shapes import Shape
-from postroad.domain.slices import EntryKey
-from postroad.domain.wire import decode, encode
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues import documents
+from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.wire import decode, encode
+from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.values.instants import instant, microseconds
+from postroad.domain.values.json_values import to_json
 
 MOMENT = datetime(2026, 1, 1, 10, 20, 0, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.dot_stuffing import Stuffer, Unstuffer
-from postroad.domain.shapes import shape_of
+from postroad.domain.mail.dot_stuffing import Stuffer, Unstuffer
+from postroad.domain.mail.shapes import shape_of
 
 ragged = st.lists(
     st.sampled_from([b".", b"..", b"\r\n", b"\r\n", b"a", b"\r\n.\r\n", b"x.y", b"\xff"])

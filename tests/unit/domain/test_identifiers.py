@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.identifiers import EPOCH, FIRST, Identifiers, id_at, moment_of
+from postroad.domain.values.identifiers import EPOCH, FIRST, Identifiers, id_at, moment_of
 
 MOMENTS = st.integers(0, 2**32).map(
     lambda n: datetime(1970, 1, 1, tzinfo=UTC) + n * timedelta(seconds=1.5)

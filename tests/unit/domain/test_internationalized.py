@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.internationalized import (
+from postroad.domain.mail.internationalized import (
     ascii_address,
     ascii_domain,
     same_domain,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.lifetimes import lifetimes_of
+from postroad.domain.queues.lifetimes import lifetimes_of
 from postroad.errors import ConfigurationRefused
 
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)

@@ -8,9 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.entries import Entry
-from postroad.domain.identifiers import id_at
-from postroad.domain.lost_messages import (
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.lost_messages import (
     AT_LEAST,
     BEYOND_LEASES,
     OVERDUE,
@@ -19,8 +19,8 @@ from postroad.domain.lost_messages import (
     MessageCount,
     Messages,
 )
-from postroad.domain.mail import Envelope
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values.identifiers import id_at
 
 NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -1,7 +1,7 @@
 import pytest
 
 from postroad import Mail
-from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
+from postroad.domain.mail.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.errors import InvalidMail
 
 

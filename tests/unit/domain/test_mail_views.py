@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from uuid import UUID
 
-from postroad.domain.mail import Envelope
-from postroad.domain.mail_views import LeasedMail
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.mail_views import LeasedMail
 
 
 def test_an_item_is_equal_to_itself_alone() -> None:

@@ -2,8 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from postroad.domain.identifiers import id_at
-from postroad.domain.names import QueueName, key_of_bytes, mail_of_bytes
+from postroad.domain.queues.names import QueueName, key_of_bytes, mail_of_bytes
+from postroad.domain.values.identifiers import id_at
 from postroad.errors import InvalidQueueName
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.networks import EVERY_ADDRESS, LOOPBACK, Networks, client_of
+from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, Networks, client_of
 from postroad.errors import InvalidInput
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.domain.next_hops import (
+from postroad.domain.smtp.next_hops import (
     LONGEST_SOCKET,
     NextHop,
     Protocol,

@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.names import QueueName, key_of_owner, mail_of_bytes
-from postroad.domain.ownership import Identity, Owner, following, is_older
+from postroad.domain.queues.names import QueueName, key_of_owner, mail_of_bytes
+from postroad.domain.queues.ownership import Identity, Owner, following, is_older
 
 QUEUE = QueueName("mail", "outgoing")
 VIEW = UUID(int=7)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.paces import Paces, Rate
+from postroad.domain.delivery.paces import Paces, Rate
 from postroad.errors import InvalidSettings
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.policies import DROPPING, dropping
-from postroad.domain.replicas import QuorumQueue
+from postroad.domain.servers.policies import DROPPING, dropping
+from postroad.domain.servers.replicas import QuorumQueue
 
 
 def governed(name: str, keys: frozenset[str]) -> QuorumQueue:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.replies import (
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.replies import (
     KEPT_LINES,
     LONGEST_TEXT,
     MAX_REPLY,

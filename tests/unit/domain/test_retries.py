@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.mail import Outcome, OutcomeKind, Responder
-from postroad.domain.retries import Done, PutOffItem, Reject, RetryItem, RetryPlan, decide, softened
+from postroad.domain.delivery.retries import (
+    Done,
+    PutOffItem,
+    Reject,
+    RetryItem,
+    RetryPlan,
+    decide,
+    softened,
+)
+from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.errors import InvalidSettings
 
 MINUTE = timedelta(minutes=1)

@@ -4,7 +4,7 @@ import base64
 
 import pytest
 
-from postroad.domain.sasl import LoginRefused, Mechanism, chosen, dialogue
+from postroad.domain.smtp.sasl_client import LoginRefused, Mechanism, chosen, dialogue
 
 RANDOM = base64.b64decode("rOprNGfwEbeRWgbNEkqO")
 """Whose text is the nonce of the example in RFC 7677."""

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain import seven_bits
-from postroad.domain.seven_bits import DEEPEST, MOST_PARTS, PIECE, is_signed
-from postroad.domain.shapes import has_bare_line_ends, shape_of, with_crlf
+from postroad.domain.mail import seven_bits
+from postroad.domain.mail.seven_bits import DEEPEST, MOST_PARTS, PIECE, is_signed
+from postroad.domain.mail.shapes import has_bare_line_ends, shape_of, with_crlf
 
 UTF8 = b"Content-Type: text/plain; charset=utf-8\r\n"
 EIGHT = b"Content-Transfer-Encoding: 8bit\r\n"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.shapes import (
+from postroad.domain.mail.shapes import (
     LONGEST_CONTINUATION,
     LONGEST_HEADER,
     LONGEST_LINE,

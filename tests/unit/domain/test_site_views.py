@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from postroad.domain.site_views import (
+from postroad.domain.delivery.site_views import (
     MOST_SHOWN,
     SiteState,
     SiteView,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.identifiers import id_at
-from postroad.domain.slices import EntryKey, bucket_of, place, slice_of, slices_between
+from postroad.domain.queues.slices import EntryKey, bucket_of, place, slice_of, slices_between
+from postroad.domain.values.identifiers import id_at
 
 MOMENTS = st.integers(0, 2**32).map(
     lambda n: datetime(1971, 1, 1, tzinfo=UTC) + n * timedelta(seconds=1.5)

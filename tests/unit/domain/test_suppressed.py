@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.bounces import BounceClass, bounce_of
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.suppressed import (
+from postroad.domain.delivery.suppressed import (
     SuppressedAddress,
     SuppressedBy,
     SuppressionRules,
@@ -23,6 +21,8 @@ from postroad.domain.suppressed import (
     suppressed,
     token_of,
 )
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.bounces import BounceClass, bounce_of
 from postroad.errors import InvalidInput
 
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -6,9 +6,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.domain.mail import Outcome, OutcomeKind, Responder
-from postroad.domain.site_views import MOST_SHOWN, SiteState, SiteView, posted_views, read_views
-from postroad.domain.suspensions import AnswerCounts, SuspendedBy, Suspension
+from postroad.domain.delivery.site_views import (
+    MOST_SHOWN,
+    SiteState,
+    SiteView,
+    posted_views,
+    read_views,
+)
+from postroad.domain.delivery.suspensions import AnswerCounts, SuspendedBy, Suspension
+from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.errors import InvalidInput
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -7,9 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.handed_mails import HandedMail, handing_key
-from postroad.domain.mail import Envelope, OutcomeKind
-from postroad.domain.webhooks import (
+from postroad.domain.delivery.webhooks import (
     LONGEST_REST,
     WebhookAddress,
     WebhookRequest,
@@ -17,6 +15,8 @@ from postroad.domain.webhooks import (
     read_secrets,
     rest_of,
 )
+from postroad.domain.mail.handed_mails import HandedMail, handing_key
+from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.errors import InvalidInput
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.entries import Entry
-from postroad.domain.identifiers import EPOCH, id_at
-from postroad.domain.mail import DsnOptions, Envelope, Origin, RecipientDsn
-from postroad.domain.references import Reference
-from postroad.domain.shapes import Shape
-from postroad.domain.slices import EntryKey, place
-from postroad.domain.wire import LARGEST_BODY, LONGEST_ERROR, decode, encode, size_of
+from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey, place
+from postroad.domain.queues.wire import LARGEST_BODY, LONGEST_ERROR, decode, encode, size_of
+from postroad.domain.values.identifiers import EPOCH, id_at
 from postroad.errors import UnreadableReference
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)

@@ -3,7 +3,7 @@ from typing import cast
 from contract.queue_harness import letter
 from crash.lossy import Disk
 from crash.world import opened
-from postroad.domain.shapes import Shape
+from postroad.domain.mail.shapes import Shape
 from postroad.embedded.content_cache import RECORD_TIMES, ContentCache
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.segments import LiveEntry, Segment, State

@@ -10,8 +10,8 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import Inline, opened, start
-from postroad.domain.envelope_documents import envelope_value
-from postroad.domain.json_values import to_json
+from postroad.domain.mail.envelope_documents import envelope_value
+from postroad.domain.values.json_values import to_json
 from postroad.embedded import envelope_reader
 from postroad.embedded.envelope_reader import BLOCK, EnvelopeReader
 from postroad.embedded.envelope_records import decode_envelope, encode_new

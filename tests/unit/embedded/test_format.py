@@ -11,7 +11,7 @@ import pytest
 
 from crash.lossy import LossyFiles
 from postroad.distributed.timing import Timing
-from postroad.domain.shapes import Shape
+from postroad.domain.mail.shapes import Shape
 from postroad.embedded import (
     administration,
     batches,

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.json_values import to_json
-from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.mail_views import LeasedMail, Sizes
-from postroad.domain.selection import Selector
-from postroad.domain.shapes import Shape
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.mail_views import LeasedMail, Sizes
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.json_values import to_json
 from postroad.embedded.operations import CALLS, Leased, leased_value
 from postroad.embedded.serving import OPERATIONS
 from postroad.ports.administration import Operation

@@ -13,7 +13,7 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
-from postroad.domain.mail import Mail
+from postroad.domain.mail.mail import Mail
 from postroad.embedded.connection import OwnerConnection
 from postroad.embedded.envelope_records import decode_envelope
 from postroad.embedded.layout import Layout

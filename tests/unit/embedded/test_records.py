@@ -9,11 +9,11 @@ from typing import Any, cast
 import pytest
 
 from contract.queue_harness import letter
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.documents import outcomes_of, outcomes_value
-from postroad.domain.envelope_documents import envelope_value
-from postroad.domain.json_values import to_json
-from postroad.domain.mail import Outcome
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.envelope_documents import envelope_value
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.queues.documents import outcomes_of, outcomes_value
+from postroad.domain.values.json_values import to_json
 from postroad.embedded import frames, log_salvage, verification
 from postroad.embedded.checkpoints import Checkpoint
 from postroad.embedded.envelope_records import (

@@ -10,7 +10,7 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import Disk
 from crash.world import opened
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
 from postroad.embedded.envelope_records import EnvelopeRecord
 from postroad.embedded.envelopes import LONGEST_DOMAINS
 from postroad.embedded.segments import LiveEntry

@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import letter
-from postroad.domain.envelope_documents import envelope_value
-from postroad.domain.mail import Mail
-from postroad.domain.mail_views import Sizes
+from postroad.domain.mail.envelope_documents import envelope_value
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.mail_views import Sizes
 from postroad.embedded import wire
 from postroad.embedded.rpc import PIECES
 from postroad.embedded.serving import Serving

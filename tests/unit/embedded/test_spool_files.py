@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from crash.lossy import LossyFiles, Sync, Write
-from postroad.domain.shapes import shape_of
+from postroad.domain.mail.shapes import shape_of
 from postroad.embedded import spool_files
 from postroad.embedded.frames import checksum
 from postroad.embedded.layout import Layout

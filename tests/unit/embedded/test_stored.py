@@ -14,9 +14,9 @@ from prometheus_client import REGISTRY
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
-from postroad.domain.envelope_documents import envelope_value
-from postroad.domain.json_values import to_json
-from postroad.domain.mail import Envelope, Outcome
+from postroad.domain.mail.envelope_documents import envelope_value
+from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.values.json_values import to_json
 from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope, encode_new
 from postroad.embedded.envelopes import LONGEST_DOMAINS, domains_of
 from postroad.embedded.layout import NEW

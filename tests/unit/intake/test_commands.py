@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from postroad.adapters.network.commands import Needs, mail_command, recipient_command
 from postroad.adapters.network.content import OpenContent
-from postroad.domain.mail import DsnOptions, Envelope, RecipientDsn
+from postroad.domain.mail.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.intake.commands import (
     LONGEST_LINE,
     MailFrom,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.mail import DsnOptions, RecipientDsn
+from postroad.domain.mail.mail import DsnOptions, RecipientDsn
 from postroad.intake import reply_texts
 from postroad.intake.dialogue import (
     MOST_ERRORS,

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.replies import Reply
 from postroad.errors import StoreFull
 from postroad.intake import reply_texts
 from postroad.intake.message_buffer import MEMORY_BYTES, SPILLED_BYTES, MessageBuffer

@@ -16,7 +16,7 @@ from kills.back_ends import BackEnd, Distributed, Embedded
 from kills.mails import PlannedMail
 from postroad import Mail, Outcome, open_queue
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.mail.mail import OutcomeKind
 from postroad.ports.mail_queue import Item, MailQueue
 
 MAILS = [

@@ -9,7 +9,7 @@ from kills.ledger import Ledger
 from kills.mails import draw_mails, is_refused
 from kills.reports import Reports
 from kills.sites import running_sites
-from postroad.domain.mail import Mail, OutcomeKind
+from postroad.domain.mail.mail import Mail, OutcomeKind
 from support.smtp_relay import hand_over, kinds, relay_to
 
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from postroad.domain.ages import AGES
 from postroad.domain.configuration.advice import SliceCount
+from postroad.domain.queues.ages import AGES
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.departures import Departure, Tally
 from postroad.pipeline.findings import FindingKind, FindingLine, summaries

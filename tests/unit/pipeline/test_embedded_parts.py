@@ -17,8 +17,8 @@ from crash.lossy import LossyFiles
 from crash.world import OPTIONS, ROOT, start
 from postroad import AttemptOutcomes, Mail, Outcome, Selector
 from postroad.adapters.memory.clock import ManualClock
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.slices import slice_of
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.slices import slice_of
 from postroad.embedded.archive import end_of, frames_in, read_archive
 from postroad.embedded.layout import Layout
 from postroad.embedded.owner import OwnedQueue

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
-from postroad.domain.attempts import OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.delivery.attempts import OutcomeCount
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.bounces import BounceClass
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.departures import Departure, Tally
 from postroad.pipeline.lines import DestinationLine, JobAnswer, ReasonCount, TraceLine, TrafficLine

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.slices import Partition
+from postroad.domain.queues.slices import Partition
 from postroad.pipeline.planning import (
     ArchivedPartition,
     Gap,

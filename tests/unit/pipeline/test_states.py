@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, PurgeWatermark
-from postroad.domain.identifiers import FIRST
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values.identifiers import FIRST
 from postroad.pipeline.states import ENDINGS, STATES, EntryFlags, EntryState
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

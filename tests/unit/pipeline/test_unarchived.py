@@ -9,9 +9,9 @@ import pytest
 
 from postroad.adapters.memory.view import MemoryView
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.identifiers import EPOCH, moment_of
-from postroad.domain.instants import LATEST
-from postroad.domain.selection import Selector
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.identifiers import EPOCH, moment_of
+from postroad.domain.values.instants import LATEST
 from postroad.pipeline.archive import Stamps
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.planning import Gap

@@ -8,8 +8,8 @@ import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.adapters.memory.resolver import MemoryResolver
-from postroad.domain.networks import Networks
-from postroad.domain.next_hops import NextHop
+from postroad.domain.smtp.next_hops import NextHop
+from postroad.domain.values.networks import Networks
 from postroad.routing.plans import OwnNames, RoutingPlan
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.worker.routing import RouteFinder

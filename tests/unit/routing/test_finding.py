@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.adapters.memory.resolver import MemoryResolver
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.networks import Networks
-from postroad.domain.next_hops import NextHop, TlsMode
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
+from postroad.domain.values.networks import Networks
 from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, RecordType
 from postroad.routing.finding import find_route
 from postroad.routing.plans import OwnNames, RoutingPlan

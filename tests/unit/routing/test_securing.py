@@ -6,8 +6,8 @@ import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.adapters.memory.resolver import MemoryResolver
-from postroad.domain.mail import OutcomeKind
-from postroad.domain.next_hops import NextHop, OldestTls, TlsMode
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
 from postroad.routing.answers import Answer, AnswerKind, TlsaRecord
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute, Route

@@ -11,7 +11,7 @@ from prometheus_client import REGISTRY
 from postroad.adapters.memory.clock import ManualClock
 from postroad.bootstrap.delivery_file import DeliveryFile
 from postroad.bootstrap.signing import FileSigner
-from postroad.domain.mail import TENANT, Envelope
+from postroad.domain.mail.mail import TENANT, Envelope
 from postroad.errors import InvalidSettings
 from support.mounted_secret import MountedSecret
 from support.signing import ed25519_pem, rsa_pem

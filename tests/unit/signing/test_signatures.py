@@ -11,8 +11,8 @@ from itertools import islice
 import pytest
 
 from postroad.adapters.network.content import OpenContent
-from postroad.domain.dot_stuffing import Stuffer, Unstuffer
-from postroad.domain.shapes import shape_of
+from postroad.domain.mail.dot_stuffing import Stuffer, Unstuffer
+from postroad.domain.mail.shapes import shape_of
 from postroad.errors import InvalidMail
 from postroad.signing.canonical import Canonical
 from postroad.signing.headers import author_domain, fields_of

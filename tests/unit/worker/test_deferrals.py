@@ -10,8 +10,8 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.memory.connections import MemoryConnection, MemoryConnector
-from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.next_hops import NextHop
+from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.connections import BeforeEnd, JobFinished, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.jobs import Site

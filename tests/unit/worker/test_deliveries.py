@@ -12,10 +12,10 @@ import structlog.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.mail import Envelope, Outcome
-from postroad.domain.retries import RetryPlan, decide
-from postroad.domain.shapes import Shape
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.delivery.retries import RetryPlan, decide
+from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.mail.shapes import Shape
 from postroad.errors import (
     BlobMissing,
     BlobsUnavailable,

@@ -16,9 +16,9 @@ from postroad.adapters.memory.connections import Loss, MemoryConnector
 from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.memory.resolver import MemoryResolver
 from postroad.bootstrap.ways import rules_of
-from postroad.domain.mail import Mail, Outcome
-from postroad.domain.next_hops import NextHop
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.mail.mail import Mail, Outcome
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute
 from postroad.routing.securing import MxSecurity

@@ -11,8 +11,8 @@ import pytest
 
 from postroad.adapters.memory.clock import settle
 from postroad.distributed.items import DistributedItem
-from postroad.domain.attempt_log import Attempted
-from postroad.domain.mail import Mail, Outcome
+from postroad.domain.delivery.attempt_log import Attempted
+from postroad.domain.mail.mail import Mail, Outcome
 from postroad.errors import BlobsUnavailable, EntryLost
 from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import NoRoute

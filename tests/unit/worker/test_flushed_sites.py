@@ -12,9 +12,9 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.cli.site_flush import ANSWERED_WITHIN, try_site
-from postroad.domain.mail import Outcome
-from postroad.domain.site_flushes import FlushAnswer
-from postroad.domain.suspensions import SuspendedBy, Suspension
+from postroad.domain.delivery.site_flushes import FlushAnswer
+from postroad.domain.delivery.suspensions import SuspendedBy, Suspension
+from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
 from postroad.ports.board import Topic
 from postroad.worker.board_reading import BoardReader

@@ -19,9 +19,9 @@ from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.network.connections import SmtpConnection
 from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.bootstrap.ways import rules_of, way_of, window_of
-from postroad.domain.mail import Mail, Outcome
-from postroad.domain.next_hops import NextHop
-from postroad.domain.retries import RetryPlan
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.mail.mail import Mail, Outcome
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.connections import BeforeEnd, OnEvent, at_once
 from postroad.ports.mail_queue import Item
 from postroad.routing.routes import ResolvedHop

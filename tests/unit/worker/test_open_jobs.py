@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.mail import Envelope
-from postroad.domain.next_hops import NextHop
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.worker.open_jobs import LeaseOver, OpenJob
 from postroad.worker.routing import RelayRoutes
 

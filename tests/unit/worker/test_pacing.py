@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.domain.limited_mail import LimitedBy, LimitedMail, LimitRule
-from postroad.domain.names import QueueName
+from postroad.domain.delivery.limited_mail import LimitedBy, LimitedMail, LimitRule
+from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewUnavailable
 from postroad.ports.board import Board, Topic
 from postroad.worker.pacing import LONGEST_HOLD, LONGEST_NOTED, Pacer

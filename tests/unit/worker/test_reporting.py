@@ -12,10 +12,10 @@ from typing import cast
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.domain.mail import DsnOptions, Mail, Outcome, RecipientDsn, Responder
+from postroad.domain.mail.mail import DsnOptions, Mail, Outcome, RecipientDsn, Responder
+from postroad.domain.mail.shapes import Shape, shape_of
 from postroad.domain.reports import composing
 from postroad.domain.reports.deciding import DOUBLE_BOUNCE, REPORT, ReportRules
-from postroad.domain.shapes import Shape, shape_of
 from postroad.errors import (
     BlobMissing,
     InvalidMail,

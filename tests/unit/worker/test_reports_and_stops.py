@@ -15,7 +15,7 @@ from crash.lossy import LossyFiles
 from crash.world import opened, start
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
-from postroad.domain.mail import Mail
+from postroad.domain.mail.mail import Mail
 from postroad.embedded.owner import Consumer as SpoolConsumer
 from postroad.embedded.owner import OwnedQueue
 from postroad.errors import PostroadError

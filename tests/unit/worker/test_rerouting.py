@@ -13,8 +13,8 @@ import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault
-from postroad.domain.next_hops import NextHop, TlsMode
-from postroad.domain.reroutes import Reroute, RerouteOf, RerouteTable
+from postroad.domain.delivery.reroutes import Reroute, RerouteOf, RerouteTable
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidInput
 from postroad.ports.board import Topic
 from postroad.routing.plans import RoutingPlan

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.resolver import MemoryResolver
-from postroad.domain.next_hops import NextHop
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import (

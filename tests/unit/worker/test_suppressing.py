@@ -11,9 +11,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.domain.bounces import BounceClass
-from postroad.domain.mail import Mail, Outcome, OutcomeKind, Responder
-from postroad.domain.suppressed import SuppressedBy, SuppressionRules, suppressed, token_of
+from postroad.domain.delivery.suppressed import SuppressedBy, SuppressionRules, suppressed, token_of
+from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
+from postroad.domain.smtp.bounces import BounceClass
 from postroad.errors import ViewUnavailable
 from postroad.worker.screening import UNREADABLE, Screening
 from postroad.worker.suppressing import Suppressing

@@ -8,9 +8,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.domain.mail import Outcome, OutcomeKind, Responder
-from postroad.domain.site_views import SiteState, SiteView, read_views
-from postroad.domain.suspensions import SuspendedBy, Suspension
+from postroad.domain.delivery.site_views import SiteState, SiteView, read_views
+from postroad.domain.delivery.suspensions import SuspendedBy, Suspension
+from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.board import Topic
 from postroad.worker.board_reading import BoardReader
 from postroad.worker.gate import Gate

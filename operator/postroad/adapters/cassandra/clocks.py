@@ -16,7 +16,7 @@ from cassandra.policies import LoadBalancingPolicy, TokenAwarePolicy
 from cassandra.pool import Host
 
 from postroad.adapters.cassandra.timestamps import READ_PRECISION_NS, Timestamps
-from postroad.domain.clocks import AgreedTime, HostTime, Readings, agreed_time
+from postroad.domain.values.clocks import AgreedTime, HostTime, Readings, agreed_time
 from postroad.errors import ViewUnavailable
 from postroad.telemetry import metrics
 from postroad.telemetry.logs import logger

@@ -7,8 +7,8 @@ from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.cql import insert
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
-from postroad.domain.enqueue_keys import KEY_LIFETIME
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
+from postroad.domain.queues.slices import EntryKey
 from postroad.ports.enqueue_keys import KeyedEntry
 
 LIFETIME = round(KEY_LIFETIME.total_seconds())

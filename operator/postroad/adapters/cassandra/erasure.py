@@ -23,7 +23,7 @@ from postroad.adapters.cassandra.board import ERASE_BOARD
 from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.suppression_list import erase_lists
-from postroad.domain.clocks import AGREEING
+from postroad.domain.values.clocks import AGREEING
 from postroad.ports.board import Topic
 
 AT_ONCE = 32

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from postroad.adapters.cassandra import schema, statements
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session
-from postroad.domain.claims import Claim, Claimant
+from postroad.domain.servers.claims import Claim, Claimant
 from postroad.errors import ViewRefused
 
 KEY = "@claims"

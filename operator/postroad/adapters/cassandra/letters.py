@@ -17,7 +17,7 @@ from postroad.adapters.cassandra import letter_statements
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.translation import TooManyTombstones
-from postroad.domain.identifiers import EPOCH, FIRST, LAST, id_at
+from postroad.domain.values.identifiers import EPOCH, FIRST, LAST, id_at
 
 Range = tuple[UUID, UUID]
 """Ids after the first, up to the second inclusive."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import UNSET
-from postroad.domain import instants
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.slices import EntryKey
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values import instants
+from postroad.domain.values.identifiers import EPOCH
 from postroad.ports.marks import PartitionStamp
 
 

@@ -23,7 +23,7 @@ from postroad.adapters.cassandra.cql import (
     select,
 )
 from postroad.adapters.cassandra.session import Statement
-from postroad.domain.identifiers import LAST
+from postroad.domain.values.identifiers import LAST
 
 WATERMARK_ID = LAST
 """The id of a watermark's own row."""

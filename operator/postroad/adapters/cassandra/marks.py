@@ -15,10 +15,10 @@ from postroad.adapters.cassandra.session import Session, Statement
 from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.transactions import Transactions, Write
 from postroad.batching import Batcher
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Ending, Mark, PurgeWatermark, Traits
-from postroad.domain.identifiers import FIRST
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.entries import Ending, Mark, PurgeWatermark, Traits
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.identifiers import FIRST
 from postroad.errors import ViewUnavailable
 from postroad.ports.marks import Counts, PartitionStamp
 

@@ -15,16 +15,23 @@ from uuid import UUID
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import UNSET
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
-from postroad.domain import instants
-from postroad.domain.entries import (
+from postroad.domain.mail.mail import (
+    DsnOptions,
+    Envelope,
+    Origin,
+    Outcome,
+    OutcomeKind,
+    RecipientDsn,
+)
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.entries import (
     Entry,
     UndecodableRow,
 )
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.mail import DsnOptions, Envelope, Origin, Outcome, OutcomeKind, RecipientDsn
-from postroad.domain.ownership import Identity
-from postroad.domain.shapes import Shape
-from postroad.domain.slices import EntryKey
+from postroad.domain.queues.ownership import Identity
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values import instants
+from postroad.domain.values.identifiers import EPOCH
 from postroad.errors import Undecodable
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record
 

@@ -30,7 +30,7 @@ from postroad.adapters.cassandra.connection import CassandraConnection
 from postroad.adapters.cassandra.loop_bridge import LoopBridge, Row
 from postroad.adapters.cassandra.translation import translated
 from postroad.batching import Shared
-from postroad.domain.clocks import Readings
+from postroad.domain.values.clocks import Readings
 from postroad.errors import ServerError, ViewRefused
 from postroad.ports.servers import Guard
 

@@ -13,7 +13,7 @@ from postroad.adapters.cassandra import rows
 from postroad.adapters.cassandra.cql import insert, select
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
-from postroad.domain.suppressed import SuppressedAddress, SuppressedBy, strongest
+from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, strongest
 
 T = TypeVar("T")
 

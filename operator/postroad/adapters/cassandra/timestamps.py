@@ -20,8 +20,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.domain.clocks import AGREEING, AgreedTime
-from postroad.domain.identifiers import EPOCH
+from postroad.domain.values.clocks import AGREEING, AgreedTime
+from postroad.domain.values.identifiers import EPOCH
 from postroad.telemetry.logs import logger
 
 DRIFT_PER_MILLION = 200

@@ -15,8 +15,8 @@ from uuid import UUID
 
 from postroad.adapters.cassandra.loop_bridge import Row
 from postroad.adapters.cassandra.session import Session, Statement
-from postroad.domain.entries import Mark
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Mark
+from postroad.domain.queues.slices import EntryKey, Partition
 
 NOTHING = Mark()
 """Refuses a write that needs a mark where there is none."""

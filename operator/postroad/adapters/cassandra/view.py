@@ -15,11 +15,11 @@ from postroad.adapters.cassandra.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.suppression_list import CassandraSuppressionList
-from postroad.domain.clocks import Readings
-from postroad.domain.entries import Entry, UndecodableRow
-from postroad.domain.identifiers import FIRST
-from postroad.domain.ownership import Identity
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.ownership import Identity
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.clocks import Readings
+from postroad.domain.values.identifiers import FIRST
 from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts
 from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record

@@ -14,14 +14,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from postroad.adapters.disk.files import PRIVATE_DIRECTORY, PRIVATE_FILE
-from postroad.domain.attempt_log import (
+from postroad.domain.delivery.attempt_log import (
     Attempted,
     LoggedAttempt,
     from_document,
     logged,
     to_document,
 )
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidSettings
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import UNLOGGED_ATTEMPTS

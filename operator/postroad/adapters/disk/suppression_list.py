@@ -22,7 +22,7 @@ from threading import Lock
 from typing import TypeVar
 
 from postroad.adapters.disk.files import PRIVATE_FILE, DiskFiles, Translated
-from postroad.domain.suppressed import SuppressedAddress, SuppressedBy, strongest
+from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, strongest
 from postroad.errors import StoreDamaged, StoreFailed, StoreFull
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ import dns.rdatatype
 import dns.resolver
 import dns.rrset
 
-from postroad.domain.networks import LOOPBACK
+from postroad.domain.values.networks import LOOPBACK
 from postroad.errors import InvalidSettings
 from postroad.routing.answers import (
     DNS_PORT,

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.contents import chunks_of
-from postroad.domain.mail import Content
-from postroad.domain.shapes import shape_of
+from postroad.domain.mail.mail import Content
+from postroad.domain.mail.shapes import shape_of
 from postroad.errors import BlobMissing, BlobsRefused, BlobsUnavailable, MailTooLarge
 from postroad.ports.blobs import Stored
 

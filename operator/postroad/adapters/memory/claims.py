@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.domain.claims import Claim, Claimant
+from postroad.domain.servers.claims import Claim, Claimant
 
 
 @dataclass(frozen=True, slots=True)

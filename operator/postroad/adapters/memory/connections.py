@@ -9,7 +9,7 @@ from contextlib import aclosing
 from datetime import timedelta
 from enum import Enum, auto
 
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind
+from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
 from postroad.ports.connections import (
     BeforeEnd,
     ConnectionClosed,

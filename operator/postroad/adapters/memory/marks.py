@@ -10,9 +10,9 @@ from uuid import UUID
 
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.tables import Tables, delete, within
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Ending, EndingKind, Mark, PurgeWatermark, Traits
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.entries import Ending, EndingKind, Mark, PurgeWatermark, Traits
+from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.ports.marks import Counts, PartitionStamp
 
 T = TypeVar("T")

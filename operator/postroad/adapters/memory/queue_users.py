@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.domain.queue_users import QueueUser
+from postroad.domain.servers.queue_users import QueueUser
 
 
 @dataclass(slots=True)

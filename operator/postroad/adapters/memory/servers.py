@@ -11,7 +11,7 @@ from postroad.adapters.memory.queue_users import MemoryQueueUsers, MemoryUser
 from postroad.adapters.memory.queues import BrokerQueues
 from postroad.adapters.memory.tables import Tables
 from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.clock import Clock
 from postroad.ports.servers import Checked
 

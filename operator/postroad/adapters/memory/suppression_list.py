@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.domain.suppressed import SuppressedAddress, SuppressedBy, strongest
+from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, strongest
 
 Lists = dict[tuple[str, bytes, SuppressedBy], SuppressedAddress]
 """By tenant, token and what put the address there."""

@@ -11,10 +11,10 @@ from uuid import UUID, uuid4
 
 from postroad.adapters.memory.board import Notes
 from postroad.adapters.memory.suppression_list import Lists
-from postroad.domain.attempts import AttemptOutcomes
-from postroad.domain.entries import Entry, Mark, PurgeWatermark, Traits, UndecodableRow
-from postroad.domain.lifetimes import DEAD_LETTER_MEMORY
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.queues.entries import Entry, Mark, PurgeWatermark, Traits, UndecodableRow
+from postroad.domain.queues.lifetimes import DEAD_LETTER_MEMORY
+from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.ports.clock import Clock
 from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import PartitionStamp

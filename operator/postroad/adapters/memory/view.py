@@ -14,11 +14,11 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.marks import PAGE, MemoryMarks
 from postroad.adapters.memory.suppression_list import MemorySuppressionList
 from postroad.adapters.memory.tables import within
-from postroad.domain.clocks import HostTime, Readings
-from postroad.domain.enqueue_keys import KEY_LIFETIME
-from postroad.domain.entries import Entry, UndecodableRow
-from postroad.domain.ownership import Identity
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
+from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.ownership import Identity
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.clocks import HostTime, Readings
 from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts
 from postroad.ports.view import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from postroad.domain.instants import instant, microseconds
+from postroad.domain.values.instants import instant, microseconds
 from postroad.errors import InvalidSettings
 from postroad.routing.sts import KeptPolicy, StsMode, StsPolicy
 from postroad.telemetry.logs import logger

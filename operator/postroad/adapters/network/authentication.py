@@ -15,9 +15,9 @@ from datetime import timedelta
 
 from postroad.adapters.network.exchange import Exchange, SessionRefused
 from postroad.adapters.network.timeouts import Timeouts
-from postroad.domain.next_hops import HopLogin, NextHop
-from postroad.domain.replies import Reply
-from postroad.domain.sasl import LoginRefused, SaslDialogue, chosen, dialogue
+from postroad.domain.smtp.next_hops import HopLogin, NextHop
+from postroad.domain.smtp.replies import Reply
+from postroad.domain.smtp.sasl_client import LoginRefused, SaslDialogue, chosen, dialogue
 from postroad.errors import CredentialsMissing
 from postroad.logins import Login, LoginFolder
 from postroad.telemetry.logs import logger

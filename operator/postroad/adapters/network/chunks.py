@@ -29,8 +29,8 @@ from postroad.adapters.network.mail_replies import (
 )
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import ConnectionLost, WireError
-from postroad.domain.dot_stuffing import LineEnds
-from postroad.domain.mail import Outcome, OutcomeKind
+from postroad.domain.mail.dot_stuffing import LineEnds
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 
 LARGEST = 64 * 1024
 """Octets of a content that is sent as a chunk. A larger one would be in memory whole, and in vain

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from postroad.adapters.network.client import ClientWire, connect, connect_to_socket
 from postroad.adapters.network.wire import ConnectionLost, WireError
-from postroad.domain.next_hops import SourceAddresses
+from postroad.domain.smtp.next_hops import SourceAddresses
 
 MOST_ADDRESSES = 8
 """Tried for one session; each may use up its timeout."""

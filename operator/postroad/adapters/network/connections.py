@@ -23,7 +23,7 @@ from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.transactions import ClientTransaction
 from postroad.adapters.network.wire import ConnectionLost, WireError
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
 from postroad.ports.connections import (
     BeforeEnd,
     ConnectionClosed,

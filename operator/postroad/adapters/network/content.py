@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from postroad.domain.dot_stuffing import LineEnds
-from postroad.domain.seven_bits import PIECE, Result, Steps, in_seven_bits, is_signed
-from postroad.domain.shapes import LONGEST_HEADER, Scanner, Shape, shape_of, with_crlf
+from postroad.domain.mail.dot_stuffing import LineEnds
+from postroad.domain.mail.seven_bits import PIECE, Result, Steps, in_seven_bits, is_signed
+from postroad.domain.mail.shapes import LONGEST_HEADER, Scanner, Shape, shape_of, with_crlf
 from postroad.ports.signing import Signing
 
 LARGEST_CHANGED = 64 * 1024 * 1024

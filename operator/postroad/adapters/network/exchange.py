@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from postroad.adapters.network.client import ClientWire
 from postroad.adapters.network.wire import ConnectionLost, LineTooLong, TooSlow, WireError
-from postroad.domain.replies import Reply, ReplyReader
+from postroad.domain.smtp.replies import Reply, ReplyReader
 from postroad.errors import InvalidInput
 
 MAX_REPLY_LINE = 64 * 1024

@@ -11,7 +11,7 @@ from postroad.adapters.network.mail_replies import Outgoing
 from postroad.adapters.network.preparation import Preparation
 from postroad.adapters.network.sessions import ClientSession
 from postroad.adapters.network.transactions import ClientTransaction
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
 from postroad.ports.connections import ContentFailed, JobFinished, Transmission
 
 

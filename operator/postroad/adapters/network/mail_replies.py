@@ -9,8 +9,8 @@ from postroad.adapters.network.commands import Extensions, Needs, mail_command, 
 from postroad.adapters.network.content import OpenContent
 from postroad.adapters.network.exchange import OutOfStep, text_of
 from postroad.adapters.network.wire import WireError
-from postroad.domain.mail import Envelope, Outcome, Responder
-from postroad.domain.replies import Reply
+from postroad.domain.mail.mail import Envelope, Outcome, Responder
+from postroad.domain.smtp.replies import Reply
 
 RESET = b"RSET\r\n"
 

@@ -18,8 +18,8 @@ from postroad.adapters.network.exchange import Exchange, SessionRefused, text_of
 from postroad.adapters.network.remembered_hops import RememberedHops
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
-from postroad.domain.next_hops import NextHop, OldestTls, Protocol, TlsMode, address_literal
-from postroad.domain.replies import Reply
+from postroad.domain.smtp.next_hops import NextHop, OldestTls, Protocol, TlsMode, address_literal
+from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidSettings, TlsRefused
 from postroad.routing.securing import TlsaRecords
 from postroad.tls import OLDEST_TLS

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
-from postroad.domain.mail import Envelope
-from postroad.domain.next_hops import NextHop
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.smtp.next_hops import NextHop
 from postroad.octet_room import OctetRoom
 from postroad.ports.signing import Signer, Signing
 from postroad.telemetry.metrics import UNSIGNED

@@ -7,7 +7,7 @@ import asyncio
 from collections import OrderedDict
 from datetime import timedelta
 
-from postroad.domain.next_hops import NextHop
+from postroad.domain.smtp.next_hops import NextHop
 
 KEPT = timedelta(hours=1)
 

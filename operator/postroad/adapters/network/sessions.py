@@ -27,9 +27,9 @@ from postroad.adapters.network.mail_replies import MailReplies, Outgoing
 from postroad.adapters.network.opening import Opening, SecuringFailed, SessionTerms
 from postroad.adapters.network.transactions import ClientTransaction
 from postroad.adapters.network.wire import ConnectionLost, TooSlow, WireError
-from postroad.domain.mail import Envelope, Outcome, OutcomeKind, Responder
-from postroad.domain.next_hops import Protocol
-from postroad.domain.return_paths import return_path
+from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, Responder
+from postroad.domain.mail.return_paths import return_path
+from postroad.domain.smtp.next_hops import Protocol
 from postroad.telemetry.metrics import PLAIN_RETURN_PATHS
 
 

@@ -29,10 +29,10 @@ from postroad.adapters.network.mail_replies import (
 from postroad.adapters.network.opening import extensions_of
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.wire import ConnectionLost, WireError
-from postroad.domain.dot_stuffing import Stuffer
-from postroad.domain.mail import Outcome
-from postroad.domain.next_hops import Protocol
-from postroad.domain.replies import Reply
+from postroad.domain.mail.dot_stuffing import Stuffer
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.smtp.next_hops import Protocol
+from postroad.domain.smtp.replies import Reply
 from postroad.ports.connections import BeforeEnd
 
 GROUP = 100

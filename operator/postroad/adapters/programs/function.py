@@ -11,8 +11,8 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.adapters.programs.serial import NotReached, ProgramAnswer, SerialConnection
-from postroad.domain.handed_mails import HandedMail
-from postroad.domain.mail import Outcome, OutcomeKind, Responder
+from postroad.domain.mail.handed_mails import HandedMail
+from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.octet_room import OctetRoom
 from postroad.ports.connections import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-from postroad.domain.mail import Outcome
+from postroad.domain.mail.mail import Outcome
 from postroad.octet_room import OctetRoom
 from postroad.ports.connections import (
     BeforeEnd,

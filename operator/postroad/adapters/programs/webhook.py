@@ -23,14 +23,14 @@ from postroad.adapters.programs.serial import (
     ProgramAnswer,
     SerialConnection,
 )
-from postroad.domain.mail import Outcome, OutcomeKind
-from postroad.domain.webhooks import (
+from postroad.domain.delivery.webhooks import (
     WebhookAddress,
     WebhookRequest,
     outcome_of_status,
     read_secrets,
     rest_of,
 )
+from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
 from postroad.octet_room import OctetRoom
 from postroad.ports.clock import Clock

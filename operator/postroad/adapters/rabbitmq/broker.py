@@ -12,7 +12,7 @@ from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.consumer import RabbitMQDelivery, Subscription
 from postroad.adapters.rabbitmq.publisher import Publisher
 from postroad.adapters.rabbitmq.vhost import Vhost
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable, NotPublished, ServerError, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths
 from postroad.telemetry.logs import logger

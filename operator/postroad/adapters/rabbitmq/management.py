@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import aiohttp
 
 from postroad.adapters.rabbitmq.access import Access
-from postroad.domain.replicas import QuorumQueue
+from postroad.domain.servers.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
 from postroad.logins import Login
 from postroad.ports.servers import Guard

@@ -16,8 +16,8 @@ from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.topology import DeclaredExchange, Topology
 from postroad.adapters.rabbitmq.vhost import Vhost
-from postroad.domain.claims import Claim, Claimant
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
+from postroad.domain.servers.claims import Claim, Claimant
 from postroad.errors import BrokerRefused, ServerError
 
 _TOKEN = re.compile(r" has alternate-exchange postroad\.([0-9a-f]{12}),")

@@ -13,8 +13,8 @@ from urllib.parse import quote
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.topology import DELAYS
 from postroad.adapters.rabbitmq.vhost import Vhost
-from postroad.domain.names import QueueName
-from postroad.domain.queue_users import QueueUser
+from postroad.domain.queues.names import QueueName
+from postroad.domain.servers.queue_users import QueueUser
 from postroad.errors import BrokerRefused, CredentialsRefused
 
 TAG = "management"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.adapters.rabbitmq.connection import Channel
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.ports.broker import DELAY_SECONDS
 
 WORK, DEAD = "work", "dead"

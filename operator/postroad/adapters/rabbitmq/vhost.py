@@ -14,7 +14,7 @@ from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
 from postroad.adapters.rabbitmq.kept_channels import KeptChannels
 from postroad.adapters.rabbitmq.management import Management
 from postroad.batching import Shared
-from postroad.domain.replicas import QuorumQueue, members_to_add
+from postroad.domain.servers.replicas import QuorumQueue, members_to_add
 from postroad.errors import ServerError
 from postroad.ports.servers import SAFE_COPIES, Guard
 from postroad.telemetry.logs import logger

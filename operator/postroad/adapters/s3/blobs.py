@@ -10,7 +10,7 @@ from postroad.adapters.s3.objects import Objects
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import upload
 from postroad.batching import Batcher
-from postroad.domain.mail import Content
+from postroad.domain.mail.mail import Content
 from postroad.errors import BlobsUnavailable, PostroadError
 from postroad.ports.blobs import Stored
 

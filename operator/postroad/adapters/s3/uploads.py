@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from postroad.adapters.s3.objects import Objects, timeout_of
 from postroad.adapters.s3.store import Store
 from postroad.contents import chunks_of
-from postroad.domain.mail import Content
-from postroad.domain.shapes import Scanner
+from postroad.domain.mail.mail import Content
+from postroad.domain.mail.shapes import Scanner
 from postroad.errors import MailTooLarge, ServerError
 from postroad.ports.blobs import Stored
 

@@ -6,7 +6,7 @@ from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.cluster.queue_claims import QueueClaims
 from postroad.controller.spec.queue_resource import Queue
 from postroad.distributed.erasure import Part
-from postroad.domain.names import BUCKET_CLAIM
+from postroad.domain.queues.names import BUCKET_CLAIM
 
 
 class ClaimedParts:

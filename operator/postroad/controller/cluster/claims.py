@@ -19,8 +19,8 @@ from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.spec.queue_resource import cluster_of
 from postroad.controller.status.conditions import VIEW_READY
-from postroad.domain.claims import Claim, Claimant
-from postroad.domain.durations import format_duration
+from postroad.domain.servers.claims import Claim, Claimant
+from postroad.domain.values.durations import format_duration
 from postroad.errors import (
     KubernetesRefused,
     PostroadError,

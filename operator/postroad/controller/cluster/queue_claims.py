@@ -7,8 +7,8 @@ import json
 from postroad.controller.cluster.claims import Claims
 from postroad.controller.cluster.clusters import Cluster
 from postroad.controller.spec.queue_resource import Queue
-from postroad.domain.claims import Claim, Claimant
-from postroad.domain.names import BUCKET_CLAIM
+from postroad.domain.queues.names import BUCKET_CLAIM
+from postroad.domain.servers.claims import Claim, Claimant
 from postroad.errors import BlobMissing
 from postroad.ports.blobs import Blobs
 from postroad.ports.claims import ClaimRecord

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller.kubernetes.api import CONFIRM_DELETION, FORCE_DELETION
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 
 
 def is_confirmed(found: Mapping[str, Any], namespace: Mapping[str, Any] | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from postroad.controller.status.conditions import shortened, timestamp
 from postroad.distributed.erasure import SERVERS, ErasureStep, Part
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import BucketNotOwned, PostroadError, ResourceConflict
 
 SOON, LATEST = timedelta(seconds=3), timedelta(minutes=1)

@@ -30,8 +30,8 @@ from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.handler import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.domain.durations import format_duration
-from postroad.domain.next_hops import NextHop, Protocol
+from postroad.domain.smtp.next_hops import NextHop, Protocol
+from postroad.domain.values.durations import format_duration
 from postroad.ports.kubernetes import Kind
 
 Child = tuple[Kind, dict[str, Any]]

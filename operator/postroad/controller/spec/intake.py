@@ -9,7 +9,7 @@ from pydantic import Field
 from postroad.controller.spec.parts import Model, NetworkText, Replicas
 from postroad.delivery_settings.patterns import Port
 from postroad.delivery_settings.secret_references import SecretReference
-from postroad.domain.networks import Networks
+from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 
 

@@ -10,7 +10,7 @@ from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, QUEUE_CLUSTER,
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.delivery_settings.secret_references import SecretReference
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidQueueName
 from postroad.ports.kubernetes import Object
 

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from postroad.controller.spec.parts import Model, Name
 from postroad.delivery_settings.secret_references import SecretReference
-from postroad.domain.next_hops import HOSTNAME_PATTERN
+from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.tls import Encryption
 
 AUTHORITIES_KEY = "ca.crt"

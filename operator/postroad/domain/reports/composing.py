@@ -14,8 +14,10 @@ from datetime import datetime
 from email.utils import format_datetime
 from typing import NamedTuple
 
-from postroad.domain.internationalized import ascii_address
-from postroad.domain.mail import TENANT, Envelope, Mail
+from postroad.domain.mail.internationalized import ascii_address
+from postroad.domain.mail.mail import TENANT, Envelope, Mail
+from postroad.domain.mail.seven_bits import in_seven_bits, quoted_printable
+from postroad.domain.mail.shapes import with_crlf
 from postroad.domain.reports.deciding import (
     DOUBLE_BOUNCE,
     REPORT,
@@ -26,8 +28,6 @@ from postroad.domain.reports.deciding import (
     reporting_address,
 )
 from postroad.domain.reports.fields import ReportedMail, delivery_status, on_one_line
-from postroad.domain.seven_bits import in_seven_bits, quoted_printable
-from postroad.domain.shapes import with_crlf
 from postroad.errors import InvalidInput, InvalidMail
 
 _SUBJECTS = {

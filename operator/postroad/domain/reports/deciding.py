@@ -15,8 +15,8 @@ from datetime import timedelta
 from enum import StrEnum
 from uuid import UUID
 
-from postroad.domain.bounces import BounceClass, bounce_of
-from postroad.domain.mail import DsnOptions, Envelope, Outcome, OutcomeKind
+from postroad.domain.mail.mail import DsnOptions, Envelope, Outcome, OutcomeKind
+from postroad.domain.smtp.bounces import BounceClass, bounce_of
 
 DELAY_REPORTED_AFTER = timedelta(hours=4)
 """The age at which a mail is reported as delayed by default; the settings and a MailQueue give

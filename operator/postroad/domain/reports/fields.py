@@ -16,10 +16,10 @@ from ipaddress import ip_address
 from textwrap import wrap
 from uuid import UUID
 
-from postroad.domain.internationalized import ascii_address
-from postroad.domain.mail import Envelope
+from postroad.domain.mail.internationalized import ascii_address
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.mail.xtext import encode_address
 from postroad.domain.reports.deciding import Action, ReportedRecipient
-from postroad.domain.xtext import encode_address
 
 _CODES = re.compile(r"([245])\d\d(?:[ -](\d)(\.\d{1,3}\.\d{1,3})(?!\S))?")
 _ATOM = re.compile(r"[A-Za-z0-9._:\[\]-]+")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from postroad.domain.paces import Paces, Rate
+from postroad.domain.delivery.paces import Paces, Rate
 
 REPORTS_PER_MINUTE = 60
 """Reports of one process to one address by default; the settings and a MailQueue give others."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.internationalized import spellings
+from postroad.domain.mail.internationalized import spellings
 from postroad.pipeline.addresses import DIGITS, hashes_of, pads
 from postroad.settings.pipeline import AddressKind
 

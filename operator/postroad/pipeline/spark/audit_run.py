@@ -15,12 +15,12 @@ from postroad.distributed.found_entries import EntryChange
 from postroad.distributed.limits_cache import LimitsCache
 from postroad.distributed.live_slices import occupied
 from postroad.distributed.timing import Timing
-from postroad.domain.identifiers import EPOCH, moment_of
-from postroad.domain.lost_messages import MessageCount, Messages
-from postroad.domain.names import QueueName, mail_of_bytes
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey, Partition
-from postroad.domain.wire import decode
+from postroad.domain.queues.lost_messages import MessageCount, Messages
+from postroad.domain.queues.names import QueueName, mail_of_bytes
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.wire import decode
+from postroad.domain.values.identifiers import EPOCH, moment_of
 from postroad.errors import UnreadableReference
 from postroad.pipeline.archive import read_stamps
 from postroad.pipeline.findings import (

@@ -16,11 +16,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.entries import EndingKind
-from postroad.domain.identifiers import EPOCH
-from postroad.domain.instants import instant, optional_instant
-from postroad.domain.lost_messages import OVERDUE, MessageCount
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.entries import EndingKind
+from postroad.domain.queues.lost_messages import OVERDUE, MessageCount
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.identifiers import EPOCH
+from postroad.domain.values.instants import instant, optional_instant
 from postroad.pipeline.findings import AuditTimes, FindingKind, FindingLine
 from postroad.pipeline.spark.columns import bucket_of, moment_of, slice_of
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame
 
-from postroad.domain.slices import Partition
+from postroad.domain.queues.slices import Partition
 from postroad.pipeline.archive_claim import ArchiveClaim
 from postroad.pipeline.planning import ArchivedPartition, Gap
 from postroad.pipeline.runs import Run

@@ -12,8 +12,8 @@ from itertools import chain
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.ages import AGES
-from postroad.domain.entries import EndingKind
+from postroad.domain.queues.ages import AGES
+from postroad.domain.queues.entries import EndingKind
 from postroad.pipeline.states import ENDINGS, STATES
 
 _MICROSECOND = timedelta(microseconds=1)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.instants import LATEST
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.values.instants import LATEST
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.departures import HISTORY, Tally, departures
 from postroad.pipeline.lines import DestinationLine, ReasonCount

@@ -9,7 +9,7 @@ from functools import partial, reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.instants import instant, optional_instant
+from postroad.domain.values.instants import instant, optional_instant
 from postroad.pipeline.archive import JOB
 from postroad.pipeline.coverage import Coverage, Stretch, coverage_of
 from postroad.pipeline.planning import Gap

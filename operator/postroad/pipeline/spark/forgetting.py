@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.instants import instant
+from postroad.domain.values.instants import instant
 from postroad.pipeline.runs import Run
 from postroad.pipeline.spark.address_columns import is_address, is_among
 from postroad.pipeline.spark.claimed_lake import in_thread

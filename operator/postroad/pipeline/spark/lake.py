@@ -14,8 +14,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.instants import instant, microseconds
-from postroad.domain.slices import Partition
+from postroad.domain.queues.slices import Partition
+from postroad.domain.values.instants import instant, microseconds
 from postroad.errors import LakeNotFound, LakeTooNew
 from postroad.pipeline.archived_lines import archived_of, line_of
 from postroad.pipeline.planning import ArchivedPartition, Gap

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.domain.identifiers import id_at, moment_of
-from postroad.domain.names import QueueName, mail_of_bytes
-from postroad.domain.slices import slice_of, slices_between
+from postroad.domain.queues.names import QueueName, mail_of_bytes
+from postroad.domain.queues.slices import slice_of, slices_between
+from postroad.domain.values.identifiers import id_at, moment_of
 from postroad.pipeline.spark.kept_frames import kept
 
 _DAY, _RANGE = timedelta(days=1), timedelta(hours=4)

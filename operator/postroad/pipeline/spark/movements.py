@@ -13,9 +13,9 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.entries import EndingKind
-from postroad.domain.internationalized import same_domain
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.mail.internationalized import same_domain
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.entries import EndingKind
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.spark.ranges import within
 from postroad.pipeline.states import DELIVERED

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.slices import slice_of
+from postroad.domain.queues.slices import slice_of
 
 TimeRange = tuple[datetime, datetime]
 """From the first moment on, and before the second."""

@@ -19,9 +19,9 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql.types import ArrayType
 
-from postroad.domain.entries import EndingKind
-from postroad.domain.instants import instant
-from postroad.domain.slices import Partition
+from postroad.domain.queues.entries import EndingKind
+from postroad.domain.queues.slices import Partition
+from postroad.domain.values.instants import instant
 from postroad.pipeline.archive import PartitionsRead, Stamps
 from postroad.pipeline.planning import ReadCounts
 from postroad.pipeline.spark.address_columns import AddressColumn

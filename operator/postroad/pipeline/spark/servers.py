@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from postroad.adapters.cassandra.access import Access as CassandraAccess
 from postroad.adapters.s3.access import Access as S3Access
-from postroad.domain.names import QueueName
+from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidSettings
 from postroad.pipeline.key_stores import PASSWORD, KeyStores
 from postroad.pipeline.spark.session import SETTINGS

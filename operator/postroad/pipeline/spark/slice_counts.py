@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.configuration.advice import SliceCount
-from postroad.domain.instants import instant
+from postroad.domain.values.instants import instant
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.spark.ranges import within
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.instants import instant, microseconds
-from postroad.domain.slices import slice_of
+from postroad.domain.queues.slices import slice_of
+from postroad.domain.values.instants import instant, microseconds
 from postroad.embedded.archive import DAMAGED, DroppedName, begin_at, read_archive
 from postroad.embedded.history import (
     LEEWAY,

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.adapters.disk.files import DiskFiles
-from postroad.domain.instants import instant, microseconds
+from postroad.domain.values.instants import instant, microseconds
 from postroad.pipeline.embedded_parts import HistoryPart, PartKind
 from postroad.pipeline.spark.lake import CATALOG, LakeTables, name_lake
 from postroad.pipeline.spark.lake_schema import ENTRIES, PARTS, STORE_TABLES, LakeTable

@@ -16,11 +16,11 @@ from uuid import UUID
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.attempts import OutcomeCount
-from postroad.domain.bounces import BounceClass
-from postroad.domain.identifiers import moment_of
-from postroad.domain.instants import optional_instant
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.delivery.attempts import OutcomeCount
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.values.identifiers import moment_of
+from postroad.domain.values.instants import optional_instant
 from postroad.errors import InvalidInput
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.lines import TraceLine

@@ -7,8 +7,8 @@ from collections.abc import Collection
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.instants import optional_instant
-from postroad.domain.mail import OutcomeKind
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.values.instants import optional_instant
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.lines import TRAFFIC_PARTS, TrafficLine
 from postroad.pipeline.spark.movements import ACCEPTED, REJECTED, REMOVED, movements

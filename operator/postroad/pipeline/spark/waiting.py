@@ -13,10 +13,10 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.distributed.live_slices import occupied
-from postroad.domain.ages import AGES
-from postroad.domain.instants import instant
-from postroad.domain.selection import Selector
-from postroad.domain.slices import EntryKey, Partition
+from postroad.domain.queues.ages import AGES
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.instants import instant
 from postroad.pipeline.archive import read_stamps
 from postroad.pipeline.lines import AgesLine, age_name
 from postroad.pipeline.spark.address_columns import nothing

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.mail import DsnOptions, Envelope, Outcome, RecipientDsn, Responder
+from postroad.domain.mail.mail import DsnOptions, Envelope, Outcome, RecipientDsn, Responder
 from postroad.domain.reports.deciding import (
     DOUBLE_BOUNCE,
     REPORT,

@@ -14,8 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.internationalized import ascii_address
-from postroad.domain.mail import (
+from postroad.domain.mail.internationalized import ascii_address
+from postroad.domain.mail.mail import (
     TENANT,
     DsnOptions,
     Envelope,

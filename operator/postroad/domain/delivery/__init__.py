@@ -1,0 +1,1 @@
+"""Attempts, retries, and what administrators decide about sites."""

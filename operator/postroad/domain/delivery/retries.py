@@ -1,0 +1,190 @@
+"""When a mail is tried again, and when it is given up. Pure: outcomes and ages in, an ending out.
+
+Lanes are the steps of the schedule, by attempt; the last one repeats until the mail is too old.
+Source: RFC 5321 4.5.4.1 (give up after 4 to 5 days, wait at least 30 minutes on the whole; shorter
+first steps serve greylisting).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.domain.smtp.bounces import BounceClass, bounce_of
+from postroad.domain.values.durations import format_duration
+from postroad.errors import InvalidSettings
+
+_ZERO = timedelta(0)
+
+DEFAULT_LANES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 240))
+"""Short steps first: most deferrals are greylisting or a moment's load."""
+
+SOONEST = timedelta(seconds=1)
+"""After which a mail comes again that a limit by rate put off."""
+
+DEFAULT_MAX_AGE = timedelta(hours=120)
+
+LEAST_DELAYS = {
+    BounceClass.RATE: timedelta(minutes=15),
+    BounceClass.BLOCKED: timedelta(minutes=30),
+    BounceClass.AUTHENTICATION: timedelta(minutes=15),
+    BounceClass.MAILBOX_FULL: timedelta(hours=1),
+    BounceClass.LOOP: timedelta(hours=1),
+}
+"""By the reason of a deferral: when it may have passed. A site that limits the rate counts
+attempts, and a mailbox is emptied, an entry in DNS changed, by people. What is not here may pass at
+once, as greylisting does in the first lanes, which many sites do not name."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPlan:
+    """The schedule. `spread` lengthens each delay by up to this share, so that mails deferred
+    together do not come again together. `soft_bounce`: a permanent refusal defers, so that a wrong
+    setting, here or at a next hop, ends no mail before its max age."""
+
+    lanes: tuple[timedelta, ...] = DEFAULT_LANES
+    max_age: timedelta = DEFAULT_MAX_AGE
+    spread: float = 0.1
+    soft_bounce: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.lanes or any(lane <= _ZERO for lane in self.lanes):
+            raise InvalidSettings("retry lanes are one or more durations above zero")
+        if self.max_age <= _ZERO:
+            raise InvalidSettings("the retry's max age is above zero")
+
+    def delay(self, attempt: int, uniform: float) -> timedelta:
+        """Return the delay after attempt number `attempt`, from 0; `uniform` is random in [0, 1).
+
+        >>> RetryPlan(spread=0).delay(99, 0.5)
+        datetime.timedelta(seconds=14400)
+        """
+        return self.lanes[min(attempt, len(self.lanes) - 1)] * (1 + self.spread * uniform)
+
+    def delay_for(
+        self, attempt: int, texts: Iterable[str], uniform: float, least: timedelta = _ZERO
+    ) -> timedelta:
+        """Return the delay after an attempt that was deferred with these texts: the longest of the
+        lane, `least`, and the shortest of LEAST_DELAYS, which is at most the last lane.
+
+        >>> plan = RetryPlan(spread=0)
+        >>> plan.delay_for(0, ["452 4.2.2 over quota"], 0.5)
+        datetime.timedelta(seconds=3600)
+        """
+        least = max(least, _least_delay(texts, self.lanes[-1]))
+        return max(self.delay(attempt, uniform), least * (1 + self.spread * uniform))
+
+    def rest(self, uniform: float, least: timedelta = _ZERO) -> timedelta:
+        """Return for how long a mail is put off that was not attempted: the second lane, since it
+        is not attempted less often with time, and may be one of many; `least`, if that is more."""
+        return max(self.delay(1, uniform), least * (1 + self.spread * uniform))
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Every recipient has the mail."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryItem:
+    """Some recipients are to be tried again."""
+
+    delay: timedelta
+    remaining: tuple[str, ...]
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class PutOffItem:
+    """Those who are left were not attempted."""
+
+    delay: timedelta
+    remaining: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reject:
+    """No recipient is left to be tried, and some did not get the mail."""
+
+    reason: str
+
+
+ItemEnding = Done | RetryItem | PutOffItem | Reject
+
+
+def softened(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+    """Return outcomes with permanent refusals deferred."""
+    return {
+        recipient: replace(outcome, kind=OutcomeKind.DEFERRED)
+        if outcome.kind is OutcomeKind.FAILED
+        else outcome
+        for recipient, outcome in outcomes.items()
+    }
+
+
+def decide(
+    plan: RetryPlan,
+    outcomes: Mapping[str, Outcome],
+    failures: Mapping[str, str],
+    untried: Mapping[str, str],
+    *,
+    attempt: int,
+    age: timedelta,
+    uniform: float,
+    rest: timedelta = _ZERO,
+    is_paced: bool = False,
+) -> ItemEnding:
+    """Return how an entry ends after an attempt.
+
+    `outcomes` are this attempt's, `failures` the texts of recipients that failed in earlier
+    entries, `untried` the reasons why recipients were not attempted; `attempt` counts the attempts
+    before this one, `age` is the time since acceptance. Of recipients that wait on, one that was
+    attempted makes it an attempt for all of them, because an entry has one due time: that of the
+    recipient whose reason passes first. `rest` is how long the next hops of those that were not
+    attempted rest yet, or ask to be left alone where all were; `is_paced`: limits by rate let them
+    go then, so that they wait for no lane.
+    """
+    deferred = {
+        recipient: outcome.text
+        for recipient, outcome in outcomes.items()
+        if outcome.kind is OutcomeKind.DEFERRED
+    }
+    failed = [outcome.text for outcome in outcomes.values() if outcome.kind is OutcomeKind.FAILED]
+    waiting = {**deferred, **untried}
+    if waiting and age >= plan.max_age:
+        limit = format_duration(plan.max_age)
+        return Reject(f"not delivered within {limit}: {_joined(waiting.values())}")
+    if deferred:
+        error = _joined(deferred.values())
+        if untried:
+            return RetryItem(plan.delay(attempt, uniform), tuple(waiting), error)
+        delay = plan.delay_for(attempt, dict.fromkeys(deferred.values()), uniform, rest)
+        return RetryItem(delay, tuple(waiting), error)
+    if untried:
+        delay = max(rest, SOONEST) if is_paced else plan.rest(uniform, rest)
+        return PutOffItem(delay, tuple(untried), _joined(untried.values()))
+    if failed or failures:
+        return Reject(_joined([*failed, *failures.values()]))
+    return Done()
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """Join the first three distinct texts: a mail to a thousand may fail in a thousand ways."""
+    distinct = list(dict.fromkeys(texts))
+    more = f"; and {len(distinct) - 3} more" if len(distinct) > 3 else ""
+    return "; ".join(distinct[:3]) + more
+
+
+def _least_delay(texts: Iterable[str], longest: timedelta) -> timedelta:
+    """Return the shortest delay that a reason asks for; none without texts. Ends at the first one
+    that asks for none, because a mail to a thousand may be deferred in a thousand ways."""
+    shortest = None
+    for text in texts:
+        least = min(LEAST_DELAYS.get(bounce_of(text).reason, _ZERO), longest)
+        shortest = least if shortest is None else min(shortest, least)
+        if shortest == _ZERO:
+            break
+    return shortest or _ZERO

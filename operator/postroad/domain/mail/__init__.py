@@ -1,0 +1,1 @@
+"""The mail: envelope, shapes of content, documents."""

@@ -1,0 +1,1 @@
+"""Entries, slices, references and their messages."""

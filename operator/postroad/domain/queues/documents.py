@@ -1,0 +1,193 @@
+"""Views, selectors, sizes, leased mails and outcomes as JSON and back, for all that store, send or
+print them.
+
+Views have two forms: exact, with instants in microseconds (the socket), and printed, with times as
+text (`browse --json`). Source: ADR 0030.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+from uuid import UUID
+
+from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
+from postroad.domain.mail.envelope_documents import envelope_of, envelope_value
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.mail_views import LeasedMail, MailView, Sizes
+from postroad.domain.queues.selection import Selector
+from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.values.instants import (
+    duration,
+    duration_us,
+    instant,
+    microseconds,
+    optional_instant,
+    optional_microseconds,
+    rfc3339,
+)
+
+# Views, sizes, leased mails
+
+
+def exact_view(view: MailView) -> dict[str, Any]:
+    """Return a view in the exact form."""
+    return {
+        "enqueue_id": str(view.enqueue_id),
+        "mail_id": str(view.mail_id),
+        "mail": envelope_value(view.mail),
+        "accepted_at": microseconds(view.accepted_at),
+        "enqueued_at": microseconds(view.enqueued_at),
+        "due_at": optional_microseconds(view.due_at),
+        "held": view.held,
+        "attempt": view.attempt,
+        "size_bytes": view.size_bytes,
+        "last_error": view.last_error,
+        "reason": view.reason,
+    }
+
+
+def view_of_exact(value: Mapping[str, Any]) -> MailView:
+    """Return the view of its exact form."""
+    return MailView(
+        UUID(value["enqueue_id"]),
+        UUID(value["mail_id"]),
+        envelope_of(value["mail"]),
+        instant(value["accepted_at"]),
+        instant(value["enqueued_at"]),
+        optional_instant(value["due_at"]),
+        value["held"],
+        value["attempt"],
+        value["size_bytes"],
+        value["last_error"],
+        value["reason"],
+    )
+
+
+def printed_view(view: MailView) -> dict[str, Any]:
+    """Return a view in the printed form; only a dead letter has a `reason`."""
+    values: dict[str, Any] = {
+        "enqueue_id": str(view.enqueue_id),
+        "mail_id": str(view.mail_id),
+        "name": view.mail.name,
+        "sender": view.mail.sender,
+        "recipients": list(view.mail.recipients),
+        "accepted_at": rfc3339(view.accepted_at),
+        "enqueued_at": rfc3339(view.enqueued_at),
+        "due_at": rfc3339(view.due_at),
+        "held": view.held,
+        "attempt": view.attempt,
+        "priority": view.mail.priority,
+        "size_bytes": view.size_bytes,
+        "last_error": view.last_error,
+    }
+    return values if view.reason is None else values | {"reason": view.reason}
+
+
+def sizes_value(sizes: Sizes) -> dict[str, int | None]:
+    """Return sizes by name, sent and printed alike; `at_least` only where it holds, because a
+    process of the release before does not know it."""
+    values = asdict(sizes)
+    if not sizes.at_least:
+        del values["at_least"]
+    return values
+
+
+def leased_value(leased: LeasedMail) -> dict[str, Any]:
+    """Return a leased mail with exact instants."""
+    return {
+        "enqueue_id": str(leased.enqueue_id),
+        "mail_id": str(leased.mail_id),
+        "mail": envelope_value(leased.mail),
+        "accepted_at": microseconds(leased.accepted_at),
+        "enqueued_at": microseconds(leased.enqueued_at),
+        "attempt": leased.attempt,
+        "size_bytes": leased.size_bytes,
+    }
+
+
+def leased_fields(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the LeasedMail that `leased_value` wrote, by name."""
+    return {
+        "enqueue_id": UUID(value["enqueue_id"]),
+        "mail_id": UUID(value["mail_id"]),
+        "mail": envelope_of(value["mail"]),
+        "accepted_at": instant(value["accepted_at"]),
+        "enqueued_at": instant(value["enqueued_at"]),
+        "attempt": value["attempt"],
+        "size_bytes": value["size_bytes"],
+    }
+
+
+# What is kept of an attempt
+
+
+def outcomes_value(outcomes: AttemptOutcomes | None) -> dict[str, Any] | None:
+    """Return what is kept of an attempt: seconds, and counts as lists in the order of fields."""
+    if outcomes is None:
+        return None
+    counts = [
+        [each.domain, each.site, each.kind, each.code, each.reason, each.words, each.count]
+        for each in outcomes.counts
+    ]
+    return {"seconds": outcomes.seconds, "counts": counts}
+
+
+def outcomes_of(value: Any) -> AttemptOutcomes | None:
+    """Return what `outcomes_value` wrote, in this or a later release; None for what cannot be read,
+    because nothing depends on it."""
+    try:
+        counts = tuple(_count(*each) for each in value["counts"])
+        return AttemptOutcomes(counts, float(value["seconds"]))
+    except (TypeError, ValueError, LookupError):
+        return None
+
+
+def _count(
+    domain: str,
+    site: str,
+    kind: str,
+    code: int,
+    reason: str | None,
+    words: str,
+    count: int,
+    *_: object,
+) -> OutcomeCount:
+    known = None if reason is None else BounceClass.known(reason)
+    return OutcomeCount(
+        *(str(domain), str(site), OutcomeKind(kind), int(code), known, str(words), int(count))
+    )
+
+
+# Selectors
+
+
+def selector_value(selector: Selector | None) -> dict[str, Any] | None:
+    """Return a selector with its age in microseconds; None stands for no selector at all."""
+    if selector is None:
+        return None
+    age, enqueue_id = selector.older_than, selector.enqueue_id
+    value = asdict(selector) | {
+        "enqueue_id": None if enqueue_id is None else str(enqueue_id),
+        "older_than": None if age is None else duration_us(age),
+    }
+    domains = value.pop("domains")  # an owner of the release before knows none
+    return value if domains is None else value | {"domains": sorted(domains)}
+
+
+def selector_of(value: Mapping[str, Any] | None) -> Selector | None:
+    """Return the selector that `selector_value` wrote. Raises: TypeError, ValueError."""
+    if value is None:
+        return None
+    fields = dict(value)
+    if fields["enqueue_id"] is not None:
+        fields["enqueue_id"] = UUID(fields["enqueue_id"])
+    if fields["older_than"] is not None:
+        fields["older_than"] = duration(fields["older_than"])
+    if fields["attribute"] is not None:
+        name, text = fields["attribute"]
+        fields["attribute"] = (name, text)
+    if "domains" in fields:
+        fields["domains"] = frozenset(map(str, fields["domains"]))
+    return Selector(**fields)

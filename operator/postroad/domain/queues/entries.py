@@ -1,0 +1,238 @@
+"""Entries, their endings and their replacement.
+
+Rows are never updated: a change of a waiting mail replaces its entry by a new row under a new
+`enqueue_id`, and puts an ending on the old one. A mail keeps its `mail_id` through all its entries.
+The mark of an entry is one row with two independent parts: `delivered_at` (a plain write) and the
+ending (the first one wins). Source: 002 (rewriting at the head); ADR 0003.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.mail_views import UNREADABLE
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.values.identifiers import moment_of
+
+LONG_CHAIN = 8
+"""How many entries that administration replaced an entry names, before it is checked which of them
+a consumer can still have in hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the view: a mail's entry in the queue.
+
+    `envelope.recipients` are those left. `due_at` is None when the mail was due at once. `attempt`
+    counts the attempts already made. `blob_key` names the one object that all entries of a mail
+    share.
+
+    `previous`, oldest first: the entries that administration replaced on the way to this one since
+    an item last ended, and successors that were given up for this one. A consumer may still have
+    each in hand, so their claims are taken before this entry is attempted (invariant 10). Of more
+    than `LONG_CHAIN`, those that no consumer can have in hand are left out (ADR 0018).
+    """
+
+    key: EntryKey
+    mail_id: UUID
+    envelope: Envelope
+    blob_key: str
+    size_bytes: int
+    accepted_at: datetime
+    enqueued_at: datetime
+    due_at: datetime | None = None
+    held: bool = False
+    attempt: int = 0
+    last_error: str | None = None
+    previous: tuple[EntryKey, ...] = ()
+    shape: Shape | None = None
+    """What the content looks like; None where that cannot be read."""
+
+    remaining: timedelta | None = field(default=None, compare=False)
+    """How long the view still keeps the row, as of its reading; None where that was not read."""
+
+    @property
+    def enqueue_id(self) -> UUID:
+        return self.key.enqueue_id
+
+    @property
+    def traits(self) -> Traits:
+        """What the mark of this entry repeats of its row."""
+        return Traits(self.envelope.domains, self.due_at, self.held)
+
+    def with_change(self, key: EntryKey, change: Change) -> Entry:
+        """Return the entry that replaces this one: the same in every process, so that inserting it
+        twice inserts it once."""
+        return replace(
+            self,
+            key=key,
+            remaining=None,
+            enqueued_at=moment_of(key.enqueue_id),
+            previous=change.previous,
+            envelope=replace(self.envelope, recipients=change.remaining),
+            due_at=change.due_at,
+            held=change.held,
+            attempt=change.attempt,
+            last_error=change.last_error,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class UndecodableRow:
+    """A row that this release cannot decode: another release or an administrator wrote it. It is
+    set aside (ADR 0017). `reason` names the error, and no value of the row; `mail_id` is None where
+    it cannot be read."""
+
+    key: EntryKey
+    reason: str
+    mail_id: UUID | None
+    remaining: timedelta | None = field(compare=False)
+    """As `Entry.remaining`."""
+
+    @property
+    def enqueue_id(self) -> UUID:
+        return self.key.enqueue_id
+
+    @property
+    def envelope(self) -> Envelope:
+        """What stands for the mail's."""
+        return UNREADABLE
+
+    @property
+    def accepted_at(self) -> datetime:
+        """When the entry began: the mail may be older."""
+        return moment_of(self.enqueue_id)
+
+    @property
+    def traits(self) -> Traits:
+        """As `Entry.traits`."""
+        return Traits(self.envelope.domains)
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a mark repeats of its row, so that live mails are counted by subtraction."""
+
+    domains: tuple[str, ...]
+    due_at: datetime | None = None
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a replacement changes; stored in the mark, so that any process can finish the
+    replacement."""
+
+    remaining: tuple[str, ...]
+    due_at: datetime | None
+    held: bool
+    attempt: int
+    last_error: str | None
+    previous: tuple[EntryKey, ...] = ()
+
+    @classmethod
+    def nothing(cls, entry: Entry) -> Change:
+        """Return the change of a roll-forward: the same entry, under a newer id. Like every
+        replacement by administration it names the entry it replaces."""
+        return cls(
+            entry.envelope.recipients,
+            entry.due_at,
+            entry.held,
+            entry.attempt,
+            entry.last_error,
+            (*entry.previous, entry.key),
+        )
+
+
+class EndingKind(StrEnum):
+    """How an entry ended other than by delivery."""
+
+    REPLACED = "replaced"
+    REMOVED = "removed"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    UNKNOWN = "unknown"
+    """Read, never written: an ending that this release cannot decode. The entry is over, and
+    nothing else follows from it (ADR 0017)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """The first-wins part of a mark. A replacement names its successor and its change."""
+
+    kind: EndingKind
+    at: datetime
+    successor: EntryKey | None = None
+    change: Change | None = None
+
+    def __post_init__(self) -> None:
+        is_replacement = self.kind is EndingKind.REPLACED
+        if {is_replacement} != {self.successor is not None, self.change is not None}:
+            raise ValueError("a replacement, and only a replacement, has a successor and a change")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is known of how an entry ended. `published` only means something for a replacement."""
+
+    delivered_at: datetime | None = None
+    ending: Ending | None = None
+    published: bool = False
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the entry needs nothing more: its slice may be drained, its message just acked.
+
+        A delivery does not finish a replacement, because the successor's mark must get the delivery
+        first. Of an unknown ending, only the release that wrote it knows whether its slice may be
+        drained.
+        """
+        if self.ending is not None and self.ending.kind is EndingKind.REPLACED:
+            return self.published
+        return self.ending is not None or self.delivered_at is not None
+
+    @property
+    def successor(self) -> EntryKey | None:
+        """The entry that replaces this one."""
+        return self.ending.successor if self.ending is not None else None
+
+    def is_replaced_by(self, enqueue_id: UUID) -> bool:
+        """Whether the entry's successor has this id."""
+        return self.successor is not None and self.successor.enqueue_id == enqueue_id
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the ending is one that this release cannot decode."""
+        return self.ending is not None and self.ending.kind is EndingKind.UNKNOWN
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the mail waits under this entry, by this mark alone."""
+        return self.delivered_at is None and not self.is_final
+
+    @property
+    def is_unfinished_replacement(self) -> bool:
+        """Whether a replacement stopped between its mark and the confirm of its successor."""
+        return self.ending is not None and not self.is_final
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeWatermark:
+    """The watermark that a purge sets in a partition: every entry at or below `through` that had no
+    mark at `at` was removed, however many there are."""
+
+    through: UUID
+    at: datetime
+
+    def mark_of(self, enqueue_id: UUID) -> Mark | None:
+        """Return the mark of an entry at or below the watermark that has none of its own; None
+        above it."""
+        if enqueue_id > self.through:
+            return None
+        return Mark(ending=Ending(EndingKind.REMOVED, self.at))

@@ -1,0 +1,88 @@
+"""Selectors of mails. Equality is exact; the fields are joined by *and*."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+from uuid import UUID
+
+from postroad.domain.mail.mail import Envelope, domain_of
+from postroad.errors import InvalidInput
+
+
+class Selectable(Protocol):
+    """What a selector compares: an entry of either engine."""
+
+    @property
+    def enqueue_id(self) -> UUID: ...
+
+    @property
+    def envelope(self) -> Envelope: ...
+
+    @property
+    def accepted_at(self) -> datetime: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Selector:
+    """Selects mails. `Selector()` selects nothing, so that an accident does; `Selector.all()`
+    selects all.
+
+    `older_than` is the age since acceptance; `attribute` is a (name, value) pair; `sender=""` is
+    the null reverse-path; `domain` is compared in lower case; of `domains`, in lower case, one must
+    be that of a recipient.
+    """
+
+    enqueue_id: UUID | None = None
+    name: str | None = None
+    sender: str | None = None
+    recipient: str | None = None
+    domain: str | None = None
+    older_than: timedelta | None = None
+    attribute: tuple[str, str] | None = None
+    everything: bool = False
+    domains: frozenset[str] | None = None
+
+    @classmethod
+    def all(cls) -> Selector:
+        """Select every mail, on purpose."""
+        return cls(everything=True)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no field was given."""
+        return self == _NOTHING
+
+    def require_purpose(self) -> Selector:
+        """Return self. Raises: InvalidInput when nothing was selected by any field."""
+        if self.is_empty:
+            raise InvalidInput("the selector is empty: name a field, or Selector.all() on purpose")
+        return self
+
+    def matches(self, entry: Selectable, now: datetime) -> bool:
+        """Return whether an entry is selected at `now`. An empty selector matches nothing."""
+        envelope = entry.envelope
+        return (
+            not self.is_empty
+            and (self.enqueue_id is None or self.enqueue_id == entry.enqueue_id)
+            and (self.name is None or self.name == envelope.name)
+            and (self.sender is None or self.sender == (envelope.sender or ""))
+            and (self.recipient is None or self.recipient in envelope.recipients)
+            and (
+                self.domain is None
+                or any(domain_of(each) == self.domain.lower() for each in envelope.recipients)
+            )
+            and (
+                self.domains is None
+                or not self.domains.isdisjoint(map(domain_of, envelope.recipients))
+            )
+            and (self.older_than is None or now - entry.accepted_at > self.older_than)
+            and (
+                self.attribute is None
+                or envelope.attributes.get(self.attribute[0]) == self.attribute[1]
+            )
+        )
+
+
+_NOTHING = Selector()

@@ -1,0 +1,1 @@
+"""What servers must keep: copies, users, claims, policies."""

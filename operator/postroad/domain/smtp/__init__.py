@@ -1,0 +1,1 @@
+"""Replies, their classes, next hops, and SASL of the client."""

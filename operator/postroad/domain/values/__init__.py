@@ -1,0 +1,1 @@
+"""Durations, instants, identifiers, JSON and networks."""
