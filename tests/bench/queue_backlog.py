@@ -21,7 +21,7 @@ from bench.bulk import HUNDREDTH, Bulk, bulk
 from bench.queue_setup import BenchServers, queue_names
 from bench.results import Result, compared, progress
 from postroad import Selector, open_queue
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
 from postroad.ports.mail_queue import MailQueue
 
 QUEUES = (1_000, 100_000) + ((1_000_000,) if os.environ.get("BENCH_MILLION") == "1" else ())

@@ -20,7 +20,7 @@ from typing import Any
 from bench.attempts import insist
 from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
 from postroad.adapters.cassandra.marks import MOST_TOGETHER
-from postroad.distributed.engine import Engine
+from postroad.distributed.engine.engine import Engine
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry
 from postroad.domain.queues.slices import Partition

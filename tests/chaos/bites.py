@@ -18,16 +18,14 @@ from postroad.adapters.cassandra import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
-from postroad.distributed import (
-    audit_maintenance,
-    dead_queue,
-    dispatch,
-    enqueue,
-    opening,
-    replacement,
-)
-from postroad.distributed.engine import Engine
-from postroad.distributed.limits_cache import LimitsCache
+from postroad.distributed import opening
+from postroad.distributed.administration import dead_queue
+from postroad.distributed.dequeue import dispatch
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.limits_cache import LimitsCache
+from postroad.distributed.enqueue import enqueue
+from postroad.distributed.entries import replacement
+from postroad.distributed.maintenance import audit_maintenance
 from postroad.domain.queues.dispatch import Redeliver, ReferenceArrival, Verdict, decide
 from postroad.domain.queues.entries import Entry, Mark
 from postroad.domain.queues.references import Reference

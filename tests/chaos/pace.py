@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from postroad.distributed import drain_check, letter_maintenance, row_maintenance
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
+from postroad.distributed.maintenance import drain_check, letter_maintenance, row_maintenance
 from postroad.domain.configuration.rules import ViewConfiguration
 
 

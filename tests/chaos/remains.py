@@ -17,8 +17,8 @@ from chaos.drain import Remains
 from chaos.opening import NAMESPACE
 from chaos.pace import QUICK
 from postroad.adapters.cassandra.letters import month_of_gone
-from postroad.distributed import audit_maintenance, letter_maintenance
-from postroad.distributed.lost_messages import REPAIRER
+from postroad.distributed.maintenance import audit_maintenance, letter_maintenance
+from postroad.distributed.maintenance.lost_messages import REPAIRER
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.values.identifiers import moment_of
 from support.servers import cql, store_client

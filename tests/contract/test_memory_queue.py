@@ -27,7 +27,7 @@ from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.distributed.engine import Parts
+from postroad.distributed.engine.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.attempts import AttemptOutcomes

@@ -16,8 +16,8 @@ from postroad.adapters.cassandra.view import CassandraView
 from postroad.adapters.memory.clock import START, ManualClock, SeededRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.distributed.cleanup import Cleanup
-from postroad.distributed.engine import Engine, Parts
+from postroad.distributed.engine.engine import Engine, Parts
+from postroad.distributed.maintenance.cleanup import Cleanup
 from postroad.domain.configuration.rollout import LONGEST_READING_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Envelope

@@ -23,9 +23,9 @@ from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
 from postroad.configuration.leased import LeasedConfiguration
 from postroad.configuration.store import settle
-from postroad.distributed.engine import Parts
+from postroad.distributed.engine.engine import Parts
+from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.distributed.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.names import QueueName

@@ -13,8 +13,8 @@ import pytest
 
 import servers as names
 from contract.queue_harness import Consumer, RealTime, letter
+from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.distributed.timing import Timing
 from postroad.domain.queues.entries import PurgeWatermark
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.queues.slices import Partition, slices_between

@@ -11,8 +11,8 @@ import pytest
 
 import servers as names
 from contract.queue_harness import Consumer, RealTime, letter
+from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.distributed.timing import Timing
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ClockSkew
 from support.engines import RealQueue

@@ -12,9 +12,9 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.network.job_line import LONGEST_SERIES
-from postroad.distributed.engine import Parts
+from postroad.distributed.engine.engine import Parts
+from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.distributed.timing import Timing
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.names import QueueName

@@ -23,9 +23,9 @@ from uuid import UUID
 from kills.mails import Key, PlannedMail
 from postroad import Mail, Selector, open_queue
 from postroad.bootstrap.cluster import connect
-from postroad.distributed.browse import waiting
+from postroad.distributed.entries.replacement import replacement_of
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.distributed.replacement import replacement_of
+from postroad.distributed.reading.browse import waiting
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import EndingKind, Entry
 from postroad.domain.queues.names import QueueName

@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.bootstrap.cluster import connect
-from postroad.distributed.engine import Parts
+from postroad.distributed.engine.engine import Parts
+from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.distributed.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName
 from postroad.ports.broker import Broker

@@ -15,10 +15,10 @@ from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.queues import BrokerQueues
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.tables import Tables
-from postroad.distributed.engine import Parts
-from postroad.distributed.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
+from postroad.distributed.engine.engine import Parts
+from postroad.distributed.engine.timing import Timing
+from postroad.distributed.enqueue.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.distributed.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.errors import PostroadError

@@ -15,7 +15,7 @@ from postroad.adapters.s3.access import Access as S3Access
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.cluster import ClusterServers, cassandra_access, s3_access
 from postroad.bootstrap.open_request import check_parts
-from postroad.distributed.found_entries import EntryChange
+from postroad.distributed.administration.found_entries import EntryChange
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.configuration.rollout import first_rollout, writing_and_reading

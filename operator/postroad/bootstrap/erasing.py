@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from postroad.bootstrap.open_request import check_parts
-from postroad.distributed.erasure import Erasable, Part
+from postroad.distributed.maintenance.erasure import Erasable, Part
 from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
 from postroad.errors import InvalidQueueURL
 from postroad.ports.blobs import Blobs

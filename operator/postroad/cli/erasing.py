@@ -13,7 +13,7 @@ from postroad.bootstrap.erasing import open_erasable
 from postroad.cli.queue_options import json_option, queue_option, say
 from postroad.controller.kubernetes.api import FIELD_MANAGER
 from postroad.controller.mailqueue.leftovers import Leftovers
-from postroad.distributed.erasure import SERVERS, Erasable, Erasure, Part
+from postroad.distributed.maintenance.erasure import SERVERS, Erasable, Erasure, Part
 from postroad.errors import NotInstalled, PostroadError, QueueInUse
 
 STEP = timedelta(seconds=5)

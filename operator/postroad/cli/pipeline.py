@@ -30,7 +30,7 @@ from postroad.cli.pipeline_store import archive_store
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.pipeline_view import ages, apply
 from postroad.cli.queue_options import json_option, queue_option, say
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline import jars

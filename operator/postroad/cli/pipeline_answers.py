@@ -7,7 +7,7 @@ import click
 from postroad.cli.pipeline_lake import AskedLake, lake_job
 from postroad.cli.pipeline_options import address_key
 from postroad.configuration.evidence import observe
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.history import replay
 from postroad.errors import HistoryMissing
 from postroad.pipeline.lines import (

@@ -16,8 +16,8 @@ from postroad.bootstrap.archiving import list_keys
 from postroad.cli.pipeline_options import QueueWithSpark, master_option, open_with_spark
 from postroad.cli.pipeline_summary import write_summary
 from postroad.cli.queue_options import json_option, queue_option
+from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.distributed.timing import Timing
 from postroad.domain.values.escaping import escaped, json_line
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.findings import FindingKind, FindingLine, FindingSummary, summaries

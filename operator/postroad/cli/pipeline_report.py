@@ -14,7 +14,7 @@ from postroad.cli.pipeline_audit import audited
 from postroad.cli.pipeline_lake import AskedLake, opened_lake
 from postroad.cli.pipeline_options import INSTANT, lake_option, master_option
 from postroad.cli.queue_options import queue_option
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
 from postroad.errors import InvalidInput, NotInstalled
 from postroad.pipeline.findings import FindingSummary, summaries
 from postroad.pipeline.report import PAGE, QueueReport, page

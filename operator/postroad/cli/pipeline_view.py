@@ -12,8 +12,8 @@ from postroad.bootstrap.archiving import change_entries
 from postroad.cli.pipeline_lake import say_answer, summarize
 from postroad.cli.pipeline_options import master_option, open_with_spark
 from postroad.cli.queue_options import json_option, on_purpose, queue_option, say, selecting
-from postroad.distributed.found_entries import EntryChange
-from postroad.distributed.timing import Timing
+from postroad.distributed.administration.found_entries import EntryChange
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.selection import Selector
 from postroad.pipeline.coverage import Coverage, Stretch
 from postroad.pipeline.lines import AgesLine, JobAnswer

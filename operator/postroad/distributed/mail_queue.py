@@ -6,22 +6,24 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.distributed import administration, dead_letters, ownership
-from postroad.distributed.ages import AgesCache
-from postroad.distributed.audit import Orphan, audit, delete_orphans
-from postroad.distributed.browse import browse
-from postroad.distributed.browse_start import BrowseStartAdvance
-from postroad.distributed.dequeue import dequeue
-from postroad.distributed.engine import Engine, Parts
-from postroad.distributed.enqueue import enqueue
-from postroad.distributed.found_entries import EntryChange, change_found
-from postroad.distributed.items import DistributedItem
-from postroad.distributed.later_looks import LaterLooks
-from postroad.distributed.leases import Leases
-from postroad.distributed.maintenance import Maintenance
+from postroad.distributed.administration import administration
+from postroad.distributed.administration.found_entries import EntryChange, change_found
+from postroad.distributed.administration.purge import purge
+from postroad.distributed.dequeue.dequeue import dequeue
+from postroad.distributed.dequeue.items import DistributedItem
+from postroad.distributed.dequeue.leases import Leases
+from postroad.distributed.engine import ownership
+from postroad.distributed.engine.engine import Engine, Parts
+from postroad.distributed.enqueue.enqueue import enqueue
+from postroad.distributed.enqueue.later_looks import LaterLooks
+from postroad.distributed.entries import dead_letters
+from postroad.distributed.maintenance.audit import Orphan, audit, delete_orphans
+from postroad.distributed.maintenance.browse_start import BrowseStartAdvance
+from postroad.distributed.maintenance.maintenance import Maintenance
 from postroad.distributed.opening import create, open_existing
-from postroad.distributed.purge import purge
-from postroad.distributed.size import SizeCache
+from postroad.distributed.reading.ages import AgesCache
+from postroad.distributed.reading.browse import browse
+from postroad.distributed.reading.size import SizeCache
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.mail_views import MailView, Sizes
 from postroad.domain.queues.selection import Selector

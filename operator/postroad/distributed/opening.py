@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from postroad.distributed import ownership
-from postroad.distributed.engine import Engine
+from postroad.distributed.engine import ownership
+from postroad.distributed.engine.engine import Engine
 from postroad.domain.queues.slices import slice_of
 from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
 

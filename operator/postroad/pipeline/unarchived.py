@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from postroad.distributed.live_slices import occupied
+from postroad.distributed.entries.live_slices import occupied
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.slices import Partition
 from postroad.domain.values.identifiers import EPOCH

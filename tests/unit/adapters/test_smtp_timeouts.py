@@ -16,7 +16,7 @@ from postroad.adapters.network.serving import (
 )
 from postroad.adapters.network.timeouts import Timeouts
 from postroad.adapters.network.transactions import GROUP
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.smtp.replies import MAX_REPLY
 
 USUAL = Timeouts()

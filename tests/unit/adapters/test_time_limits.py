@@ -13,7 +13,7 @@ from postroad.adapters.memory import broker as in_memory
 from postroad.adapters.rabbitmq import connection, publisher
 from postroad.adapters.s3.clients import SILENCE
 from postroad.adapters.s3.objects import SLOWEST, timeout_of
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
 
 SECOND = timedelta(seconds=1)
 TIMING = Timing()

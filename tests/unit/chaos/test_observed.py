@@ -14,7 +14,7 @@ from chaos.pace import QUICK
 from chaos.remains import is_note_of_gone, is_stamped_late, messages_left, outlives
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault
-from postroad.distributed.engine import Engine
+from postroad.distributed.engine.engine import Engine
 from postroad.domain.values.identifiers import id_at, moment_of
 from postroad.errors import BrokerUnavailable
 from support.in_memory_cluster import Before, InMemoryCluster

@@ -9,7 +9,7 @@ import pytest
 
 from chaos.checker import FIRST_LOOK, LAST_LOOK, SHOWN
 from chaos.pace import PRODUCTION, QUICK, Pace
-from postroad.distributed import drain_check, letter_maintenance, row_maintenance
+from postroad.distributed.maintenance import drain_check, letter_maintenance, row_maintenance
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL
 from support.repository import ROOT

@@ -21,7 +21,7 @@ from postroad import Mail, errors, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap import memory
 from postroad.cli import main
-from postroad.distributed.size import SizeCache
+from postroad.distributed.reading.size import SizeCache
 from postroad.domain.queues.mail_views import Sizes
 from postroad.domain.queues.names import QueueName, key_of_bytes, key_of_owner
 from postroad.domain.queues.ownership import Owner

@@ -23,7 +23,7 @@ from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import bad, shortened
 from postroad.controller.status.status import Report, composed
-from postroad.distributed.erasure import Part
+from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.configuration.consistency import REASON_BYTES
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.history import (

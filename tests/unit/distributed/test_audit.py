@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, Stopped, at, away, no_fault
-from postroad.distributed import audit as audits
-from postroad.distributed.dead_letters import month_of
+from postroad.distributed.entries.dead_letters import month_of
+from postroad.distributed.maintenance import audit as audits
 from postroad.domain.queues.entries import Ending, EndingKind, Mark
 from postroad.domain.queues.names import key_of_bytes, key_of_owner
 from postroad.domain.queues.selection import Selector

@@ -8,9 +8,9 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped
-from postroad.distributed import browse_start
-from postroad.distributed.size import KeptCounts, SizeCache
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
+from postroad.distributed.maintenance import browse_start
+from postroad.distributed.reading.size import KeptCounts, SizeCache
 from postroad.domain.queues.mail_views import Sizes
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
-from postroad.distributed.browse_start import BEYOND
+from postroad.distributed.maintenance.browse_start import BEYOND
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ConfigurationStale

@@ -10,8 +10,8 @@ import pytest
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.adapters.memory.queues import Message
-from postroad.distributed.dead_letters import OVER_THE_LIMIT
-from postroad.distributed.dead_queue import KEPT_BYTES, UNREADABLE
+from postroad.distributed.administration.dead_queue import KEPT_BYTES, UNREADABLE
+from postroad.distributed.entries.dead_letters import OVER_THE_LIMIT
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.wire import decode, encode
 from postroad.errors import ViewRefused

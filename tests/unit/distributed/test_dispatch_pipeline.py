@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from postroad.distributed.dispatch_pipeline import DispatchPipeline, PrefetchPlace
-from postroad.distributed.items import DistributedItem
+from postroad.distributed.dequeue.dispatch_pipeline import DispatchPipeline, PrefetchPlace
+from postroad.distributed.dequeue.items import DistributedItem
 from postroad.ports.broker import Delivery
 
 

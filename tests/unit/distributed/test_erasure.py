@@ -24,8 +24,8 @@ from postroad.adapters.memory.fault_injection import (
 )
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.erasing import Unclaimed
-from postroad.distributed import erasure
-from postroad.distributed.erasure import Erasable, Erasure, ErasureStep, Part
+from postroad.distributed.maintenance import erasure
+from postroad.distributed.maintenance.erasure import Erasable, Erasure, ErasureStep, Part
 from postroad.domain.configuration.history import ConfigurationChanged, ConfigurationCreated
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName, key_of_owner

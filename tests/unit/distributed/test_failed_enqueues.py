@@ -15,8 +15,9 @@ import pytest
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory import fault_injection
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
-from postroad.distributed import engine, later_looks
-from postroad.distributed.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
+from postroad.distributed.engine import engine
+from postroad.distributed.enqueue import later_looks
+from postroad.distributed.enqueue.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import Entry
 from postroad.errors import (

@@ -7,8 +7,8 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.distributed.found_entries import EntryChange
-from postroad.distributed.items import BYTES_MISSING
+from postroad.distributed.administration.found_entries import EntryChange
+from postroad.distributed.dequeue.items import BYTES_MISSING
 from postroad.domain.queues.names import key_of_bytes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.slices import EntryKey, slice_of

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped
-from postroad.distributed.dead_letters import month_of
+from postroad.distributed.entries.dead_letters import month_of
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.references import Reference
 from postroad.domain.queues.selection import Selector

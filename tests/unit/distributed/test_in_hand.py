@@ -11,7 +11,7 @@ import pytest
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Step
 from postroad.adapters.memory.queues import Message
-from postroad.distributed.leases import AT_ONCE
+from postroad.distributed.dequeue.leases import AT_ONCE
 from postroad.domain.queues.entries import LONG_CHAIN
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.wire import decode, encode

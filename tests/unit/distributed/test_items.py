@@ -9,7 +9,7 @@ import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.blobs import MemoryBlobs
-from postroad.distributed.items import MOST_KEPT
+from postroad.distributed.dequeue.items import MOST_KEPT
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.errors import BlobMissing, EntryEnded, QueueClosed
 from postroad.ports.mail_queue import Item

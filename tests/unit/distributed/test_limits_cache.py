@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from postroad.adapters.memory.clock import START, ManualClock
-from postroad.distributed.limits_cache import LimitsCache
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.limits_cache import LimitsCache
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.values.clocks import HostTime, Readings
 from postroad.errors import ClockSkew, CredentialsRefused, ServerError, ViewUnavailable
 from postroad.ports.view import Limits, View

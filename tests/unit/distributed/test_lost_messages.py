@@ -12,7 +12,7 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.adapters.memory.servers import MemoryServers
-from postroad.distributed.row_maintenance import ROW_PASS_INTERVAL
+from postroad.distributed.maintenance.row_maintenance import ROW_PASS_INTERVAL
 from postroad.domain.queues.delay_queues import DELAY_SECONDS
 from postroad.domain.queues.lost_messages import BEYOND_LEASES, OVERDUE, STEADY
 from postroad.domain.queues.names import QueueName

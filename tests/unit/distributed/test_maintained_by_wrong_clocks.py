@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped
-from postroad.distributed.row_maintenance import ROW_PASS_INTERVAL
+from postroad.distributed.maintenance.row_maintenance import ROW_PASS_INTERVAL
 from postroad.domain.queues.lost_messages import STEADY
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew

@@ -11,7 +11,7 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Step
-from postroad.distributed import dead_letters
+from postroad.distributed.entries import dead_letters
 from postroad.domain.queues.selection import Selector
 from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process

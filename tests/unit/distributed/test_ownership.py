@@ -12,7 +12,7 @@ import pytest
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, away
 from postroad.adapters.memory.tables import Tables
-from postroad.distributed.ownership import check_erasable
+from postroad.distributed.engine.ownership import check_erasable
 from postroad.domain.queues.names import key_of_owner
 from postroad.domain.queues.ownership import Owner
 from postroad.domain.queues.selection import Selector

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, no_fault
-from postroad.distributed import purged_blobs
+from postroad.distributed.entries import purged_blobs
 from postroad.domain.queues.mail_views import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ServerError, ViewUnavailable

@@ -10,30 +10,25 @@ from uuid import UUID
 
 import pytest
 
-from postroad.distributed import (
+from postroad.distributed import opening
+from postroad.distributed.administration import dead_queue, remove
+from postroad.distributed.dequeue import items, wait_limits
+from postroad.distributed.engine import concurrency, ownership
+from postroad.distributed.engine.engine import Parts
+from postroad.distributed.engine.timing import Timing
+from postroad.distributed.enqueue import enqueue_keys
+from postroad.distributed.entries import mail_errors, purged_blobs, set_aside
+from postroad.distributed.maintenance import (
     audit,
     audit_maintenance,
     browse_start,
-    concurrency,
-    dead_queue,
     drain_check,
-    enqueue_keys,
     erasure,
-    items,
     letter_maintenance,
     lost_messages,
-    mail_errors,
-    opening,
-    ownership,
-    purged_blobs,
-    remove,
     row_maintenance,
-    set_aside,
-    size,
-    wait_limits,
 )
-from postroad.distributed.engine import Parts
-from postroad.distributed.timing import Timing
+from postroad.distributed.reading import size
 from postroad.errors import InvalidSettings
 
 MILLISECOND, SECOND = timedelta(milliseconds=1), timedelta(seconds=1)

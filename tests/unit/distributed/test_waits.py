@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from postroad.adapters.memory.clock import START, ManualClock
-from postroad.distributed.backoff import Backoff, persist
-from postroad.distributed.engine import Engine
-from postroad.distributed.timing import Timing
-from postroad.distributed.wait_limits import WaitLimits
+from postroad.distributed.dequeue.wait_limits import WaitLimits
+from postroad.distributed.engine.backoff import Backoff, persist
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.slices import EntryKey
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import BrokerUnavailable, InvalidSettings, ViewRefused, ViewUnavailable

@@ -11,7 +11,7 @@ import pytest
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.entries import Entry
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew

@@ -10,7 +10,7 @@ from struct import pack
 import pytest
 
 from crash.lossy import LossyFiles
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.mail.shapes import Shape
 from postroad.embedded import (
     administration,

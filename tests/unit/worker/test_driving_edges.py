@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.clock import settle
-from postroad.distributed.items import DistributedItem
+from postroad.distributed.dequeue.items import DistributedItem
 from postroad.domain.delivery.attempt_log import Attempted
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.errors import BlobsUnavailable, EntryLost

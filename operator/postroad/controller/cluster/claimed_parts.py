@@ -5,7 +5,7 @@ from __future__ import annotations
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.cluster.queue_claims import QueueClaims
 from postroad.controller.spec.queue_resource import Queue
-from postroad.distributed.erasure import Part
+from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.queues.names import BUCKET_CLAIM
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from postroad.controller.status.conditions import shortened, timestamp
-from postroad.distributed.erasure import SERVERS, ErasureStep, Part
+from postroad.distributed.maintenance.erasure import SERVERS, ErasureStep, Part
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BucketNotOwned, PostroadError, ResourceConflict
 

@@ -15,9 +15,9 @@ from typing import Any
 from postroad.configuration.leased import LeasedConfiguration
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.status import instant
-from postroad.distributed.engine import Engine, Parts
+from postroad.distributed.engine.engine import Engine, Parts
 from postroad.distributed.opening import begin
-from postroad.distributed.size import KeptCounts, SizeCache
+from postroad.distributed.reading.size import KeptCounts, SizeCache
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.servers import Servers
 

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 from pyspark.sql import SparkSession
 
-from postroad.distributed.limits_cache import LimitsCache
-from postroad.distributed.timing import Timing
+from postroad.distributed.engine.limits_cache import LimitsCache
+from postroad.distributed.engine.timing import Timing
 from postroad.pipeline.archive import Archive, Wanted
 from postroad.pipeline.archive_claim import ArchiveClaim
 from postroad.pipeline.runs import Run

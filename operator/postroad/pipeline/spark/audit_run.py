@@ -11,10 +11,10 @@ from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 
-from postroad.distributed.found_entries import EntryChange
-from postroad.distributed.limits_cache import LimitsCache
-from postroad.distributed.live_slices import occupied
-from postroad.distributed.timing import Timing
+from postroad.distributed.administration.found_entries import EntryChange
+from postroad.distributed.engine.limits_cache import LimitsCache
+from postroad.distributed.engine.timing import Timing
+from postroad.distributed.entries.live_slices import occupied
 from postroad.domain.queues.lost_messages import MessageCount, Messages
 from postroad.domain.queues.names import QueueName, mail_of_bytes
 from postroad.domain.queues.selection import Selector

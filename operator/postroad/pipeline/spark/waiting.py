@@ -12,7 +12,7 @@ from uuid import UUID
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.distributed.live_slices import occupied
+from postroad.distributed.entries.live_slices import occupied
 from postroad.domain.queues.ages import AGES
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.slices import EntryKey, Partition

@@ -1,0 +1,1 @@
+"""Operations of administrators on waiting mail and dead letters."""

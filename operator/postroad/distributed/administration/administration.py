@@ -1,0 +1,173 @@
+"""Flush, hold, release, republish: administration changes waiting mails by replacing their entries.
+Expire: it moves them to the dead letters. Requeue, discard: it gives dead letters a new entry, or
+ends them.
+
+Each changes the mails that waited when it began, and never its own replacements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+
+from postroad.distributed.administration.discard import discard_letter
+from postroad.distributed.administration.remove import remove
+from postroad.distributed.administration.requeue import requeue_letter
+from postroad.distributed.engine.backoff import persist
+from postroad.distributed.engine.concurrency import TRIES, count
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.entries import dead_letters, replacement
+from postroad.distributed.reading.browse import WaitingMail, waiting
+from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.queues.entries import Change, EndingKind, Entry, Mark
+from postroad.domain.queues.selection import Selector
+from postroad.ports.administration import EXPIRED, Operation
+from postroad.ports.view import DeadLetter
+
+ChangeDecision = Callable[[Entry, datetime], Change | None]
+"""What to change of a waiting entry at a moment; None: nothing."""
+
+EntryStep = Callable[[Engine, Entry, datetime], Awaitable[Mark | None]]
+"""Changes a waiting entry and returns None, or the mark that stands there; one without an ending
+where there was nothing to do."""
+
+LetterStep = Callable[[Engine, DeadLetter], Awaitable[bool]]
+"""Changes a dead letter. Returns whether this call did."""
+
+
+def flushed(entry: Entry, now: datetime) -> Change | None:
+    """Make a delayed mail due. A held one keeps its delay, which `release` respects."""
+    if entry.held or entry.due_at is None or entry.due_at <= now:
+        return None
+    return replacement.by_administration(entry, due_at=None)
+
+
+def held(entry: Entry, now: datetime) -> Change | None:
+    """Hold a mail."""
+    return None if entry.held else replacement.by_administration(entry, held=True)
+
+
+def released(entry: Entry, now: datetime) -> Change | None:
+    """Release a held mail."""
+    return replacement.by_administration(entry, held=False) if entry.held else None
+
+
+def republished(older_than: timedelta) -> EntryStep:
+    """Give a due mail whose entry began long ago a new entry, and so a new message."""
+
+    def decide(entry: Entry, now: datetime) -> Change | None:
+        is_due = not entry.held and (entry.due_at is None or entry.due_at <= now)
+        began = max(entry.enqueued_at, entry.due_at or entry.enqueued_at)
+        if not is_due or now - began <= older_than:
+            return None
+        return Change.nothing(entry)
+
+    return replacing(decide)
+
+
+def replacing(decide: ChangeDecision) -> EntryStep:
+    """Return the step that replaces an entry as decided."""
+
+    async def step(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
+        wanted = decide(entry, now)
+        if wanted is None:
+            return await engine.view.mark(entry.key) or Mark()
+        return await replacement.replace(engine, entry, wanted, tries=TRIES)
+
+    return step
+
+
+async def expired(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
+    """A waiting mail becomes a dead letter.
+
+    The mark says rejected, not expired: a release that knows no such letters would delete the bytes
+    of an expired entry when its message comes, and the letter when it is requeued (ADR 0030)."""
+    return await given_up(engine, entry, EXPIRED)
+
+
+async def given_up(engine: Engine, entry: Entry, reason: str) -> Mark | None:
+    """A waiting mail becomes a dead letter for the recipients who did not get it. A mail without
+    such recipients is left to its consumer, which is about to end it."""
+    mark = await engine.view.mark(entry.key)
+    if mark is not None:
+        return mark
+    outcomes = {
+        each: record.outcome.kind
+        for each, record in (await engine.view.records(entry.mail_id)).items()
+    }
+    recipients = entry.envelope.recipients
+    left = [each for each in recipients if outcomes.get(each) is not OutcomeKind.DELIVERED]
+    left += [
+        each
+        for each, kind in outcomes.items()
+        if kind is OutcomeKind.FAILED and each not in recipients
+    ]
+    if not left:
+        return Mark()
+    envelope = replace(entry.envelope, recipients=tuple(left))
+    work = partial(dead_letters.give_up, engine, entry, envelope, reason)
+    standing = await persist(engine.backoff(), TRIES, work)
+    if standing is None:
+        engine.on_ending()
+    return standing
+
+
+async def change_waiting(step: EntryStep, engine: Engine, selector: Selector) -> int:
+    """Change the selected mails that wait; return how many. Raises: InvalidInput, ViewError,
+    BrokerError, ClockSkew, ConfigurationStale."""
+    selector.require_purpose()
+    engine.check_open()
+    began = await engine.limits_cache.begin()
+
+    async def one(each: WaitingMail) -> bool:
+        is_meant = each.entry.accepted_at <= began.latest
+        return is_meant and await change_entry(engine, each.row, step, began.at)
+
+    return await count(waiting(engine, began, selector), one)
+
+
+async def change_entry(engine: Engine, entry: Entry, step: EntryStep, now: datetime) -> bool:
+    """Change one mail, starting from one of its entries. Returns whether it was changed by this
+    call."""
+    standing = await step(engine, entry, now)
+    return standing is None or await _change_successor(engine, entry, standing, step, now)
+
+
+async def _change_successor(
+    engine: Engine, entry: Entry, standing: Mark, step: EntryStep, now: datetime
+) -> bool:
+    """Go on to the successor of an entry that was replaced first: it is the mail now."""
+    if standing.ending is None or standing.ending.kind is not EndingKind.REPLACED:
+        return False
+    if not await replacement.finish(engine, entry, standing):
+        return False
+    after = await engine.view.mark(entry.key) or Mark()
+    if after.delivered_at is not None or after.ending is None:
+        return False
+    successor, change_made = replacement.replacement_of(after)
+    return await change_entry(engine, entry.with_change(successor, change_made), step, now)
+
+
+async def change_letters(step: LetterStep, engine: Engine, selector: Selector) -> int:
+    """Change the selected dead letters, one after the other; return how many. Raises: InvalidInput,
+    ServerError."""
+    selector.require_purpose()
+    engine.check_open()
+    changed = 0
+    async for letter in dead_letters.selected(engine, selector):
+        changed += await step(engine, letter)
+    return changed
+
+
+OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
+    Operation.REMOVE: remove,
+    Operation.FLUSH: partial(change_waiting, replacing(flushed)),
+    Operation.HOLD: partial(change_waiting, replacing(held)),
+    Operation.RELEASE: partial(change_waiting, replacing(released)),
+    Operation.EXPIRE: partial(change_waiting, expired),
+    Operation.REQUEUE: partial(change_letters, requeue_letter),
+    Operation.DISCARD: partial(change_letters, discard_letter),
+}
+"""What each operation does. Each raises: InvalidInput for an empty selector, ServerError."""

@@ -1,0 +1,91 @@
+"""Changes of entries that were found by another reader of the view, named by their keys: each row
+and mark is read again, so that what ended or was replaced meanwhile is met as by any operation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from enum import StrEnum
+
+from postroad.distributed.administration.administration import (
+    EntryStep,
+    change_entry,
+    expired,
+    flushed,
+    given_up,
+    held,
+    released,
+    replacing,
+)
+from postroad.distributed.administration.remove import remove_entry
+from postroad.distributed.dequeue.items import BYTES_MISSING
+from postroad.distributed.engine.concurrency import count, each_of
+from postroad.distributed.engine.engine import Engine
+from postroad.domain.queues.entries import Change, Entry, Mark
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey
+from postroad.errors import BlobMissing
+
+
+class EntryChange(StrEnum):
+    """What can be done with waiting mails that were found by their entries."""
+
+    REMOVE = "remove"
+    HOLD = "hold"
+    RELEASE = "release"
+    FLUSH = "flush"
+    EXPIRE = "expire"
+    REPUBLISH = "republish"
+    GIVE_UP_WITHOUT_BYTES = "give-up-without-bytes"
+
+
+async def change_found(
+    engine: Engine, change: EntryChange, keys: Iterable[EntryKey], selector: Selector
+) -> int:
+    """Change the mails that wait under these entries, or under their successors, and that are
+    selected; return how many. Raises: InvalidInput for an empty selector, ServerError, ClockSkew,
+    ConfigurationStale."""
+    selector.require_purpose()
+    engine.check_open()
+    await engine.limits_cache.refresh()
+    began, step = engine.limits_cache.now(), _STEPS[change]
+
+    async def one(key: EntryKey) -> bool:
+        row = await engine.view.row(key)
+        if not isinstance(row, Entry) or not selector.matches(row, began):
+            return False
+        return await change_entry(engine, row, step, began)
+
+    return await count(each_of(keys), one)
+
+
+async def _removed(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
+    return None if await remove_entry(engine, entry) else Mark()
+
+
+def _with_message(entry: Entry, now: datetime) -> Change | None:
+    """Give a mail another message, also one that is not due yet; a held one has none."""
+    return None if entry.held else Change.nothing(entry)
+
+
+async def _without_bytes(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
+    """A waiting mail whose bytes are missing becomes a dead letter. The mark is read after the
+    bytes: an ending deletes them after it wrote its mark."""
+    try:
+        async for _ in engine.blobs.stream(entry.blob_key):
+            return Mark()
+    except BlobMissing:
+        return await given_up(engine, entry, BYTES_MISSING)
+    return Mark()  # an object without any octet is there too
+
+
+_STEPS: Mapping[EntryChange, EntryStep] = {
+    EntryChange.REMOVE: _removed,
+    EntryChange.HOLD: replacing(held),
+    EntryChange.RELEASE: replacing(released),
+    EntryChange.FLUSH: replacing(flushed),
+    EntryChange.EXPIRE: expired,
+    EntryChange.REPUBLISH: replacing(_with_message),
+    EntryChange.GIVE_UP_WITHOUT_BYTES: _without_bytes,
+}

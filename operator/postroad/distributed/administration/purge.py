@@ -1,0 +1,101 @@
+"""Purge: one watermark in each partition ends all older entries at once, however many they are.
+
+A watermark may be set only where no more rows come, so it stays a grace period behind now
+(invariant 7); mails with younger entries are removed one by one. Then the bytes of all entries at
+or below the watermarks are deleted, and replacements under way are followed to their successors.
+Source: ADR 0014.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from functools import partial
+from uuid import UUID
+
+from postroad.distributed.administration.remove import remove_after, remove_entry
+from postroad.distributed.engine.concurrency import count, each_of
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.entries.live_slices import live_slices
+from postroad.distributed.entries.purged_blobs import delete_purged_blobs
+from postroad.distributed.entries.replacement import finish, is_removed, replacement_of
+from postroad.domain.queues.entries import Entry, PurgeWatermark
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.identifiers import id_at, moment_of
+
+
+async def purge(engine: Engine) -> int:
+    """Remove the mails that wait now; return how many. Raises: ViewError, ClockSkew,
+    ConfigurationStale; what was removed until then stays removed."""
+    engine.check_open()
+    now = engine.clock.now()
+    # To a clock that is ahead, rows on their way look old: check it after reading it.
+    began = await engine.limits_cache.begin()
+    await engine.limits_cache.check_clock()
+    watermark = PurgeWatermark(id_at(now - engine.timing.grace, 0, 0), now)
+    partitions = await _set_watermarks(engine, watermark)
+    removed = await count(each_of(partitions), partial(_delete_blobs, engine, watermark))
+    # Read anew: mails that changed their entries while bytes were deleted lie in later slices.
+    later = await engine.limits_cache.begin()
+    younger = await remove_after(engine, later, watermark.through, Selector.all(), began.latest)
+    return removed + younger
+
+
+@dataclass(frozen=True, slots=True)
+class _PurgedPartition:
+    """A partition with a watermark, and the watermark it had before."""
+
+    partition: Partition
+    earlier: UUID | None
+
+
+async def _set_watermarks(engine: Engine, watermark: PurgeWatermark) -> list[_PurgedPartition]:
+    """Set the watermark in every partition that has older rows."""
+    partitions: list[_PurgedPartition] = []
+
+    async def set_one(partition: Partition) -> int:
+        if (await engine.limits_cache.limits()).have_passed(partition.slice_start):
+            return 0
+        before = await engine.view.set_watermark(partition, watermark)
+        partitions.append(_PurgedPartition(partition, None if before is None else before.through))
+        return 1
+
+    await count(_with_rows(engine, watermark), set_one)
+    return partitions
+
+
+async def _with_rows(engine: Engine, watermark: PurgeWatermark) -> AsyncIterator[Partition]:
+    first = (await engine.limits_cache.limits()).browse_start
+    if first is None:
+        return
+    async for live in live_slices(engine, first, moment_of(watermark.through)):
+        for partition in live.partitions:
+            is_older = live.closed is not None  # so are all its rows
+            if is_older or await _any(engine.view.blob_keys(partition, watermark.through)):
+                yield partition
+
+
+async def _delete_blobs(engine: Engine, watermark: PurgeWatermark, purged: _PurgedPartition) -> int:
+    deleted = await delete_purged_blobs(engine, purged.partition, watermark, purged.earlier)
+    return deleted.removed + sum([await _follow(engine, key) for key in deleted.unfinished])
+
+
+async def _follow(engine: Engine, key: EntryKey) -> int:
+    """Remove a mail whose replacement is under way, through its successor. A successor at or below
+    a watermark is over, and the mail with it; where it has no row, `delete_purged_blobs` does not
+    meet it."""
+    view = engine.view
+    row, mark = await view.row(key), await view.mark(key)
+    if not isinstance(row, Entry) or mark is None or not mark.is_unfinished_replacement:
+        return 0
+    successor, _ = replacement_of(mark)
+    has_row = await view.row(successor) is not None
+    if mark.delivered_at is None and not has_row and is_removed(await view.mark(successor)):
+        await finish(engine, row, mark)
+        return 1
+    return await remove_entry(engine, row, mark)
+
+
+async def _any(items: AsyncIterator[object]) -> bool:
+    return await anext(items, None) is not None

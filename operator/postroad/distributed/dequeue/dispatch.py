@@ -1,0 +1,280 @@
+"""Dispatch: `domain.dispatch` decides about one reference, this module carries out.
+
+It reads the mark and the limits, takes the claims that the decision asks for, and hands the entry
+out, replaces it, finishes it or publishes the reference again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace as copy
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.distributed.dequeue.dispatch_pipeline import PrefetchPlace
+from postroad.distributed.dequeue.items import FINISHED, DistributedItem
+from postroad.distributed.dequeue.leases import Leases
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.entries import dead_letters, replacement
+from postroad.distributed.entries.endings import ack, delete_and_ack, publish_again
+from postroad.distributed.entries.late_mail import rescue_if_late
+from postroad.domain.queues.delay_queues import redelivery_delay_after
+from postroad.domain.queues.dispatch import (
+    Redeliver,
+    ReferenceArrival,
+    Verdict,
+    decide,
+    decide_claimed,
+    deletes_bytes,
+)
+from postroad.domain.queues.entries import Change, Entry, Mark, UndecodableRow
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.wire import decode
+from postroad.errors import BrokerUnavailable, Undecodable, UnreadableReference
+from postroad.ports.broker import Delivery
+from postroad.ports.view import Record
+from postroad.telemetry import metrics
+
+
+class ReferenceDispatch:
+    """The dispatch of one delivery. All its claims have one owner, so that a run that stopped
+    between two claims does not exclude the next one."""
+
+    def __init__(
+        self, engine: Engine, leases: Leases, delivery: Delivery, place: PrefetchPlace
+    ) -> None:
+        self._engine = engine
+        self._leases = leases
+        self._delivery = delivery
+        self._place = place
+        self._owner = UUID(int=engine.randomness.bits(128))
+        self._since = timedelta(0)
+        """When the mark began to be read."""
+        began = engine.clock.elapsed() - delivery.waited
+        self._lease_until = began + engine.timing.longest_lease
+        self._claims: list[UUID] = []
+        """The claims that were requested, whatever the reply."""
+        self.key: EntryKey | None = None
+        """The entry's, once the reference was decoded."""
+        self.redelivery: Redeliver | None = None
+        """What was published; an error leaves open whether the broker has it."""
+        self.was_deferred = False
+        """Whether the reference was published to wait, with the same doubt."""
+
+    async def run(self) -> DistributedItem | None:
+        """Return the item to hand out, or None when the message needed no attempt. May be run again
+        after an error. Raises: ServerError, Undecodable."""
+        engine, delivery = self._engine, self._delivery
+        try:
+            reference = decode(delivery.body)
+        except UnreadableReference:
+            self.count("unreadable")
+            await self.dead_letter()
+            return None
+        self.key = reference.key
+        if self.redelivery is not None or self.was_deferred:
+            reference = copy(reference, claim=True)  # another message about it may exist by now
+        self._since = engine.clock.elapsed()
+        limits = await engine.limits_cache.limits()
+        mark = await engine.view.mark(reference.key)
+        in_hand = self._is_in_hand(reference)
+        arrival = ReferenceArrival(
+            now=engine.limits_cache.now(),
+            redelivered=delivery.redelivered or in_hand,
+            # Still leased here: redelivered because the channel was lost, not because a consumer
+            # crashed.
+            failed_deliveries=0 if in_hand else delivery.failed_deliveries,
+            browse_start=limits.browse_start,
+            redelivery_delay=engine.timing.redelivery_delay,
+            limit=engine.delivery_limit,
+            draw=engine.randomness.uniform(),
+        )
+        return await self._carry_out(decide(reference, mark, arrival), reference, mark)
+
+    async def _carry_out(
+        self,
+        decision: Verdict | Redeliver,
+        reference: Reference,
+        mark: Mark | None,
+    ) -> DistributedItem | None:
+        engine, delivery = self._engine, self._delivery
+        if isinstance(decision, Redeliver):
+            # Publish the same message to the same step again, so that only one is under way.
+            self.redelivery = self.redelivery or decision
+            await publish_again(
+                engine, delivery, self.redelivery.reference, self.redelivery.delay_seconds
+            )
+            self.count("redelivery delay")
+            return None
+        if decision is Verdict.SETTLE:
+            self.count("marked")
+            await self._settle(reference, mark)
+            return None
+        if decision is Verdict.PASSED:
+            is_late = await rescue_if_late(engine, reference.key)
+            self.count("late" if is_late else "finished")
+            await ack(engine, delivery)
+            return None
+        entry = await self._entry(reference)
+        if entry is None:
+            # The message has no envelope and its row is gone, so there is no mail to attempt.
+            self.count("unreadable")
+            await self.dead_letter()
+            return None
+        if decision is Verdict.ATTEMPT and self._is_in_hand(reference):
+            await self._redeliver(reference)
+            return None
+        # Hand out without a claim only shortly after the mark was read: later, a redelivery delay
+        # that began after the reading would end before this claim, and the limits would be too old.
+        in_time = engine.clock.elapsed() - self._since < engine.timing.keep_after
+        if decision is Verdict.ATTEMPT and in_time:
+            return self._item(entry, reference, {}, claimed=False)
+        if decision in {Verdict.ATTEMPT, Verdict.CLAIM}:
+            return await self._claim(entry, reference)
+        if decision is Verdict.REPLACE:
+            return await self._replace(entry)
+        if decision is Verdict.FINISH:
+            await replacement.finish(engine, entry, mark or Mark())
+        else:
+            standing = await dead_letters.give_up(
+                engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
+            )
+            await replacement.finish(engine, entry, standing or Mark())
+        await ack(engine, delivery)
+        return None
+
+    async def _replace(self, entry: Entry) -> DistributedItem | None:
+        """Replace the entry, as `republish` does: the message that this one repeats is in a
+        consumer's hands, or meets the mark when it comes, or does not exist."""
+        standing = await replacement.replace(self._engine, entry, Change.nothing(entry))
+        if standing is not None:
+            return await self.run()  # the entry was ended first: decide by its mark
+        self.count("repetition")
+        await ack(self._engine, self._delivery)
+        return None
+
+    async def _claim(self, entry: Entry, reference: Reference) -> DistributedItem | None:
+        """Take the claims on the entry and on those it may follow too closely; then read the marks
+        again, because the claims' last owners marked first.
+
+        The predecessors' marks are read before the entry's: cleanup writes a delivery into the
+        entry's mark before it deletes the predecessor's.
+        """
+        engine, view, owner = self._engine, self._engine.view, self._owner
+        snapshot = await engine.limits_cache.snapshot()
+        wanted = [*(each.enqueue_id for each in reference.previous), entry.enqueue_id]
+        self._claims = wanted
+        for taken, enqueue_id in enumerate(wanted):
+            if not await view.claim(enqueue_id, owner, engine.timing.claim):
+                self.count("claimed")
+                await self._release(wanted[:taken])
+                await self._redeliver(reference)
+                return None
+        records = await view.records(entry.mail_id)
+        previous = [await view.mark(each) for each in reference.previous]
+        mark = await view.mark(reference.key)
+        if snapshot.limits.have_passed(reference.key.slice_start):
+            return await self._carry_out(Verdict.SETTLE, reference, mark)
+        verdict = decide_claimed(mark, previous)
+        if verdict is Verdict.ATTEMPT:
+            if reference.crashes and await dead_letters.finish(engine, entry):
+                await ack(engine, self._delivery)
+                await self._release(wanted)
+                return None
+            engine.limits_cache.check(snapshot)
+            return await self._claimed_item(entry, reference, records)
+        if verdict is Verdict.SETTLE and mark is None:
+            await view.mark_delivered(entry.key, engine.clock.now(), entry.traits)
+            mark = Mark(delivered_at=engine.clock.now())
+        return await self._carry_out(verdict, reference, mark)
+
+    async def _claimed_item(
+        self, entry: Entry, reference: Reference, records: Mapping[str, Record]
+    ) -> DistributedItem | None:
+        if self._is_in_hand(reference):
+            await self._redeliver(reference)
+            return None
+        item = self._item(entry, reference, records, claimed=True)
+        finished = {each.recipient for each in records.values() if each.outcome.kind in FINISHED}
+        if not finished.issuperset(entry.envelope.recipients):
+            return item
+        # Every recipient is finished; only the ending was lost.
+        self.count("marked")
+        try:
+            if item.failures:
+                failures = sorted(set(item.failures.values()))
+                await item.reject("; ".join(failures) or "delivery failed")
+            else:
+                await item.done()
+        except BaseException:
+            await item.end_lease()  # an item in hand would defer every repetition of its message
+            raise
+        return None
+
+    def _item(
+        self,
+        entry: Entry,
+        reference: Reference,
+        records: Mapping[str, Record],
+        *,
+        claimed: bool,
+    ) -> DistributedItem:
+        before = tuple(each.enqueue_id for each in reference.previous) if claimed else ()
+        lease = self._leases.begin(
+            entry.enqueue_id,
+            self._owner,
+            claimed=claimed,
+            before=before,
+            since=self._since,
+            when_ended=self._place.free,
+        )
+        return DistributedItem(
+            self._engine, entry, reference, self._delivery, lease, records, self._lease_until
+        )
+
+    def _is_in_hand(self, reference: Reference) -> bool:
+        """Whether this process has the entry in hand, or one that it follows. No claim shows that:
+        ours are not refused, and they may have lapsed while this process was suspended."""
+        keys = (reference.key, *reference.previous)
+        return any(each.enqueue_id in self._engine.in_hand for each in keys)
+
+    async def release_claims(self) -> None:
+        """Release what this dispatch may have claimed."""
+        await self._release(self._claims)
+
+    async def dead_letter(self) -> None:
+        """Let the broker move the message to the dead queue."""
+        try:
+            await self._delivery.dead_letter()
+        except BrokerUnavailable:
+            pass  # the channel is gone: the message comes again
+
+    async def _release(self, claims: Sequence[UUID]) -> None:
+        view = self._engine.view
+        await asyncio.gather(*(view.release_claim(each, self._owner) for each in claims))
+
+    async def _settle(self, reference: Reference, mark: Mark | None) -> None:
+        if mark is not None and mark.is_final and deletes_bytes(mark):
+            await delete_and_ack(self._engine, self._delivery, reference)
+        else:
+            await ack(self._engine, self._delivery)
+
+    async def _redeliver(self, reference: Reference) -> None:
+        self.redelivery = Redeliver(
+            reference.again(), redelivery_delay_after(0, self._engine.timing.redelivery_delay, 0.0)
+        )
+        await publish_again(
+            self._engine, self._delivery, self.redelivery.reference, self.redelivery.delay_seconds
+        )
+
+    async def _entry(self, reference: Reference) -> Entry | None:
+        entry = reference.entry or await self._engine.view.row(reference.key)
+        if isinstance(entry, UndecodableRow):
+            raise Undecodable(f"row {entry.enqueue_id} cannot be decoded: {entry.reason}")
+        return entry
+
+    def count(self, reason: str) -> None:
+        """Count a delivery that is not handed out."""
+        metrics.SKIPPED.labels(self._engine.label, reason).inc()

@@ -1,0 +1,339 @@
+"""An item of the distributed engine: a leased entry in a consumer's hands, and its one ending."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace as copy
+from datetime import timedelta
+from enum import Enum
+
+from postroad.distributed.dequeue.leases import Lease
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.entries import dead_letters, replacement
+from postroad.distributed.entries.endings import CLEANED, ack, delete_and_ack, mark_if_passed
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named, explanation
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.entries import Change, Entry, Mark
+from postroad.domain.queues.mail_views import LeasedMail
+from postroad.domain.queues.references import Reference
+from postroad.errors import BlobMissing, BrokerUnavailable, EntryEnded
+from postroad.ports.broker import Delivery
+from postroad.ports.mail_queue import checked_reason
+from postroad.ports.view import Record
+from postroad.telemetry import metrics
+
+FINISHED = frozenset({OutcomeKind.DELIVERED, OutcomeKind.FAILED})
+MOST_KEPT = 1024 * 1024
+"""Bytes of a content that is fetched once for all transmissions of a mail."""
+BYTES_MISSING = "the bytes of the mail are missing"
+
+
+class _ItemState(Enum):
+    OPEN = "open"
+    ENDING = "ending"
+    ENDED = "ended"
+
+
+class DistributedItem(LeasedMail):
+    """`Item` over an entry, its message and its lease."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        entry: Entry,
+        reference: Reference,
+        delivery: Delivery,
+        lease: Lease,
+        records: Mapping[str, Record],
+        lease_until: timedelta,
+    ) -> None:
+        self._engine = engine
+        self._entry = entry
+        self._reference = reference
+        self._delivery = delivery
+        self._lease = lease
+        self.lease_until = lease_until
+        self._outcomes = {each.recipient: each.outcome for each in records.values()}
+        self._state = _ItemState.OPEN
+        self._marked = False
+        self._is_kept = False
+        """Whether the mark of the delivery has the outcomes of the attempt."""
+        self._content: bytes | None = None
+        self._fetching = asyncio.Lock()
+        left = self._left()
+        is_whole = not left or left == entry.envelope.recipients
+        super().__init__(
+            entry.enqueue_id,
+            entry.mail_id,
+            entry.envelope if is_whole else copy(entry.envelope, recipients=left),
+            entry.accepted_at,
+            entry.enqueued_at,
+            entry.attempt,
+            entry.size_bytes,
+        )
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        return {
+            recipient: outcome.text
+            for recipient, outcome in self._outcomes.items()
+            if outcome.kind is OutcomeKind.FAILED
+        }
+
+    # Content
+
+    async def content(self) -> bytes:
+        async with self._fetching:
+            self._check_open()
+            if self._content is None:
+                try:
+                    self._content = await self._engine.blobs.get(self._entry.blob_key)
+                except BlobMissing:
+                    await self._end_without_bytes()
+                    raise
+            return self._content
+
+    def forget_content(self) -> None:
+        self._content = None
+
+    async def shape(self) -> Shape | None:
+        self._check_open()
+        return self._entry.shape
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        self._check_open()
+        if self._content is not None or self.size_bytes <= MOST_KEPT:
+            yield await self.content()
+            return
+        try:
+            async for chunk in self._engine.blobs.stream(self._entry.blob_key):
+                yield chunk
+        except BlobMissing:
+            await self._end_without_bytes()
+            raise
+
+    async def _end_without_bytes(self) -> None:
+        """Read the mark again: most often an administrator removed the mail meanwhile.
+
+        Without a mark, a row and bytes there is no mail: the shared delay queues kept the message
+        of a queue that was deleted, and this one has its name.
+        """
+        view, key = self._engine.view, self._entry.key
+        if await view.mark(key) is None:
+            if await view.row(key) is not None:
+                await self.reject(BYTES_MISSING)
+                return
+            self._engine.log.warning("a message has neither a row nor bytes: it is dropped")
+        async with _OnlyEnding(self):
+            await ack(self._engine, self._delivery)
+
+    # Records
+
+    async def record(self, outcomes: Mapping[str, Outcome]) -> None:
+        self._check_open()
+        check_named(outcomes, self.mail.recipients)
+        left = self._left()
+        outcomes = {
+            each: outcome
+            for each, outcome in outcomes.items()
+            if outcome.kind in FINISHED or each in left
+        }
+        known = self._outcomes | outcomes
+        delivers_last = bool(outcomes) and all(
+            each in known and known[each].kind is OutcomeKind.DELIVERED
+            for each in (*outcomes, *self._entry.envelope.recipients)
+        )
+        if delivers_last and not self.failures:
+            # One mark says as much as the records would, and `done` has it behind it.
+            await self._mark_delivered()
+        else:
+            now = self._engine.clock.now()
+            records = tuple(Record(each, outcome, now) for each, outcome in outcomes.items())
+            await self._engine.view.record(self.mail_id, records)
+        self._outcomes |= outcomes
+
+    def _left(self) -> tuple[str, ...]:
+        return tuple(
+            each
+            for each in self._entry.envelope.recipients
+            if each not in self._outcomes or self._outcomes[each].kind not in FINISHED
+        )
+
+    async def _mark_delivered(self, outcomes: AttemptOutcomes | None = None) -> None:
+        """Before browse start, maintenance may clean the mark before a process reads the delivery
+        in it. The entry was replaced then, so this delivery is propagated to its successors. (Where
+        the mark is cleaned already, ours stays, and a successor that names this entry reads it.)
+        """
+        if self._marked and (outcomes is None or self._is_kept):
+            return
+        engine, entry, now = self._engine, self._entry, self._engine.clock.now()
+        standing = await mark_if_passed(engine, entry)
+        await engine.view.mark_delivered(entry.key, now, entry.traits, outcomes)
+        if standing is not None:
+            mark = copy(standing, delivered_at=now)
+            await replacement.propagate_delivery(engine, entry, mark)
+        self._marked, self._is_kept = True, outcomes is not None
+
+    # Endings
+
+    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
+        async with _OnlyEnding(self):
+            await self._finish_delivered(outcomes)
+        metrics.ENDED.labels(self._engine.label, "done").inc()
+
+    async def _finish_delivered(self, outcomes: AttemptOutcomes | None) -> None:
+        await self._mark_delivered(outcomes)
+        await self._delete_and_ack()
+
+    async def retry(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        error: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        error, wanted = checked_reason(delay, error), self._wanted(remaining)
+        change = Change(wanted, None, held=False, attempt=self.attempt + 1, last_error=error)
+        await self._come_again("retry", delay, change, outcomes)
+
+    async def put_off(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        reason: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        reason, wanted = checked_reason(delay, reason), self._wanted(remaining)
+        change = Change(wanted, None, held=False, attempt=self.attempt, last_error=reason)
+        await self._come_again("put_off", delay, change, outcomes)
+
+    def _wanted(self, remaining: tuple[str, ...] | None) -> tuple[str, ...]:
+        left = self._left()
+        if remaining is None:
+            return left
+        self._check_open()
+        check_named(remaining, left)
+        return tuple(each for each in left if each in remaining)
+
+    async def _come_again(
+        self, name: str, delay: timedelta, change: Change, outcomes: AttemptOutcomes | None
+    ) -> None:
+        if not change.remaining or self._marked:
+            return await self.done(outcomes)
+        engine = self._engine
+        async with _OnlyEnding(self):
+            change = copy(change, due_at=engine.moment_after(delay))
+            standing = await replacement.replace(engine, self._entry, change, outcomes=outcomes)
+            if standing is not None:
+                await self._yield_to(standing, change.remaining)
+            await ack(engine, self._delivery)
+        metrics.ENDED.labels(engine.label, name).inc()
+        return None
+
+    async def _yield_to(self, standing: Mark, wanted: tuple[str, ...]) -> None:
+        """Another process ended this entry first. What this attempt finished is recorded, so that
+        neither a successor nor a requeue of a dead letter attempts it again."""
+        engine = self._engine
+        if standing.delivered_at is None and standing.ending is not None:
+            if standing.ending.change is not None:
+                remaining = standing.ending.change.remaining
+            elif standing is CLEANED or dead_letters.is_rejected(standing):
+                remaining = self._entry.envelope.recipients
+            else:
+                return
+            finished = set(remaining) - set(wanted) - self._outcomes.keys()
+            if finished:
+                now = engine.clock.now()
+                records = tuple(Record(each, Outcome.delivered(), now) for each in sorted(finished))
+                await engine.view.record(self.mail_id, records)
+        await replacement.finish(engine, self._entry, standing)
+
+    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
+        # It runs to its end if the caller is cancelled, so that no mail with a dead letter waits.
+        ending = self._engine.in_background(self._reject(explanation(reason), outcomes))
+        try:
+            await asyncio.shield(ending)
+        except asyncio.CancelledError:
+            self._engine.in_background(self._give_back_behind(ending))
+            raise
+
+    async def _give_back_behind(self, ending: asyncio.Task[None]) -> None:
+        await asyncio.wait({ending})
+        await self.give_back()
+
+    async def _reject(self, reason: str, outcomes: AttemptOutcomes | None) -> None:
+        async with _OnlyEnding(self):
+            undelivered = tuple(
+                each
+                for each in self._entry.envelope.recipients
+                if each not in self._outcomes
+                or self._outcomes[each].kind is not OutcomeKind.DELIVERED
+            )
+            earlier = tuple(each for each in self.failures if each not in undelivered)
+            if self._marked or not (undelivered or earlier):
+                await self._finish_delivered(outcomes)
+            else:
+                envelope = copy(self._entry.envelope, recipients=undelivered + earlier)
+                standing = await dead_letters.give_up(
+                    self._engine, self._entry, envelope, reason, outcomes
+                )
+                await replacement.finish(self._engine, self._entry, standing or Mark())
+                await ack(self._engine, self._delivery)
+        await self._lease.release_claimed()  # a requeue takes the claim on the same entry
+        metrics.ENDED.labels(self._engine.label, "reject").inc()
+
+    async def _delete_and_ack(self) -> None:
+        try:
+            await delete_and_ack(self._engine, self._delivery, self._reference)
+        except BrokerUnavailable:
+            # The mark is durable, so the mail is over. The message is not acked: it comes again.
+            self._engine.log.debug("ack failed; the message will be redelivered and ignored")
+
+    def _check_open(self) -> None:
+        self._engine.check_open()
+        if self._state is not _ItemState.OPEN:
+            raise EntryEnded
+
+    async def end_lease(self) -> None:
+        """End the lease alone; the message is still ours."""
+        self._lease.end()
+        await self._lease.release()
+
+    async def give_back(self) -> None:
+        if self._state is _ItemState.OPEN:
+            self._state = _ItemState.ENDED
+            await asyncio.shield(self._engine.in_background(self._return()))
+
+    async def _return(self) -> None:
+        await self.end_lease()
+        try:
+            await self._delivery.give_back()
+        except BrokerUnavailable:
+            pass  # the channel is gone, and the message is back already
+
+    def begin_ending(self) -> None:
+        self._check_open()
+        self._state = _ItemState.ENDING
+
+    def finish_ending(self, *, succeeded: bool) -> None:
+        self._state = _ItemState.ENDED if succeeded else _ItemState.OPEN
+        if succeeded:
+            self._lease.end()
+            self._engine.on_ending()
+
+
+class _OnlyEnding:
+    """Makes sure that exactly one ending succeeds; one that failed may be tried again."""
+
+    def __init__(self, item: DistributedItem) -> None:
+        self._item = item
+
+    async def __aenter__(self) -> None:
+        self._item.begin_ending()
+
+    async def __aexit__(self, kind: object, *rest: object) -> None:
+        self._item.finish_ending(succeeded=kind is None)
+        if kind is asyncio.CancelledError:
+            await self._item.give_back()

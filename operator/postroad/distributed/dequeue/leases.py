@@ -1,0 +1,141 @@
+"""Items in the hands of this process, and the claims that show other processes the slow ones.
+
+A first delivery takes no claim. An item that is leased for longer than `keep_after` gets one, which
+is renewed until the item ends: so a consumer that gets another message about the same mail finds
+the claim after that message's delay (invariant 10).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.distributed.engine.concurrency import each_of, results
+from postroad.distributed.engine.engine import Engine
+from postroad.errors import ServerError
+from postroad.telemetry import metrics
+
+ClaimIds = tuple[UUID, ...]
+
+AT_ONCE = 64
+"""Claims taken at the same time: each is a lightweight transaction, and a large prefetch would send
+thousands together."""
+
+
+class Lease:
+    """One item in hand. `owner` is the claim's, one per lease, so that two messages about one entry
+    exclude each other within a process too."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        enqueue_id: UUID,
+        owner: UUID,
+        since: timedelta,
+        before: ClaimIds,
+        when_ended: Callable[[], None],
+    ) -> None:
+        self._leases = leases
+        self.enqueue_id = enqueue_id
+        self.owner = owner
+        self.claim_due = since
+        self.claims = (*before, enqueue_id)
+        self.is_claimed = False
+        self.when_ended = when_ended
+
+    def end(self) -> None:
+        """End the lease with its item. The claim, if any, lapses by itself."""
+        self._leases.forget(self)
+
+    async def release_claimed(self) -> None:
+        """As `release`, where claims were taken: the entry is over, and its mark stops other
+        consumers."""
+        if self.is_claimed:
+            await self.release()
+
+    async def release(self) -> None:
+        """Release all claims, as nothing was transmitted. Best effort: else they lapse."""
+        await self._leases.release(self)
+
+
+class Leases:
+    """All leases of a handle, and the task that renews their claims."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._leases: set[Lease] = set()
+        self._renewer: asyncio.Task[None] | None = None
+
+    def begin(
+        self,
+        enqueue_id: UUID,
+        owner: UUID,
+        *,
+        claimed: bool,
+        before: ClaimIds,
+        since: timedelta,
+        when_ended: Callable[[], None],
+    ) -> Lease:
+        """Begin a lease. `before`: the entries before this one that were claimed with it. `since`:
+        the elapsed time before the marks were read on which it depends. `when_ended` is called
+        once, when the lease ends."""
+        timing = self._engine.timing
+        first = timing.claim / 3 if claimed else timing.keep_after
+        lease = Lease(self, enqueue_id, owner, since + first, before, when_ended)
+        lease.is_claimed = claimed
+        self._leases.add(lease)
+        self._engine.in_hand.add(enqueue_id)
+        metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+        if self._renewer is None or self._renewer.done():
+            self._renewer = asyncio.ensure_future(self._renew_all())
+        return lease
+
+    def forget(self, lease: Lease) -> None:
+        """End a lease. Idempotent."""
+        if lease in self._leases:
+            self._leases.discard(lease)
+            self._engine.in_hand.discard(lease.enqueue_id)
+            metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+            lease.when_ended()
+
+    async def release(self, lease: Lease) -> None:
+        try:
+            await asyncio.gather(
+                *(self._engine.view.release_claim(each, lease.owner) for each in lease.claims)
+            )
+        except ServerError as error:
+            self._engine.log.debug("claims are left to lapse", error=type(error).__name__)
+
+    async def close(self) -> None:
+        """Stop renewing."""
+        if self._renewer is not None:
+            self._renewer.cancel()
+            await asyncio.gather(self._renewer, return_exceptions=True)
+
+    async def _renew_all(self) -> None:
+        while self._leases:
+            await self._engine.clock.sleep(self._engine.timing.keep_after / 4)
+            now = self._engine.clock.elapsed()
+            due = [each for each in self._leases if each.claim_due <= now]
+            if not due:
+                continue
+            # First claims come first: other processes expect them within a redelivery delay.
+            due.sort(key=lambda each: (each.is_claimed, each.claim_due))
+            async for _ in results(each_of(due), self._renew, AT_ONCE):
+                pass
+
+    async def _renew(self, lease: Lease) -> None:
+        if lease not in self._leases:
+            return  # it ended while others were renewed
+        timing = self._engine.timing
+        lease.is_claimed = True
+        try:
+            await self._engine.view.claim(lease.enqueue_id, lease.owner, timing.claim)
+            if lease not in self._leases:
+                await self.release(lease)  # it ended, and gave its claims back, meanwhile
+        except ServerError as error:  # tried again at the next round
+            self._engine.log.debug("a claim was not renewed", error=type(error).__name__)
+        else:
+            lease.claim_due = self._engine.clock.elapsed() + timing.claim / 3

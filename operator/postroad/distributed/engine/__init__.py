@@ -1,0 +1,1 @@
+"""What all operations share: ports, timing, limits, ownership."""

@@ -1,0 +1,1 @@
+"""From a mail to its row, its bytes and its message."""

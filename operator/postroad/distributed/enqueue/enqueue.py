@@ -1,0 +1,223 @@
+"""Enqueue: bytes, then row, then message; a success only after all three (invariant 1)."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from uuid import UUID
+
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.enqueue.enqueue_keys import EnqueueKey
+from postroad.distributed.enqueue.withdrawal import Withdrawal, delete_upload
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.delay_queues import next_delay, redelivery_delay_after
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.names import key_of_bytes
+from postroad.domain.queues.references import Reference
+from postroad.domain.queues.wire import encode
+from postroad.errors import (
+    BlobsError,
+    BrokerError,
+    BrokerRefused,
+    BrokerUnavailable,
+    ClockSkew,
+    CredentialsRefused,
+    DeadlineExceeded,
+    InvalidMail,
+    NotPublished,
+    PostroadError,
+    ServerError,
+    Unroutable,
+    ViewError,
+)
+from postroad.ports.blobs import Stored
+from postroad.ports.mail_queue import check_delay
+from postroad.telemetry import metrics
+
+
+async def enqueue(engine: Engine, mail: Mail, delay: timedelta, key: str | None) -> UUID:
+    """Queue a mail. See `MailQueue.enqueue`."""
+    started = engine.clock.elapsed()
+    try:
+        enqueue_id, is_new = await _enqueue(engine, mail, delay, key)
+    except PostroadError as error:
+        metrics.ENQUEUE_FAILURES.labels(engine.label, _reason(error)).inc()
+        raise
+    if not is_new:
+        return enqueue_id
+    metrics.ENQUEUED.labels(engine.label).inc()
+    seconds = (engine.clock.elapsed() - started).total_seconds()
+    metrics.ENQUEUE_SECONDS.labels(engine.label).observe(seconds)
+    return enqueue_id
+
+
+async def _enqueue(
+    engine: Engine, mail: Mail, delay: timedelta, key: str | None
+) -> tuple[UUID, bool]:
+    """Return the enqueue id, and whether the mail was queued by this call."""
+    check_delay(delay)
+    engine.check_open()
+    await engine.limits_cache.check_clock()
+    engine.configuration.effective()
+    enqueue_key = None if key is None else await EnqueueKey.of(engine, key, mail)
+    mail_id = engine.ids.new()
+    accepted_at = engine.clock.now()
+    blob_key = key_of_bytes(engine.name, accepted_at, mail_id)
+    stored = await _upload(engine, blob_key, mail)
+    try:
+        # Make the id after the upload, so that a slow upload does not use up the deadline.
+        entry = Entry(
+            key=await engine.new_key(),
+            mail_id=mail_id,
+            envelope=mail.envelope,
+            blob_key=blob_key,
+            size_bytes=stored.size_bytes,
+            shape=stored.shape,
+            accepted_at=accepted_at,
+            enqueued_at=accepted_at,
+            due_at=engine.moment_after(delay),
+        )
+        taken = entry if enqueue_key is None else await enqueue_key.take(entry)
+        engine.check_open()  # behind the last wait: `close` waits for no work that begins later
+    except BaseException:
+        await delete_upload(engine, blob_key)
+        raise
+    if isinstance(taken, UUID):
+        await delete_upload(engine, blob_key)
+        return taken, False
+    # The rest runs to its end if the caller is cancelled, so that no row waits without a message.
+    await asyncio.shield(engine.in_background(_register(engine, taken, enqueue_key)))
+    return taken.enqueue_id, True
+
+
+async def _register(engine: Engine, entry: Entry, enqueue_key: EnqueueKey | None) -> None:
+    if enqueue_key is None:
+        return await _Registration(engine, entry, engine.clock.elapsed()).run()
+    await _Registration(engine, entry, enqueue_key.began).run()
+    # Behind all that may withdraw the entry: what is accepted stays.
+    return await enqueue_key.accept()
+
+
+async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
+    """Store the bytes. An upload that took longer than `Timing.upload` is refused, since the audit
+    deletes older objects without a row. Raises: DeadlineExceeded, MailTooLarge, BlobsError."""
+    began = engine.clock.elapsed()
+    try:
+        stored = await engine.blobs.put(blob_key, mail.content, engine.largest_mail)
+        if engine.clock.elapsed() - began > engine.timing.upload:
+            raise DeadlineExceeded(f"the upload took longer than {engine.timing.upload}")
+    except BaseException:
+        # The store may still carry out an upload that failed or was cancelled here. Deleting may
+        # take as long as the upload that had no reply, so the caller does not wait for it.
+        engine.in_background(delete_upload(engine, blob_key))
+        raise
+    return stored
+
+
+class _Registration:
+    """One entry on its way into the view and the broker. `began`: when its id was made, or
+    before."""
+
+    def __init__(self, engine: Engine, entry: Entry, began: timedelta) -> None:
+        self._engine = engine
+        self._entry = entry
+        self._deadline = began + engine.timing.deadline
+        self._owner = UUID(int=engine.randomness.bits(128))
+        self._published: timedelta | None = None
+        """When the last attempt ended that may have left a message; None: none can exist."""
+        self._has_row = False
+
+    async def run(self) -> None:
+        """Insert and publish; withdraw after any error. Raises: ServerError, DeadlineExceeded."""
+        try:
+            await self._engine.view.insert(self._entry)
+            self._has_row = True
+            await self._publish()
+            if self._engine.clock.elapsed() > self._deadline:
+                raise DeadlineExceeded
+            await self._check_in_time()
+        except asyncio.CancelledError:
+            # The event loop closes, which leaves time for one attempt.
+            await self._withdraw(timedelta(0))
+            raise
+        except Exception as error:
+            if not await self._withdraw(self._engine.timing.deadline):
+                raise
+            self._engine.log.info(
+                "a failed enqueue succeeds: a consumer was first", error=type(error).__name__
+            )
+
+    async def _check_in_time(self) -> None:
+        """Raise where browse start has passed the entry meanwhile: it is withdrawn then, unless a
+        consumer found it and gave it a new one. Raises: ClockSkew."""
+        limits_cache = self._engine.limits_cache
+        try:
+            passed = (await limits_cache.limits()).have_passed(self._entry.key.slice_start)
+        except ServerError:
+            return  # it is in all three stores; a consumer rescues it if it is late
+        if passed:
+            raise ClockSkew("browse start passed the mail while it was queued")
+
+    async def _publish(self) -> None:
+        """Publish until confirmed or until the deadline.
+
+        Only a first message without delay carries no claim: the delay queues may deliver one twice,
+        and a repetition may meet the first. (The redelivery delay of a repetition only saves work:
+        by its end the first has most often been delivered, and its mark settles the repetition.)
+        """
+        engine, backoff = self._engine, self._engine.backoff()
+        step = next_delay(self._entry.due_at, engine.clock.now())
+        reference = Reference.to(self._entry, claim=step > 0)
+        redelivery_delay = redelivery_delay_after(0, engine.timing.redelivery_delay, 0.0)
+        while True:
+            try:
+                return await self._attempt(reference, step)
+            except BrokerUnavailable as error:
+                if not isinstance(error, NotPublished) and not reference.claim:
+                    reference = Reference.repeating(self._entry)
+                await backoff.wait()
+                if engine.clock.elapsed() > self._deadline:
+                    if self._published is None or not isinstance(error, NotPublished):
+                        raise
+                    # An earlier attempt may have left a message, which the last one denies.
+                    raise BrokerUnavailable(str(error), hint=error.hint) from error
+                step = next_delay(self._entry.due_at, engine.clock.now())
+                if self._published is not None:
+                    step = step or redelivery_delay
+
+    async def _attempt(self, reference: Reference, step: int) -> None:
+        """Publish once. A slow broker may store the message as late as it confirms it."""
+        clock, before = self._engine.clock, self._published
+        self._published = clock.elapsed()
+        try:
+            await self._engine.broker.publish(self._entry.enqueue_id, encode(reference), step)
+        except (NotPublished, BrokerRefused, CredentialsRefused, Unroutable):
+            self._published = before  # this attempt left no message
+            raise
+        except BaseException:
+            self._published = clock.elapsed()
+            raise
+        self._published = clock.elapsed()
+
+    async def _withdraw(self, longest: timedelta) -> bool:
+        """Return whether a consumer was first, so that the mail was accepted after all."""
+        failed = Withdrawal(
+            self._engine,
+            self._entry,
+            self._owner,
+            published=self._published,
+            has_row=self._has_row,
+            deadline=self._deadline,
+        )
+        return await failed.run(longest)
+
+
+def _reason(error: PostroadError) -> str:
+    reasons: dict[str, tuple[type[PostroadError], ...]] = {
+        "broker": (BrokerError,),
+        "view": (ViewError, ClockSkew),
+        "blobs": (BlobsError,),
+        "deadline": (DeadlineExceeded,),
+        "invalid": (InvalidMail,),
+    }
+    return next((name for name, kinds in reasons.items() if isinstance(error, kinds)), "other")

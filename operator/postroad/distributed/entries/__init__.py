@@ -1,0 +1,1 @@
+"""Entries and their replacements, endings and dead letters."""

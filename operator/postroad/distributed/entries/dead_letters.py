@@ -1,0 +1,134 @@
+"""Dead letters: mail is given up, kept apart with the reason, and listed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace as copy
+from uuid import UUID
+
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.entries.endings import CLEANED, end, mark_if_passed
+from postroad.distributed.reading.browse import view_of
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.identifiers import moment_of
+from postroad.ports.view import DeadLetter
+
+OVER_THE_LIMIT = "delivery limit exceeded: consumers crashed on it repeatedly"
+
+
+def month_of(enqueue_id: UUID) -> str:
+    """Return the month that a dead letter is filed under, e.g. `2026-01`: that of its id, so that
+    giving an entry up twice writes one letter."""
+    return f"{moment_of(enqueue_id):%Y-%m}"
+
+
+async def give_up(
+    engine: Engine,
+    entry: Entry,
+    envelope: Envelope,
+    reason: str,
+    outcomes: AttemptOutcomes | None = None,
+) -> Mark | None:
+    """Move an entry to the dead letters: letter, then mark. After a crash between them, the process
+    that meets the entry or the letter next finishes it. Durable, idempotent.
+
+    Returns None, or the mark of an entry that ended otherwise before; it has no letter then.
+    """
+    over = await mark_if_passed(engine, entry)
+    if over is not None:
+        return over
+    now = engine.clock.now()
+    letter = DeadLetter(
+        entry.enqueue_id, month_of(entry.enqueue_id), now, reason, copy(entry, envelope=envelope)
+    )
+    await engine.view.write_letter(letter)
+    return await _end(engine, entry, letter, outcomes)
+
+
+async def finish(engine: Engine, entry: Entry) -> bool:
+    """Finish a `give_up` that stopped between letter and mark. Returns whether the entry is
+    dead."""
+    letter = await engine.view.letter(month_of(entry.enqueue_id), entry.enqueue_id)
+    return letter is not None and await _end(engine, entry, letter) is None
+
+
+async def _end(
+    engine: Engine, entry: Entry, letter: DeadLetter, outcomes: AttemptOutcomes | None = None
+) -> Mark | None:
+    ending = Ending(EndingKind.REJECTED, engine.clock.now())
+    standing = await end(engine, entry, ending, outcomes)
+    if standing is None or is_rejected(standing):
+        return None
+    # Where no mark is left, or an unknown one, the entry may have ended with this letter.
+    if letter.is_decoded and standing is not CLEANED and not standing.is_unknown:
+        await engine.view.delete_letter(letter)
+    return standing
+
+
+def is_rejected(mark: Mark) -> bool:
+    """Return whether the ending of a mark is a dead letter. A consumer that had the entry in hand
+    meanwhile may have delivered it all the same: its letter is stale then."""
+    is_given_up = mark.ending is not None and mark.ending.kind is EndingKind.REJECTED
+    return is_given_up and mark.delivered_at is None
+
+
+async def end_as_dead(engine: Engine, entry: Entry) -> Mark | None:
+    """Return None when the entry ended as rejected, else its mark. Finishes a `give_up` that
+    stopped half way. A cleaned entry has no mark any more, and was final; late mail, before browse
+    start too, still has its row, and is not over."""
+    limits = await engine.limits_cache.refresh()
+    if limits.have_passed(entry.key.slice_start) and await engine.view.row(entry.key) is None:
+        return None
+    ending = Ending(EndingKind.REJECTED, engine.clock.now())
+    standing = await engine.view.end(entry.key, ending, entry.traits)
+    return None if standing is None or is_rejected(standing) else standing
+
+
+async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
+    """Return the present state of a listed letter, None when it is gone. A letter that came back
+    with a server which missed its deletion, or that a suspended process wrote again, is deleted
+    once more: its mail is over, or waits. Call it under the letter's claim."""
+    current = await engine.view.letter(listed.month, listed.enqueue_id)
+    if current is None and listed.entry is not None:
+        await engine.view.delete_letter(listed)
+    return current
+
+
+async def views(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
+    """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None).
+    Raises: ViewError."""
+    now = engine.limits_cache.now()
+    async for letter in selected(engine, selector or Selector.all()):
+        yield _unreadable(letter) if letter.entry is None else view_of(letter.entry, now, letter)
+
+
+async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
+    """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
+    now = engine.limits_cache.now()
+    async for letter in engine.view.letters():
+        if letter.entry is None:
+            selected = selector == Selector.all() or selector.enqueue_id == letter.enqueue_id
+        else:
+            selected = selector.matches(letter.entry, now)
+        if selected:
+            yield letter
+
+
+def _unreadable(letter: DeadLetter) -> MailView:
+    """Return the view of a message that is no reference, addressed to the postmaster."""
+    return MailView(
+        enqueue_id=letter.enqueue_id,
+        mail_id=letter.enqueue_id,
+        mail=Envelope(sender=None, recipients=("postmaster",), name="unreadable message"),
+        accepted_at=letter.died_at,
+        enqueued_at=letter.died_at,
+        due_at=None,
+        held=False,
+        attempt=0,
+        size_bytes=len(letter.body or b""),
+        reason=letter.reason,
+    )

@@ -1,0 +1,1 @@
+"""Rounds that finish, clean up and audit what other processes left."""

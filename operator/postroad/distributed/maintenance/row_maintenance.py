@@ -1,0 +1,191 @@
+"""Maintenance of waiting mail: rows about to expire, replacements that stopped, lost messages.
+
+A row is rolled forward at half its lifetime, so that tables may drop rows by age. Each round reads
+the tables' lifetime, and each row has its own: both may change while processes run. A few mails
+that wait alone in an old slice are rolled forward early, because they would hold browse start back,
+and every read of waiting mail would cover the time since then. A replacement whose process ended is
+normally finished by the old entry's message; a held mail has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from postroad.distributed.dequeue.items import FINISHED
+from postroad.distributed.engine.concurrency import count
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.limits_cache import Beginning
+from postroad.distributed.entries import replacement
+from postroad.distributed.entries.mail_errors import MailErrors, note
+from postroad.distributed.entries.set_aside import SetAside
+from postroad.distributed.maintenance.lost_messages import LostMessages
+from postroad.distributed.reading.browse import WaitingMail, waiting
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Traits, UndecodableRow
+from postroad.domain.queues.lifetimes import is_half_over
+from postroad.domain.queues.lost_messages import MessageCount
+from postroad.errors import Undecodable
+from postroad.ports.view import FOREVER
+from postroad.telemetry import metrics
+
+ROW_PASS_INTERVAL = timedelta(minutes=10)
+"""From one pass over all waiting mail to the next; much less than half of any row's lifetime."""
+
+FEW = 10
+"""Mails of one old slice that are rolled forward early. With more, the slice stays: it costs each
+round, size and browse a few requests, a mail that is rolled forward some ten."""
+
+OLD_SLICES = 100
+OLD = timedelta(hours=1)
+"""A slice is old after this number of slices, and never sooner than this time."""
+
+
+class RowMaintenance:
+    """Goes over waiting mail every `ROW_PASS_INTERVAL`."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lost_messages = LostMessages(engine)
+        self._due = timedelta(0)
+
+    async def run(self) -> None:
+        """Maintain waiting mail if it is time. Raises: ServerError, ConfigurationStale; and, after
+        all mails, the first error of single mails, when there were very many."""
+        now = self._engine.clock.elapsed()
+        if now < self._due:
+            return
+        lifetime = await self._engine.row_lifetime() or FOREVER
+        errors = MailErrors(self._engine)
+
+        async def renew(row: UndecodableRow) -> None:
+            with errors.of(row.enqueue_id):
+                await self._renew(row, lifetime)
+
+        aside = SetAside(self._engine, renew)
+        began = await self._engine.limits_cache.begin()
+        counted = await self._lost_messages.count_messages(began.at)
+
+        async def maintain(each: WaitingMail) -> int:
+            with errors.of(each.row.enqueue_id):
+                await self._maintain(each)
+            return 1
+
+        await count(self._in_need(began, counted, lifetime, aside), maintain)
+        await self._lost_messages.repair(counted, errors)
+        aside.publish()
+        errors.check()
+        self._due = now + ROW_PASS_INTERVAL
+        errors.end()
+
+    async def _in_need(
+        self, began: Beginning, counted: MessageCount, lifetime: timedelta, aside: SetAside
+    ) -> AsyncIterator[WaitingMail]:
+        """Read all waiting mail, and yield the mails that need maintenance."""
+        engine, now = self._engine, began.at
+        alone = _Alone(now, engine.configuration.effective().writing.slice_window)
+        async for each in waiting(engine, began, aside=aside):
+            if each.mark is None:
+                counted.add(each.row)
+            for lonely in alone.begin_slice(each.row.key.slice_start):
+                yield lonely
+            if _needs_maintenance(each, now, lifetime, engine.timing.grace):
+                yield each
+            else:
+                alone.add(each)
+        for lonely in alone.end():
+            yield lonely
+
+    async def _maintain(self, each: WaitingMail) -> None:
+        if each.mark is not None:
+            await replacement.finish(self._engine, each.row, each.mark)
+        else:
+            await self._roll_forward(each.row)
+
+    async def _roll_forward(self, row: Entry) -> None:
+        engine = self._engine
+        await self._renew_records(row.mail_id)
+        standing = await replacement.replace(engine, row, Change.nothing(row))
+        if standing is None:
+            metrics.ROLLED_FORWARD.labels(engine.label).inc()
+
+    async def _renew(self, row: UndecodableRow, lifetime: timedelta) -> None:
+        """Renew a row that is set aside, as it cannot get a new entry: write it again as it is
+        stored, for a release that can decode it; but not where cleanup may be about to delete
+        it."""
+        engine = self._engine
+        if row.remaining is not None and row.remaining > lifetime / 2:
+            return
+        if not (await engine.limits_cache.limits()).have_passed(row.key.slice_start):
+            if row.mail_id is not None:
+                await self._renew_records(row.mail_id)
+            await engine.view.renew_row(row.key)
+            await self._end_if_passed(row)
+
+    async def _end_if_passed(self, row: UndecodableRow) -> None:
+        """End a row that browse start passed before it was renewed: every row there was over, and
+        its mark may be cleaned away. The machine was paused meanwhile, or the process suspended,
+        and the row that is back without a mark would be taken for late mail. The limits are read
+        from the view, because to a paused machine its cached ones look fresh (ADR 0016)."""
+        view = self._engine.view
+        passed = (await view.limits()).have_passed(row.key.slice_start)
+        if passed and await view.row(row.key) is not None:
+            ending = Ending(EndingKind.WITHDRAWN, self._engine.clock.now())
+            await view.end(row.key, ending, Traits(()))
+
+    async def _renew_records(self, mail_id: UUID) -> None:
+        """Write the records of finished recipients anew: they have the same lifetime as rows, and a
+        mail that is held for longer needs them when it is released."""
+        try:
+            records = (await self._engine.view.records(mail_id)).values()
+        except Undecodable:
+            note(
+                self._engine, mail_id
+            )  # the row is renewed all the same: without it the mail is lost
+            return
+        finished = tuple(record for record in records if record.outcome.kind in FINISHED)
+        if finished:
+            await self._engine.view.record(mail_id, finished)
+
+
+def _needs_maintenance(
+    each: WaitingMail, now: datetime, lifetime: timedelta, grace: timedelta
+) -> bool:
+    """Whether a replacement stopped half way, or a row is due to be rolled forward."""
+    if each.mark is not None:
+        return each.mark.ending is not None and now - each.mark.ending.at > grace
+    return is_half_over(now - each.row.enqueued_at, each.row.remaining, lifetime)
+
+
+class _Alone:
+    """Finds the mails that wait alone in old slices, while all waiting mail is read in order. A
+    slice with a mail that is due soon stays: that mail leaves by itself, and a consumer may have it
+    in hand."""
+
+    def __init__(self, now: datetime, window: timedelta) -> None:
+        self._before = now - max(OLD_SLICES * window, OLD)
+        self._soon = now + ROW_PASS_INTERVAL
+        self._slice: datetime | None = None
+        self._found: list[WaitingMail] = []
+        self._stays = False
+
+    def begin_slice(self, slice_start: datetime) -> list[WaitingMail]:
+        """Begin a slice; return the mails that were alone in the one before."""
+        if slice_start == self._slice:
+            return []
+        found = self.end()
+        self._slice, self._found = slice_start, []
+        self._stays = slice_start >= self._before
+        return found
+
+    def add(self, each: WaitingMail) -> None:
+        """Note a mail of this slice."""
+        due_at = each.row.due_at
+        is_idle = each.row.held or (due_at is not None and due_at > self._soon)
+        self._stays |= each.mark is not None or not is_idle or len(self._found) == FEW
+        if not self._stays:
+            self._found.append(each)
+
+    def end(self) -> list[WaitingMail]:
+        """Return the mails that were alone in the last slice."""
+        return [] if self._stays else self._found

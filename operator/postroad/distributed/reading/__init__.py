@@ -1,0 +1,1 @@
+"""Browsing, counting and ages."""

@@ -1,0 +1,226 @@
+"""Browse: rows joined with marks, slice by slice, oldest first, two pages per bucket in memory.
+
+A mail that changes its entry while it is browsed could be missed (its old entry is seen replaced,
+its new row came after its page was read): so an entry that was replaced just before the browse
+began, or since, is followed to its successor. Source: 000 Decision (browse).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime
+from operator import attrgetter
+from uuid import UUID
+
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.limits_cache import Beginning
+from postroad.distributed.entries.live_slices import live_slices
+from postroad.distributed.entries.merge_join import with_marks
+from postroad.distributed.entries.replacement import replacement_of
+from postroad.distributed.entries.set_aside import SetAside
+from postroad.domain.queues.entries import EndingKind, Entry, Mark, UndecodableRow
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
+from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.values.identifiers import moment_of
+from postroad.errors import InvalidInput
+from postroad.ports.view import DeadLetter, View
+
+ENQUEUE_ID = attrgetter("enqueue_id")
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingMail:
+    """A waiting mail. `row` is the entry that a change starts from; `entry` is how the mail waits:
+    the same, or its successor while a replacement is under way."""
+
+    row: Entry
+    entry: Entry
+    mark: Mark | None
+
+
+async def waiting(
+    engine: Engine,
+    began: Beginning,
+    selector: Selector | None = None,
+    after: UUID | None = None,
+    aside: SetAside | None = None,
+) -> AsyncIterator[WaitingMail]:
+    """Yield the mails that wait when an operation begins, oldest entry first, and some that come
+    meanwhile; after an id, only later rows. What cannot be decoded is set aside. Raises: ViewError,
+    ConfigurationStale."""
+    wanted, first = selector or Selector.all(), began.browse_start
+    if wanted.is_empty or first is None:
+        return
+    if after is not None:
+        first = max(first, moment_of(after))
+    ahead = _Ahead(began.latest)
+    # The successor's row is in within the deadline: after an older replacement, that row is read
+    # itself.
+    since = began.at - engine.timing.deadline - engine.timing.apart
+    aside = aside or SetAside(engine)
+    async for live in live_slices(engine, first, began.latest):
+        ahead.reach(live.start)
+        async for row, mark in joined(engine.view, live.partitions, after):
+            if ahead.meets(row.key):
+                continue
+            found: WaitingMail | None = None
+            if isinstance(row, UndecodableRow):
+                await aside.row(row, mark)
+            elif mark is not None and mark.is_unknown:
+                aside.mark(row.key)
+            else:
+                try:
+                    found = await _follow(engine, row, mark, since, ahead)
+                except InvalidInput:  # the mark's change makes no valid envelope
+                    aside.mark(row.key)
+            if found is not None and wanted.matches(found.entry, began.at):
+                yield found
+    aside.end()
+
+
+class _Ahead:
+    """The successors that a browse followed a replacement to before it met their rows. Holds only
+    those that it can still meet, so memory stays bounded while mails keep changing."""
+
+    def __init__(self, last: datetime) -> None:
+        """`last`: the browse reads slices up to here."""
+        self._last = last
+        self._keys: set[EntryKey] = set()
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def meets(self, key: EntryKey) -> bool:
+        """Return whether the browse followed a replacement to this entry before; true once."""
+        if key not in self._keys:
+            return False
+        self._keys.remove(key)
+        return True
+
+    def __contains__(self, key: EntryKey) -> bool:
+        return key in self._keys
+
+    def reach(self, slice_start: datetime) -> None:
+        """Forget successors in earlier slices: their rows were not there when the slice was
+        read."""
+        if self._keys:
+            self._keys = {key for key in self._keys if key.slice_start >= slice_start}
+
+    def add(self, key: EntryKey) -> None:
+        if key.slice_start <= self._last:
+            self._keys.add(key)
+
+
+async def browse(engine: Engine, selector: Selector | None) -> AsyncIterator[MailView]:
+    """Yield views of waiting mails; of rows that are set aside, behind the mail that is read next.
+    See `MailQueue.browse`."""
+    found: list[UndecodableRow] = []
+    began = await engine.limits_cache.begin()
+
+    async def note(row: UndecodableRow) -> None:
+        if selector is None or selector.matches(row, began.at):
+            found.append(row)
+
+    aside = SetAside(engine, note)
+    async for each in waiting(engine, began, selector, aside=aside):
+        while found:
+            yield _unreadable(found.pop(0))
+        if each.mark is None or await _waits_on(engine, each.entry):
+            yield view_of(each.entry, engine.limits_cache.now())
+    for row in found:
+        yield _unreadable(row)
+
+
+def _unreadable(row: UndecodableRow) -> MailView:
+    return MailView(
+        enqueue_id=row.enqueue_id,
+        mail_id=row.mail_id or row.enqueue_id,
+        mail=row.envelope,
+        accepted_at=row.accepted_at,
+        enqueued_at=row.accepted_at,
+        due_at=None,
+        held=False,
+        attempt=0,
+        size_bytes=0,
+        last_error=f"its row cannot be decoded: {row.reason}",
+    )
+
+
+async def _waits_on(engine: Engine, successor: Entry) -> bool:
+    """Whether the successor of a replacement under way is not over: its message may come before the
+    predecessor's mark is `published`, which a process that ended never writes."""
+    mark = await engine.view.mark(successor.key)
+    return mark is None or mark.is_live
+
+
+def view_of(entry: Entry, now: datetime, letter: DeadLetter | None = None) -> MailView:
+    """Return the view of an entry that browsing and listings show."""
+    due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
+    return MailView(
+        enqueue_id=entry.enqueue_id,
+        mail_id=entry.mail_id,
+        mail=entry.envelope,
+        accepted_at=entry.accepted_at,
+        enqueued_at=entry.enqueued_at,
+        due_at=due_at,
+        held=entry.held,
+        attempt=entry.attempt,
+        size_bytes=entry.size_bytes,
+        last_error=entry.last_error,
+        reason=letter.reason if letter is not None else None,
+    )
+
+
+async def joined(
+    view: View, partitions: list[Partition], after: UUID | None
+) -> AsyncIterator[tuple[Entry | UndecodableRow, Mark | None]]:
+    """Yield the rows of a slice with their marks, merged over its buckets in the order of ids."""
+    streams = [
+        with_marks(view, each, view.rows(each, after), ENQUEUE_ID, after) for each in partitions
+    ]
+    firsts = await asyncio.gather(*(anext(each, None) for each in streams))
+    heads = [
+        (first[0].enqueue_id.int, number, first)
+        for number, first in enumerate(firsts)
+        if first is not None
+    ]
+    heapq.heapify(heads)
+    while heads:
+        _, number, head = heads[0]
+        yield head
+        following = await anext(streams[number], None)
+        if following is None:
+            heapq.heappop(heads)
+        else:
+            heapq.heapreplace(heads, (following[0].enqueue_id.int, number, following))
+
+
+async def _follow(
+    engine: Engine, row: Entry, mark: Mark | None, since: datetime, ahead: _Ahead
+) -> WaitingMail | None:
+    """Return how the mail of a row waits; None when it does not, or when its successor's row is met
+    later."""
+    if mark is None:
+        return WaitingMail(row, row, None)
+    if mark.is_live:
+        successor, change = replacement_of(mark)
+        ahead.add(successor)
+        return WaitingMail(row, row.with_change(successor, change), mark)
+    ending = mark.ending
+    if (
+        mark.delivered_at is not None
+        or ending is None
+        or ending.kind is not EndingKind.REPLACED
+        or ending.at < since
+    ):
+        return None
+    successor, change = replacement_of(mark)
+    if successor in ahead:
+        return None
+    ahead.add(successor)
+    after = await engine.view.mark(successor)
+    return await _follow(engine, row.with_change(successor, change), after, since, ahead)

@@ -1,0 +1,262 @@
+"""Size: rows less marks, counted on the servers, partition by partition; no mail is read.
+
+Entries at or below a purge watermark are not counted. A closed slice is counted once, and again
+when its stamp has changed.
+
+Rows less marks is wrong by one for each mark without a row, and for each mail whose replacement
+stopped before its successor's row. Both are looked up where entries ended otherwise than by
+delivery, so that a process that ended between two steps leaves `size` right.
+
+Marks outlive rows, in a slice that is kept for longer than some of its rows live. Such a slice is
+older than rows live now, or has fewer rows than were counted at its close. What is left of it is
+read, up to `MOST_READ` of all slices together; where more is left, the result is too small by the
+marks whose rows expired, and is `at_least`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import partial
+from uuid import UUID
+
+from postroad.distributed.engine.concurrency import results
+from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.limits_cache import Beginning
+from postroad.distributed.entries.live_slices import live_partitions
+from postroad.distributed.entries.replacement import replacement_of
+from postroad.distributed.reading.browse import joined
+from postroad.domain.queues.entries import Entry, Mark, Traits, UndecodableRow
+from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.slices import Partition
+from postroad.errors import ViewError
+from postroad.ports.marks import Counts, PartitionStamp
+from postroad.ports.view import FOREVER, ClosedSlice, View
+from postroad.telemetry import metrics
+
+REMEMBERED = timedelta(hours=1)
+"""How long a count is kept at most: rows that expire change no stamp, nor does a writer whose clock
+is far off."""
+
+MOST_READ = 10_000
+"""Rows and marks that one count of a queue reads, over all partitions; with more, an operator that
+asks every half minute would read without end."""
+
+LOOKED_UP = 10
+"""How many that are read page by page take as long as one mark that is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Counted:
+    stamp: PartitionStamp
+    live: Counts
+    until: timedelta
+
+
+@dataclass(slots=True)
+class KeptCounts:
+    """What the counts of a queue leave for the next ones, whichever engine makes those: the closed
+    slices, and the dead letters with how long their number stands."""
+
+    closed: dict[Partition, _Counted] = field(default_factory=dict)
+    dead_letters: int = 0
+    dead_letters_until: timedelta | None = None
+
+
+@dataclass(slots=True)
+class _Call:
+    """One count of a queue: when it began, how long rows live, and how much it may still read."""
+
+    began: Beginning
+    row_lifetime: timedelta
+    left: int
+    at_least: bool = False
+
+    @property
+    def now(self) -> datetime:
+        return self.began.at
+
+    def takes(self, count: int) -> bool:
+        """Whether so many rows and marks may be read; they count from then on."""
+        if count > self.left:
+            return False
+        self.left -= count
+        return True
+
+
+class SizeCache:
+    """Counts what waits, and caches the counts of closed slices."""
+
+    def __init__(self, engine: Engine, kept: KeptCounts | None = None) -> None:
+        self._engine = engine
+        self._kept = kept or KeptCounts()
+
+    async def get(self) -> Sizes:
+        """Count the mails that wait. Raises: ViewError, ConfigurationStale."""
+        engine = self._engine
+        began = await engine.limits_cache.begin()
+        if began.browse_start is None:
+            return Sizes(0, 0, 0, await self._count_letters())
+        self._forget_before(began.browse_start)
+        call = _Call(began, await engine.row_lifetime() or FOREVER, MOST_READ)
+        counted, dead_letters = await asyncio.gather(self._count_all(call), self._count_letters())
+        return Sizes(counted.total, counted.delayed, counted.held, dead_letters, call.at_least)
+
+    def forget(self) -> None:
+        """Count everything anew the next time."""
+        self._kept.closed.clear()
+        self._kept.dead_letters_until = None
+
+    async def _count_all(self, call: _Call) -> Counts:
+        total = delayed = held = 0
+        waiting = live_partitions(self._engine, call.began)
+        async for each in results(waiting, partial(self._live, call)):
+            total, delayed, held = total + each.total, delayed + each.delayed, held + each.held
+        return Counts(total, delayed, held)
+
+    async def _live(self, call: _Call, where: tuple[Partition, ClosedSlice | None]) -> Counts:
+        """Count a partition, or return its cached count: once none of its mails is delayed any
+        more, it only changes with its marks. (A successor that was given up gets its row and its
+        mark at any time; the mark changes the stamp.)"""
+        engine = self._engine
+        partition, closed = where
+        stamp = await engine.view.stamp(partition)
+        known = self._kept.closed.get(partition)
+        if known and known.stamp == stamp and engine.clock.elapsed() < known.until:
+            return known.live
+        live, is_settled = await self._count(call, partition, closed, stamp)
+        if (
+            closed is not None
+            and is_settled
+            and not live.delayed
+            and stamp.settled(call.now - 3 * engine.timing.skew)
+        ):
+            until = engine.clock.elapsed() + REMEMBERED
+            self._kept.closed[partition] = _Counted(stamp, live, until)
+        return live
+
+    async def _count(
+        self, call: _Call, partition: Partition, closed: ClosedSlice | None, stamp: PartitionStamp
+    ) -> tuple[Counts, bool]:
+        """Count what waits, and whether that can only change together with the stamp: a replacement
+        under way ends without a further mark.
+
+        Marks are counted first: every mark has its row by then, so no count is ever negative.
+        """
+        view, now = self._engine.view, call.now
+        marks = await view.count_marks(partition, now, stamp.purged)
+        rows = await view.count_rows(partition, now, stamp.purged)
+        missing, is_settled = await self._unfinished(partition, stamp)
+        if marks.total and await self._may_have_expired(call, partition, closed, stamp, rows):
+            pairs = self._read(call, partition, stamp.purged, rows, marks)
+            if pairs is None:
+                call.at_least, is_settled = True, False
+            else:
+                rows, marks = await _unmarked(pairs, now), Counts(0, 0, 0)
+        if marks.total and stamp.ended is not None:
+            withdrawn = view.withdrawn_without_rows(partition, stamp.purged)
+            missing += [each async for each in withdrawn]
+        more = Counts.of(missing, now)
+        delayed = max(rows.delayed - marks.delayed + more.delayed, 0)
+        held = max(rows.held - marks.held + more.held, 0)
+        total = max(rows.total - marks.total + more.total, delayed + held)
+        return Counts(total, delayed, held), is_settled
+
+    async def _may_have_expired(
+        self,
+        call: _Call,
+        partition: Partition,
+        closed: ClosedSlice | None,
+        stamp: PartitionStamp,
+        rows: Counts,
+    ) -> bool:
+        """Return whether rows of a partition may have expired: those that were written first are as
+        old as rows become, or some were counted at the close and are gone. The second shows those
+        that were written while rows lived shorter than now."""
+        if call.began.latest - partition.slice_start >= call.row_lifetime:
+            return True
+        if closed is None:
+            return False
+        if stamp.purged is not None:
+            rows = await self._engine.view.count_rows(partition, None)
+        return rows.total < closed.rows.get(partition.bucket_id, 0)
+
+    def _read(
+        self, call: _Call, partition: Partition, after: UUID | None, rows: Counts, marks: Counts
+    ) -> AsyncIterator[tuple[Entry | UndecodableRow, Mark | None]] | None:
+        """Read the rows of a partition with their marks, page by page or, where rows are few beside
+        their marks, mark by mark; None where the call would read too much."""
+        view = self._engine.view
+        all_pages, each_mark = rows.total + marks.total, LOOKED_UP * rows.total
+        if not call.takes(min(all_pages, each_mark)):
+            return None
+        if each_mark < all_pages:
+            return _looked_up(view, partition, after)
+        return joined(view, [partition], after)
+
+    async def _unfinished(
+        self, partition: Partition, stamp: PartitionStamp
+    ) -> tuple[list[Traits], bool]:
+        """Return the mails whose replacements stopped before their successors' rows, and whether no
+        replacement is under way."""
+        if stamp.ended is None:
+            return [], True
+        view, is_settled = self._engine.view, True
+        missing: list[Traits] = []
+        async for mark, traits in view.unfinished(partition, stamp.purged):
+            if not mark.is_unfinished_replacement:
+                continue  # undecodable: nothing waits under it
+            is_settled = False
+            successor, change = replacement_of(mark)
+            if await view.row(successor) is not None:
+                continue
+            after = await view.mark(successor)
+            waits = after is None and mark.is_live
+            has_mark_alone = after is not None and after.delivered_at is not None
+            if waits or has_mark_alone:
+                missing.append(Traits(traits.domains, change.due_at, change.held))
+        return missing, is_settled
+
+    def _forget_before(self, first: datetime) -> None:
+        closed = self._kept.closed
+        for partition in [each for each in closed if each.slice_start < first]:
+            del closed[partition]
+
+    async def _count_letters(self) -> int | None:
+        """Count dead letters; None where the view does not answer: waiting mail is counted still.
+        A count is repeated after ten times its duration, so that counting takes at most a tenth of
+        the view's time."""
+        engine, known, began = self._engine, self._kept, self._engine.clock.elapsed()
+        if known.dead_letters_until is not None and began < known.dead_letters_until:
+            return known.dead_letters
+        try:
+            known.dead_letters = await engine.view.count_letters()
+        except ViewError as error:
+            metrics.UNCOUNTED.labels(engine.label).inc()
+            engine.log.warning("the dead letters could not be counted", error=error.explain())
+            return None
+        now = engine.clock.elapsed()
+        known.dead_letters_until = now + 10 * (now - began)
+        return known.dead_letters
+
+
+async def _looked_up(
+    view: View, partition: Partition, after: UUID | None
+) -> AsyncIterator[tuple[Entry | UndecodableRow, Mark | None]]:
+    async for row in view.rows(partition, after):
+        yield row, await view.mark(row.key)
+
+
+async def _unmarked(
+    pairs: AsyncIterator[tuple[Entry | UndecodableRow, Mark | None]], now: datetime
+) -> Counts:
+    """Count the rows without a mark. One that cannot be decoded counts as neither delayed nor
+    held."""
+    total = delayed = held = 0
+    async for row, mark in pairs:
+        if mark is None:
+            one = Counts.of([row.traits if isinstance(row, Entry) else Traits(())], now)
+            total, delayed, held = total + 1, delayed + one.delayed, held + one.held
+    return Counts(total, delayed, held)
