@@ -12,8 +12,9 @@ from datetime import timedelta
 from bench.results import Result, compared
 from crash.steady import OPTIONS, ForgetfulFiles, Steady, steady
 from postroad.domain.delivery.retries import RetryPlan
-from postroad.embedded import envelope_reader, lanes
-from postroad.embedded.options import StoreOptions
+from postroad.embedded.log import lanes
+from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.store import envelope_reader
 
 HOUR = timedelta(hours=1)
 PLAN = RetryPlan(max_age=24 * HOUR)

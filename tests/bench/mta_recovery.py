@@ -22,10 +22,10 @@ from peers.server import Road
 from postroad import Mail, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.embedded.engine import Engine
+from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.owner import OwnedQueue
 from support.cpu_time import cpu_seconds
 from support.ports import free_port
 from support.programs import Program

@@ -33,18 +33,19 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome
-from postroad.embedded import lanes, server, wire
-from postroad.embedded.batches import write
-from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout
-from postroad.embedded.limits import FreeSpace, StoreLimits
+from postroad.embedded.log import lanes
+from postroad.embedded.log.batches import write
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.limits import FreeSpace, StoreLimits
+from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.spool_files import SMALL, Kept, SpoolFiles
 from postroad.embedded.mail_queue import EmbeddedQueue
-from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.receiver import SpoolReceiver
-from postroad.embedded.spool_files import SMALL, Kept, SpoolFiles
-from postroad.embedded.wire import BURST, FrameKind
+from postroad.embedded.rpc import server, wire
+from postroad.embedded.rpc.receiver import SpoolReceiver
+from postroad.embedded.rpc.wire import BURST, FrameKind
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.maintenance import Maintenance
 from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull
 from postroad.ports.mail_queue import MailQueue
 from support.outcomes import kept_in_log

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from contract.queue_harness import letter
 from postroad import Outcome, Selector, open_queue
-from postroad.embedded import frames
-from postroad.embedded.envelope_records import ENVELOPE_BYTES
-from postroad.embedded.frames import Frame
-from postroad.embedded.records import DELIVERY, ENVELOPE
-from postroad.embedded.segments import HEADER_BLOCK, read_header
+from postroad.embedded.log import frames
+from postroad.embedded.log.envelope_records import ENVELOPE_BYTES
+from postroad.embedded.log.frames import Frame
+from postroad.embedded.log.records import DELIVERY, ENVELOPE
+from postroad.embedded.log.segments import HEADER_BLOCK, read_header
 
 HOUR = timedelta(hours=1)
 LEFT = {"partly", "held", "waits", "late", "newest"}

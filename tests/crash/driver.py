@@ -30,11 +30,11 @@ from crash.world import Inline
 from postroad import Mail, Outcome
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.embedded import slots
-from postroad.embedded.engine import Engine
+from postroad.embedded.log import slots
+from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import PostroadError
 
 OPTIONS = StoreOptions(segment_bytes=4096 + 16 + 2600, segment_envelopes=16, pool_files=2)

@@ -23,13 +23,13 @@ from crash.world import Inline
 from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.embedded.layout import Layout
-from postroad.embedded.limits import FreeSpace, StoreLimits
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.limits import FreeSpace, StoreLimits
+from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.opening import describe
-from postroad.embedded.receiver import SpoolReceiver
-from postroad.embedded.server import Server
-from postroad.embedded.spool_files import SpoolFiles
+from postroad.embedded.rpc.receiver import SpoolReceiver
+from postroad.embedded.rpc.server import Server
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 
 MAILS = 4

@@ -11,7 +11,7 @@ from datetime import timedelta
 from crash.lossy import Journal, LossyFiles
 from crash.world import Outside, start
 from postroad.adapters.memory.clock import ManualClock
-from postroad.embedded.layout import NEW
+from postroad.embedded.log.layout import NEW
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

@@ -11,9 +11,9 @@ from crash.lossy import LossyFiles, Step
 from crash.world import start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.delivery.retries import RetryPlan
-from postroad.embedded.items import SpoolItem
-from postroad.embedded.options import MIB, StoreOptions
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.log.options import MIB, StoreOptions
+from postroad.embedded.store.items import SpoolItem
+from postroad.embedded.store.owner import OwnedQueue
 
 MINUTE = timedelta(minutes=1)
 ATTEMPT = 10 * MINUTE

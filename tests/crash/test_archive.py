@@ -18,8 +18,9 @@ from crash.test_strace import lives
 from crash.world import ROOT, Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.values.instants import microseconds
-from postroad.embedded import archive
-from postroad.embedded.archive import (
+from postroad.embedded.log.layout import KEYS, NEW, Layout
+from postroad.embedded.store import archive
+from postroad.embedded.store.archive import (
     Archived,
     ArchivedName,
     BegunName,
@@ -28,8 +29,7 @@ from postroad.embedded.archive import (
     read_archive,
     read_name,
 )
-from postroad.embedded.layout import KEYS, NEW, Layout
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
 

@@ -19,14 +19,15 @@ from crash.lossy import LossyFile, LossyFiles
 from crash.script import Phase, aging, changing_minds, crowd, first_mails, hurried, received, record
 from crash.world import OPTIONS, Broken, Outside, start
 from postroad.adapters.memory.clock import ManualClock
-from postroad.embedded import enqueue, frames, leases, maintenance, spool_files
-from postroad.embedded.engine import Engine
-from postroad.embedded.lanes import LaneLog
-from postroad.embedded.layout import NEW
-from postroad.embedded.maintenance import Maintenance, Snapshot
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.records import DeliveryRecord
-from postroad.embedded.spool_files import Filling
+from postroad.embedded.log import frames, spool_files
+from postroad.embedded.log.lanes import LaneLog
+from postroad.embedded.log.layout import NEW
+from postroad.embedded.log.records import DeliveryRecord
+from postroad.embedded.log.spool_files import Filling
+from postroad.embedded.store import enqueue, leases, maintenance
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.maintenance import Maintenance, Snapshot
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import PostroadError, QueueClosed
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from crash.lossy import LossyFiles
 from crash.world import Inline, Outside, check, opened, start
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import StoreFailed
 
 T = TypeVar("T")

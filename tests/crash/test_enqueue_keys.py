@@ -14,9 +14,9 @@ from crash.world import content_of, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
-from postroad.embedded.key_index import KeyIndex
-from postroad.embedded.layout import KEYS
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.layout import KEYS
+from postroad.embedded.store.owner import OwnedQueue
 
 MAIL = Mail("a@example.org", ("keyed@example.net",), content_of("keyed"), name="keyed")
 OTHER = Mail(None, ("b@example.net",), content_of("other"), name="other")

@@ -16,8 +16,8 @@ from crash.lossy import Disk, Event, LossyFiles, Name
 from crash.script import Phase, aging, changing_minds, crowd
 from crash.world import Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
-from postroad.embedded.lanes import LaneLog
-from postroad.embedded.verification import dump, verify
+from postroad.embedded.log.lanes import LaneLog
+from postroad.embedded.repair.verification import dump, verify
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
 

@@ -6,7 +6,7 @@ import asyncio
 
 from crash.lossy import LossyFiles, Write
 from crash.world import Outside, start
-from postroad.embedded.lanes import FLUSH_DELAY_SECONDS
+from postroad.embedded.log.lanes import FLUSH_DELAY_SECONDS
 
 
 async def test_records_that_no_caller_waits_for_outlive_the_process_after_the_flush_delay() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from contract.queue_harness import letter, names
 from postroad import Mail, open_queue
-from postroad.embedded import server
+from postroad.embedded.rpc import server
 from postroad.errors import EntryLost
 from support.repository import ROOT
 

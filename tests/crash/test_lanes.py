@@ -18,13 +18,13 @@ from crash.world import OPTIONS, ROOT, Outside, check, opened, start
 from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.delivery.retries import RetryPlan
-from postroad.embedded import leases
-from postroad.embedded.engine import Engine
-from postroad.embedded.envelope_records import EnvelopeRecord
-from postroad.embedded.items import SpoolItem
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.owner import Consumer, OwnedQueue
-from postroad.embedded.segments import LiveEntry
+from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.segments import LiveEntry
+from postroad.embedded.store import leases
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.items import SpoolItem
+from postroad.embedded.store.owner import Consumer, OwnedQueue
 from postroad.settings import Settings
 from postroad.settings.delivery import Retry
 

@@ -9,10 +9,10 @@ import pytest
 from crash.lossy import LossyFiles
 from crash.world import Outside, start
 from postroad.domain.queues.selection import Selector
-from postroad.embedded import leases
-from postroad.embedded.envelope_records import EnvelopeRecord
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.segments import LiveEntry
+from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.segments import LiveEntry
+from postroad.embedded.store import leases
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import StoreFailed
 from postroad.ports.administration import Operation
 

@@ -12,13 +12,13 @@ from crash.cuts import disks_after
 from crash.lossy import Bytes, Disk, LossyFile, LossyFiles
 from crash.world import OPTIONS, ROOT, Inline, Outside, opened, start
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
-from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout
-from postroad.embedded.log_salvage import PAGE
+from postroad.embedded.log.layout import Layout
 from postroad.embedded.opening import describe
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.rebuild import COMPLETE, Rebuilt, rebuild
-from postroad.embedded.verification import verify
+from postroad.embedded.repair.log_salvage import PAGE
+from postroad.embedded.repair.rebuild import COMPLETE, Rebuilt, rebuild
+from postroad.embedded.repair.verification import verify
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import StoreFailed, StoreFull
 
 HOUR = timedelta(hours=1)

@@ -15,7 +15,7 @@ from crash.world import Outside, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.mail_views import MailView
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.owner import OwnedQueue
 
 HOUR = timedelta(hours=1)
 KEPT = ("mail1@example.net",)

@@ -11,7 +11,7 @@ import pytest
 
 from crash.steady import ATTEMPT, MINUTE, OPTIONS, steady
 from postroad.domain.delivery.retries import RetryPlan
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.owner import OwnedQueue
 
 pytestmark = pytest.mark.timeout(280)
 HOUR = timedelta(hours=1)

@@ -32,10 +32,10 @@ from postroad import Outcome, Selector, open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
 from postroad.cli import main
-from postroad.embedded.layout import Layout
-from postroad.embedded.records import ENVELOPE, FINISH, START, StartRecord, decode, encode
-from postroad.embedded.segments import HEADER_BLOCK, position
-from postroad.embedded.spool_files import SpoolFiles
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.records import ENVELOPE, FINISH, START, StartRecord, decode, encode
+from postroad.embedded.log.segments import HEADER_BLOCK, position
+from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.errors import StoreDamaged
 
 Accident = Callable[[Path], None]

@@ -14,15 +14,15 @@ from crash.lossy import Disk, Event, LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.queues.selection import Selector
-from postroad.embedded.connection import OwnerConnection
-from postroad.embedded.engine import Engine
-from postroad.embedded.items import SpoolItem
+from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.receiver import SpoolReceiver
-from postroad.embedded.serving import MOST_LEASED_SLOTS
-from postroad.embedded.spool_files import SpoolFiles
+from postroad.embedded.rpc.connection import OwnerConnection
+from postroad.embedded.rpc.receiver import SpoolReceiver
+from postroad.embedded.rpc.serving import MOST_LEASED_SLOTS
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.items import SpoolItem
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import BlobMissing
 from postroad.ports.administration import Operation
 

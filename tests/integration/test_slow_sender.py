@@ -15,10 +15,10 @@ from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.embedded.engine import Engine
+from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer

@@ -25,13 +25,13 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import EPOCH
-from postroad.embedded.archive import Archived, read_archive
-from postroad.embedded.engine import Engine
 from postroad.embedded.history import LEEWAY
-from postroad.embedded.layout import Layout
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.archive import Archived, read_archive
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.pipeline.addresses import kept_address
 from postroad.pipeline.coverage import Stretch
 from postroad.pipeline.runs import Run

@@ -12,8 +12,8 @@ from postroad import AttemptOutcomes, Mail, Outcome, Selector
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.slices import slice_of
-from postroad.embedded.items import SpoolItem
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.items import SpoolItem
+from postroad.embedded.store.owner import OwnedQueue
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 DOMAINS = ("a.example", "b.example", "c.example")

@@ -26,7 +26,7 @@ from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.queues.mail_views import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
-from postroad.embedded.options import StoreOptions
+from postroad.embedded.log.options import StoreOptions
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer

@@ -13,8 +13,8 @@ import pytest
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock
 from postroad.bootstrap.archived_store import TRIED_AGAIN, LakeLock, begin_archive, lake_of
+from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
-from postroad.embedded.options import StoreOptions
 from postroad.errors import ArchiveUnderWay, InvalidInput
 
 MINUTE, AT_ONCE = timedelta(minutes=1), timedelta(0)

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import root_of
 from postroad.bootstrap.open_request import check_parts
-from postroad.embedded.layout import Layout
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
-from postroad.embedded.options import StoreOptions
 from postroad.errors import ArchiveUnderWay, InvalidInput, InvalidQueueURL
 from postroad.ports.clock import Clock
 from postroad.ports.files import Lock

@@ -18,17 +18,17 @@ from postroad.adapters.disk.suppression_list import FileSuppressionList
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.open_request import OpenRequest
-from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout
-from postroad.embedded.limits import FreeSpace, StoreLimits
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.limits import FreeSpace, StoreLimits
+from postroad.embedded.log.options import KEPT_OPEN, StoreOptions
+from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.mail_queue import EmbeddedQueue
-from postroad.embedded.maintenance import Maintenance
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.options import KEPT_OPEN, StoreOptions
-from postroad.embedded.rebuild import Rebuilt, rebuild
-from postroad.embedded.receiver import SpoolReceiver
-from postroad.embedded.spool_files import SpoolFiles
-from postroad.embedded.verification import StoreReport, dump, verify
+from postroad.embedded.repair.rebuild import Rebuilt, rebuild
+from postroad.embedded.repair.verification import StoreReport, dump, verify
+from postroad.embedded.rpc.receiver import SpoolReceiver
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.maintenance import Maintenance
 from postroad.errors import (
     InvalidInput,
     InvalidQueueURL,

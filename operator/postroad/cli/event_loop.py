@@ -12,7 +12,7 @@ from typing import Any
 
 import uvloop
 
-from postroad.embedded.options import KEPT_OPEN
+from postroad.embedded.log.options import KEPT_OPEN
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings
 from postroad.telemetry import logs

@@ -3,7 +3,7 @@ core.
 
 The children share the listening sockets, which they inherit, and reply 250 only after `enqueue`
 returned. With an embedded queue that this process owns, they also inherit the lock on its store and
-store the mails themselves (`embedded/receiver.py`).
+store the mails themselves (`embedded/rpc/receiver.py`).
 They end when this process does, even by a crash, because their standard input then ends.
 """
 

@@ -18,14 +18,14 @@ from uuid import UUID
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.mail_views import MailView, Sizes
 from postroad.domain.queues.selection import Selector
-from postroad.embedded.client import RemoteQueue
-from postroad.embedded.connection import CallRefused, NoOwner
-from postroad.embedded.engine import Engine
-from postroad.embedded.layout import Layout
-from postroad.embedded.maintenance import Maintenance
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.receiver import SpoolReceiver
-from postroad.embedded.server import Server
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.rpc.client import RemoteQueue
+from postroad.embedded.rpc.connection import CallRefused, NoOwner
+from postroad.embedded.rpc.receiver import SpoolReceiver
+from postroad.embedded.rpc.server import Server
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.maintenance import Maintenance
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import QueueClosed, StoreUnavailable
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.board import Board

@@ -15,18 +15,15 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-from postroad.embedded import checkpoints, recovery
-from postroad.embedded.checkpoints import Checkpoint
-from postroad.embedded.engine import Engine, log
-from postroad.embedded.envelope_records import EnvelopeRecord, domains_in, read_head
-from postroad.embedded.envelopes import Unreadable
-from postroad.embedded.frames import Frame
-from postroad.embedded.layout import DEAD, FORMAT, HELD, KEYS, NEW, Lane, Layout
-from postroad.embedded.maintenance import Maintenance
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.records import ENVELOPE, FinishKind, FinishRecord, KeyRecord
-from postroad.embedded.recovery import Replay
-from postroad.embedded.segments import (
+from postroad.embedded.log import checkpoints
+from postroad.embedded.log.checkpoints import Checkpoint
+from postroad.embedded.log.envelope_records import EnvelopeRecord, domains_in, read_head
+from postroad.embedded.log.envelopes import Unreadable
+from postroad.embedded.log.frames import Frame
+from postroad.embedded.log.layout import DEAD, FORMAT, HELD, KEYS, NEW, Lane, Layout
+from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.records import ENVELOPE, FinishKind, FinishRecord, KeyRecord
+from postroad.embedded.log.segments import (
     LiveEntry,
     Segment,
     offset_of,
@@ -36,7 +33,11 @@ from postroad.embedded.segments import (
     sequence_of,
     waiting_at,
 )
-from postroad.embedded.slots import Slots, first_unused_directory, slots_on_disk
+from postroad.embedded.log.slots import Slots, first_unused_directory, slots_on_disk
+from postroad.embedded.store import recovery
+from postroad.embedded.store.engine import Engine, log
+from postroad.embedded.store.maintenance import Maintenance
+from postroad.embedded.store.recovery import Replay
 from postroad.errors import QueueNotFound, StoreDamaged
 from postroad.ports.files import File, Files
 

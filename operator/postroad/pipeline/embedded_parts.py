@@ -22,12 +22,12 @@ from postroad.domain.queues.documents import outcomes_of, outcomes_value
 from postroad.domain.queues.entries import EndingKind
 from postroad.domain.queues.slices import slice_of
 from postroad.domain.values.instants import instant
-from postroad.embedded.envelope_records import NOWHERE, EnvelopeRecord
-from postroad.embedded.envelopes import Unreadable
-from postroad.embedded.frames import Frame
-from postroad.embedded.layout import Lane
-from postroad.embedded.records import FinishKind, FinishRecord, OutcomesRecord, decode
-from postroad.embedded.segments import Header, position
+from postroad.embedded.log.envelope_records import NOWHERE, EnvelopeRecord
+from postroad.embedded.log.envelopes import Unreadable
+from postroad.embedded.log.frames import Frame
+from postroad.embedded.log.layout import Lane
+from postroad.embedded.log.records import FinishKind, FinishRecord, OutcomesRecord, decode
+from postroad.embedded.log.segments import Header, position
 from postroad.pipeline.addresses import KeptAddress
 from postroad.pipeline.states import DELIVERED, WAITING
 

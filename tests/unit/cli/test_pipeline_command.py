@@ -11,8 +11,8 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.cli import main, pipeline_report
 from postroad.cli import pipeline_options as options
 from postroad.cli.pipeline_keeping import _place
+from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
-from postroad.embedded.options import StoreOptions
 from postroad.pipeline import jars
 
 URL = "distributed://mail.outgoing"

@@ -8,8 +8,8 @@ from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import start
 from postroad.adapters.memory.clock import ManualClock
-from postroad.embedded.administration import FRESH
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.administration import FRESH
+from postroad.embedded.store.owner import OwnedQueue
 
 
 async def counted(queue: OwnedQueue) -> int:

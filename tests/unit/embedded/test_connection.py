@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from postroad.embedded import wire
-from postroad.embedded.connection import OwnerConnection
-from postroad.embedded.wire import FrameKind
+from postroad.embedded.rpc import wire
+from postroad.embedded.rpc.connection import OwnerConnection
+from postroad.embedded.rpc.wire import FrameKind
 from postroad.errors import StoreUnavailable
 
 SOON = 10

@@ -12,14 +12,14 @@ from crash.lossy import LossyFiles
 from crash.world import Inline, opened, start
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.values.json_values import to_json
-from postroad.embedded import envelope_reader
-from postroad.embedded.envelope_reader import BLOCK, EnvelopeReader
-from postroad.embedded.envelope_records import decode_envelope, encode_new
-from postroad.embedded.frames import encode, frame_size
-from postroad.embedded.lanes import LaneLog
-from postroad.embedded.layout import NEW, Lane
-from postroad.embedded.records import ENVELOPE
-from postroad.embedded.segments import LiveEntry
+from postroad.embedded.log.envelope_records import decode_envelope, encode_new
+from postroad.embedded.log.frames import encode, frame_size
+from postroad.embedded.log.lanes import LaneLog
+from postroad.embedded.log.layout import NEW, Lane
+from postroad.embedded.log.records import ENVELOPE
+from postroad.embedded.log.segments import LiveEntry
+from postroad.embedded.store import envelope_reader
+from postroad.embedded.store.envelope_reader import BLOCK, EnvelopeReader
 from postroad.errors import StoreDamaged
 
 

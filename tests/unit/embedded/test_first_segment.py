@@ -10,12 +10,12 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import Disk, LossyFiles, Sync, Write
 from crash.world import OPTIONS, ROOT, opened, start
-from postroad.embedded import segments
-from postroad.embedded.lanes import FIRST_BYTES
-from postroad.embedded.layout import NEW
-from postroad.embedded.options import MIB
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.segments import HEADER_BLOCK
+from postroad.embedded.log import segments
+from postroad.embedded.log.lanes import FIRST_BYTES
+from postroad.embedded.log.layout import NEW
+from postroad.embedded.log.options import MIB
+from postroad.embedded.log.segments import HEADER_BLOCK
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import StoreFull
 from postroad.ports.files import File
 

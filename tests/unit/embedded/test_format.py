@@ -12,26 +12,20 @@ import pytest
 from crash.lossy import LossyFiles
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.mail.shapes import Shape
-from postroad.embedded import (
-    administration,
+from postroad.embedded.log import (
     batches,
     checkpoints,
-    content_cache,
     envelopes,
     frames,
     lanes,
-    log_salvage,
-    maintenance,
     segments,
-    serving,
     spool_files,
-    wire,
 )
-from postroad.embedded.batches import Batch
-from postroad.embedded.checkpoints import SLOT_BYTES, Checkpoint, LaneState
-from postroad.embedded.frames import checksum
-from postroad.embedded.key_index import LIFETIME_US
-from postroad.embedded.layout import (
+from postroad.embedded.log.batches import Batch
+from postroad.embedded.log.checkpoints import SLOT_BYTES, Checkpoint, LaneState
+from postroad.embedded.log.frames import checksum
+from postroad.embedded.log.key_index import LIFETIME_US
+from postroad.embedded.log.layout import (
     DEAD,
     FORMAT,
     HELD,
@@ -42,10 +36,13 @@ from postroad.embedded.layout import (
     lane_of,
     segment_of,
 )
-from postroad.embedded.options import LONGEST_LEASE, MIB, TOLERANCE, StoreOptions
-from postroad.embedded.records import DeliveryKind, FinishKind
-from postroad.embedded.segments import Header, Segment
-from postroad.embedded.spool_files import SpoolHeader
+from postroad.embedded.log.options import LONGEST_LEASE, MIB, TOLERANCE, StoreOptions
+from postroad.embedded.log.records import DeliveryKind, FinishKind
+from postroad.embedded.log.segments import Header, Segment
+from postroad.embedded.log.spool_files import SpoolHeader
+from postroad.embedded.repair import log_salvage
+from postroad.embedded.rpc import serving, wire
+from postroad.embedded.store import administration, content_cache, maintenance
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import File
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 
 from crash.lossy import LossyFiles
-from postroad.embedded.checkpoints import (
+from postroad.embedded.log.checkpoints import (
     SLOT_BYTES,
     Checkpoint,
     LaneState,
@@ -15,7 +15,7 @@ from postroad.embedded.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from postroad.embedded.frames import (
+from postroad.embedded.log.frames import (
     HEAD,
     encode,
     frame_at,

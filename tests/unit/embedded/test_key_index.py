@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
-from postroad.embedded.key_index import KeyIndex
-from postroad.embedded.records import KeyRecord
+from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.records import KeyRecord
 
 DAY = round(KEY_LIFETIME.total_seconds() * 1e6)
 NOW = 10 * DAY

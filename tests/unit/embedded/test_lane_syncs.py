@@ -8,8 +8,8 @@ import pytest
 
 from crash.lossy import LossyFiles
 from crash.world import start
-from postroad.embedded.layout import NEW
-from postroad.embedded.records import HoldRecord
+from postroad.embedded.log.layout import NEW
+from postroad.embedded.log.records import HoldRecord
 from postroad.errors import StoreFailed
 
 

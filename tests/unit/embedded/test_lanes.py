@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from crash.lossy import LossyFiles, Name
-from postroad.embedded import lanes
-from postroad.embedded.lanes import LaneLog, SegmentSizes, Written
-from postroad.embedded.layout import Lane, Layout
-from postroad.embedded.records import ENVELOPE
+from postroad.embedded.log import lanes
+from postroad.embedded.log.lanes import LaneLog, SegmentSizes, Written
+from postroad.embedded.log.layout import Lane, Layout
+from postroad.embedded.log.records import ENVELOPE
 from postroad.errors import QueueClosed, StoreFailed
 from support.manual_loop import move, run
 

@@ -12,9 +12,9 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import Disk, LossyFiles
 from crash.world import opened
-from postroad.embedded.items import SpoolItem
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.spool_files import CHUNK, HEADER_BYTES
+from postroad.embedded.log.spool_files import CHUNK, HEADER_BYTES
+from postroad.embedded.store.items import SpoolItem
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import BlobMissing
 
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from crash.lossy import LossyFiles
 from crash.world import OPTIONS, opened, start
 from postroad import Mail, Selector
 from postroad.adapters.memory.clock import ManualClock
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.owner import OwnedQueue
 
 DAY = timedelta(days=1)
 LIFETIME = replace(OPTIONS, dead_letter_lifetime=30 * DAY)

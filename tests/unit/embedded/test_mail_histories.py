@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from contract.queue_harness import letter
-from postroad.embedded.envelope_records import EnvelopeRecord
-from postroad.embedded.log_salvage import MailHistory
-from postroad.embedded.records import DeliveryKind, DeliveryRecord
+from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.records import DeliveryKind, DeliveryRecord
+from postroad.embedded.repair.log_salvage import MailHistory
 
 MAIL_ID = bytes(15) + b"m"
 LAST = EnvelopeRecord(MAIL_ID, bytes(16), 7, 3, letter().envelope, (5,), 1, 1, 5)

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from postroad.embedded.lanes import LaneLog
-from postroad.embedded.maintenance import _first_needed
-from postroad.embedded.segments import position
+from postroad.embedded.log.lanes import LaneLog
+from postroad.embedded.log.segments import position
+from postroad.embedded.store.maintenance import _first_needed
 
 
 @dataclass

@@ -15,8 +15,8 @@ from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.mail_views import LeasedMail, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.json_values import to_json
-from postroad.embedded.operations import CALLS, Leased, leased_value
-from postroad.embedded.serving import OPERATIONS
+from postroad.embedded.rpc.operations import CALLS, Leased, leased_value
+from postroad.embedded.rpc.serving import OPERATIONS
 from postroad.ports.administration import Operation
 
 ENVELOPE = Envelope(None, ("b@example.net",))

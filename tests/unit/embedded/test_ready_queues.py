@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from postroad.embedded.layout import NEW, Lane
-from postroad.embedded.ready_queues import ReadyQueues
-from postroad.embedded.segments import LiveEntry, Segment
+from postroad.embedded.log.layout import NEW, Lane
+from postroad.embedded.log.segments import LiveEntry, Segment
+from postroad.embedded.store.ready_queues import ReadyQueues
 
 
 def waiting(*lanes: Lane) -> ReadyQueues:

@@ -14,17 +14,16 @@ from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.documents import outcomes_of, outcomes_value
 from postroad.domain.values.json_values import to_json
-from postroad.embedded import frames, log_salvage, verification
-from postroad.embedded.checkpoints import Checkpoint
-from postroad.embedded.envelope_records import (
+from postroad.embedded.log import frames
+from postroad.embedded.log.checkpoints import Checkpoint
+from postroad.embedded.log.envelope_records import (
     ENVELOPE_BYTES,
     EnvelopeRecord,
     decode_envelope,
     encode_envelope,
 )
-from postroad.embedded.frames import Frame
-from postroad.embedded.log_salvage import MailHistory
-from postroad.embedded.records import (
+from postroad.embedded.log.frames import Frame
+from postroad.embedded.log.records import (
     ENVELOPE,
     KEY,
     OUTCOMES,
@@ -34,8 +33,10 @@ from postroad.embedded.records import (
     decode,
     encode,
 )
-from postroad.embedded.recovery import Replay, Work, resumed
-from postroad.embedded.segments import Segment
+from postroad.embedded.log.segments import Segment
+from postroad.embedded.repair import log_salvage, verification
+from postroad.embedded.repair.log_salvage import MailHistory
+from postroad.embedded.store.recovery import Replay, Work, resumed
 from postroad.errors import StoreDamaged
 
 WAITING = replace(

@@ -13,10 +13,10 @@ from contract.queue_harness import letter
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.mail_views import Sizes
-from postroad.embedded import wire
-from postroad.embedded.rpc import PIECES
-from postroad.embedded.serving import Serving
-from postroad.embedded.wire import FrameKind
+from postroad.embedded.rpc import wire
+from postroad.embedded.rpc.rpc import PIECES
+from postroad.embedded.rpc.serving import Serving
+from postroad.embedded.rpc.wire import FrameKind
 from postroad.errors import InvalidInput, StoreFailed
 
 PIECE = bytes(1000)

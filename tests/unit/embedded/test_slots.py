@@ -13,9 +13,9 @@ from contract.blobs_contract import broken_off
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, Inline, start
-from postroad.embedded.layout import SLOTS_PER_DIRECTORY, Layout
-from postroad.embedded.options import StoreOptions
-from postroad.embedded.slots import (
+from postroad.embedded.log.layout import SLOTS_PER_DIRECTORY, Layout
+from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.slots import (
     BATCH,
     KEPT,
     ROUNDS,
@@ -23,7 +23,7 @@ from postroad.embedded.slots import (
     first_unused_directory,
     slots_on_disk,
 )
-from postroad.embedded.spool_files import HEADER_BYTES, SpoolFiles
+from postroad.embedded.log.spool_files import HEADER_BYTES, SpoolFiles
 from postroad.errors import StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
 

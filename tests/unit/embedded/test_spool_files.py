@@ -9,10 +9,10 @@ import pytest
 
 from crash.lossy import LossyFiles, Sync, Write
 from postroad.domain.mail.shapes import shape_of
-from postroad.embedded import spool_files
-from postroad.embedded.frames import checksum
-from postroad.embedded.layout import Layout
-from postroad.embedded.spool_files import CHECKED, HEADER_BYTES, ContentFlags, SpoolFiles
+from postroad.embedded.log import spool_files
+from postroad.embedded.log.frames import checksum
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.spool_files import CHECKED, HEADER_BYTES, ContentFlags, SpoolFiles
 from postroad.errors import BlobMissing, StoreDamaged, StoreFailed, StoreFull
 
 ROOT = PurePosixPath("/store")

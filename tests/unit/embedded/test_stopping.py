@@ -12,7 +12,7 @@ import pytest
 from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from crash.world import ROOT, Inline, start
-from postroad.embedded.engine import Engine
+from postroad.embedded.store.engine import Engine
 from postroad.errors import QueueClosed, StoreFailed
 
 T = TypeVar("T")

@@ -17,12 +17,12 @@ from crash.world import start
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.values.json_values import to_json
-from postroad.embedded.envelope_records import EnvelopeRecord, decode_envelope, encode_new
-from postroad.embedded.envelopes import LONGEST_DOMAINS, domains_of
-from postroad.embedded.layout import NEW
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.records import encode
-from postroad.embedded.slots import BATCH
+from postroad.embedded.log.envelope_records import EnvelopeRecord, decode_envelope, encode_new
+from postroad.embedded.log.envelopes import LONGEST_DOMAINS, domains_of
+from postroad.embedded.log.layout import NEW
+from postroad.embedded.log.records import encode
+from postroad.embedded.log.slots import BATCH
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import InvalidInput, PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
 

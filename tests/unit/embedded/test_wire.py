@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.embedded import wire
-from postroad.embedded.wire import FrameKind, FrameReader
+from postroad.embedded.rpc import wire
+from postroad.embedded.rpc.wire import FrameKind, FrameReader
 from postroad.errors import EntryLost, InvalidInput, PostroadError, StoreFull
 
 SENT = [(1, FrameKind.CALL, b"{}"), (2, FrameKind.DATA, bytes(5000)), (1, FrameKind.END, b"")]

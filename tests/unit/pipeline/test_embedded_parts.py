@@ -19,10 +19,10 @@ from postroad import AttemptOutcomes, Mail, Outcome, Selector
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.slices import slice_of
-from postroad.embedded.archive import end_of, frames_in, read_archive
-from postroad.embedded.layout import Layout
-from postroad.embedded.owner import OwnedQueue
-from postroad.embedded.segments import HEADER_BLOCK, read_header
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.segments import HEADER_BLOCK, read_header
+from postroad.embedded.store.archive import end_of, frames_in, read_archive
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.pipeline.embedded_parts import HistoryPart, PartKind, lines_of, parts_of
 from postroad.pipeline.spark.lake_schema import ENTRIES
 

@@ -16,9 +16,9 @@ from crash.lossy import LossyFiles
 from crash.world import OPTIONS, ROOT, start
 from postroad import Mail, Selector
 from postroad.adapters.memory.clock import ManualClock
-from postroad.embedded.archive import DAMAGED, read_archive
 from postroad.embedded.history import LEEWAY
-from postroad.embedded.layout import Layout
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.store.archive import DAMAGED, read_archive
 from postroad.pipeline.coverage import Stretch, coverage_of
 from postroad.pipeline.planning import Gap
 from postroad.pipeline.spark.store_archiving import StoreRun, archive_history

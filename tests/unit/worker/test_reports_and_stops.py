@@ -16,8 +16,8 @@ from crash.world import opened, start
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.domain.mail.mail import Mail
-from postroad.embedded.owner import Consumer as SpoolConsumer
-from postroad.embedded.owner import OwnedQueue
+from postroad.embedded.store.owner import Consumer as SpoolConsumer
+from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
 from support.in_memory_cluster import LONG, InMemoryCluster, Process

@@ -16,7 +16,6 @@ from uuid import UUID
 
 from postroad.domain.queues.slices import slice_of
 from postroad.domain.values.instants import instant, microseconds
-from postroad.embedded.archive import DAMAGED, DroppedName, begin_at, read_archive
 from postroad.embedded.history import (
     LEEWAY,
     HistorySegment,
@@ -24,8 +23,9 @@ from postroad.embedded.history import (
     read_history,
     read_segment,
 )
-from postroad.embedded.layout import Layout
-from postroad.embedded.options import MIB
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.options import MIB
+from postroad.embedded.store.archive import DAMAGED, DroppedName, begin_at, read_archive
 from postroad.pipeline.addresses import KeptAddress
 from postroad.pipeline.archive import JOB
 from postroad.pipeline.embedded_parts import (

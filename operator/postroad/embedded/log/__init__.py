@@ -1,0 +1,1 @@
+"""The log: lanes, segments, frames, records, and the files of mails."""

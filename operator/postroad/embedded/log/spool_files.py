@@ -1,0 +1,320 @@
+"""Spool files: content, envelope, and the header that makes them valid; one sync. FORMAT.md 4.
+
+Blocking: called in threads. The files used last stay open, because the pool hands them out again
+first; a million waiting mails need no descriptors.
+Source: 003; SP-4..13; AMB-1..3.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from enum import IntFlag
+from functools import lru_cache
+from struct import Struct
+from typing import Any, NamedTuple
+
+from postroad.domain.mail.shapes import Scanner, Shape
+from postroad.embedded.log.envelopes import read_envelope
+from postroad.embedded.log.frames import checksum, extended
+from postroad.embedded.log.layout import Layout
+from postroad.embedded.log.options import KEPT_OPEN
+from postroad.errors import BlobMissing, StoreFailed
+from postroad.ports.files import File, Files
+
+MAGIC = b"PRspool1"
+HEADER_BYTES = 512
+CHECKED = 128
+"""The header's checksum covers its bytes from 12 up to here."""
+
+CHUNK = 1024 * 1024
+SMALL = 256 * 1024
+"""Bytes of content up to which a mail is cached, or read without a thread."""
+
+_HEAD = Struct("<I16sQQIIIIQIQQQ")
+_CRC = Struct("<I")
+
+
+class ContentFlags(IntFlag):
+    """Properties of a content. KNOWN is absent where an earlier release stored it."""
+
+    KNOWN = 1
+    EIGHT_BIT_HEADER = 2
+    EIGHT_BIT_BODY = 4
+    LEADING_DOTS = 8
+    TERMINATED = 16
+    NUL = 32
+
+
+class SpoolHeader(NamedTuple):
+    """The header of a spool file; an envelope offset of 0 means that the file is free."""
+
+    reserved: int
+    mail_id: bytes
+    content_length: int
+    envelope_offset: int
+    envelope_length: int
+    content_crc: int
+    envelope_crc: int
+    header_size: int
+    accepted_us: int
+    found: int
+    bare_line_ends: int
+    longest_line: int
+    folds: int
+
+    @property
+    def shape(self) -> Shape | None:
+        """The shape of the content; None where an earlier release stored it."""
+        found = ContentFlags(self.found)
+        if ContentFlags.KNOWN not in found:
+            return None
+        return Shape(
+            header_size=self.header_size,
+            has_8bit_header=ContentFlags.EIGHT_BIT_HEADER in found,
+            has_8bit_body=ContentFlags.EIGHT_BIT_BODY in found,
+            has_leading_dots=ContentFlags.LEADING_DOTS in found,
+            bare_line_ends=self.bare_line_ends,
+            longest_line=self.longest_line,
+            folds=self.folds,
+            is_terminated=ContentFlags.TERMINATED in found,
+            has_nul=ContentFlags.NUL in found,
+        )
+
+    def encode(self) -> bytes:
+        body = _HEAD.pack(*self).ljust(CHECKED - 12, b"\0")
+        return (MAGIC + _CRC.pack(checksum(body)) + body).ljust(HEADER_BYTES, b"\0")
+
+
+def read_header(block: bytes) -> SpoolHeader | None:
+    """Read a header; None when its checksum is wrong, or the file is free."""
+    if len(block) < CHECKED or block[:8] != MAGIC:
+        return None
+    body = block[12:CHECKED]
+    if _CRC.pack(checksum(body)) != block[8:12]:
+        return None
+    header = SpoolHeader(*_HEAD.unpack_from(body))
+    return header if header.envelope_offset else None
+
+
+Kept = tuple[bytes, Shape | None]
+"""A content and its shape."""
+
+FREE = b""
+"""The holder of a free slot: see `SpoolFiles.holder`."""
+
+
+@dataclass(slots=True)
+class Filling:
+    """A spool file that is being filled, with length and checksum of its content so far."""
+
+    file: File
+    length: int = 0
+    crc: int = 0
+    scanner: Scanner = field(default_factory=Scanner)
+
+    def add(self, chunk: bytes) -> None:
+        """Write the next piece of content."""
+        self.file.pwrite(HEADER_BYTES + self.length, chunk)
+        self.scanner.feed(chunk)
+        self.crc = extended(self.crc, chunk)
+        self.length += len(chunk)
+
+    def finish(self, mail_id: bytes, envelope: bytes, accepted_us: int, last: bytes = b"") -> Shape:
+        """Write the last piece of content, envelope and header, and sync: the only sync of a
+        mail's file (SP-9). A mail of one piece is one write. Returns the content's shape."""
+        self.scanner.feed(last)
+        shape = self.scanner.end()
+        length = self.length + len(last)
+        header = SpoolHeader(
+            reserved=0,
+            mail_id=mail_id,
+            content_length=length,
+            envelope_offset=HEADER_BYTES + length,
+            envelope_length=len(envelope),
+            content_crc=extended(self.crc, last),
+            envelope_crc=checksum(envelope),
+            header_size=shape.header_size,
+            accepted_us=accepted_us,
+            found=_found(shape),
+            bare_line_ends=shape.bare_line_ends,
+            longest_line=shape.longest_line,
+            folds=shape.folds,
+        ).encode()
+        if self.length:
+            self.file.pwrite(HEADER_BYTES + self.length, last, envelope)
+            self.file.pwrite(0, header)
+        else:
+            self.file.pwrite(0, header, last, envelope)
+        self.file.sync()
+        return shape
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class SpoolFiles:
+    """The spool files of a store, by slot."""
+
+    def __init__(self, files: Files, layout: Layout, kept_open: int = KEPT_OPEN) -> None:
+        self._files, self._kept_open = files, kept_open
+        self._path = lru_cache(2 * KEPT_OPEN)(layout.spool_file)
+        self._idle: OrderedDict[int, File] = OrderedDict()
+
+    def begin(self, slot: int) -> Filling:
+        """Open a slot's file to be filled. Raises: StoreFailed, StoreFull."""
+        return Filling(self._taken(slot))
+
+    def store(
+        self, slot: int, mail_id: bytes, content: bytes, envelope: bytes, accepted_us: int
+    ) -> Shape:
+        """Store one mail that is whole in memory. Durable when it returns. Returns its shape."""
+        filling = self.begin(slot)
+        try:
+            shape = filling.finish(mail_id, envelope, accepted_us, content)
+        except BaseException:
+            filling.close()
+            raise
+        self.keep(slot, filling.file)
+        return shape
+
+    def free(self, slot: int) -> int:
+        """Write zeros over the header (SP-12). Returns the file's size. Not durable."""
+        file = self._taken(slot)
+        try:
+            file.pwrite(0, bytes(HEADER_BYTES))
+            size = file.size()
+        except BaseException:
+            file.close()
+            raise
+        self.keep(slot, file)
+        return size
+
+    def remove(self, slot: int) -> None:
+        """Remove a free file. Not durable."""
+        if (file := self._idle.pop(slot, None)) is not None:
+            file.close()
+        self._files.unlink(self._path(slot))
+
+    def _take(self, slot: int) -> File:
+        """Return a slot's file, for this caller alone. Any thread may call, because each operation
+        on the table of idle files is atomic."""
+        file = self._idle.pop(slot, None)
+        return file or self._files.open(self._path(slot))
+
+    def _taken(self, slot: int) -> File:
+        """Return a slot's file, which must be there. Raises: StoreFailed, StoreFull."""
+        try:
+            return self._take(slot)
+        except FileNotFoundError as error:
+            raise StoreFailed(f"spool file {slot} is missing") from error
+
+    def keep(self, slot: int, file: File) -> None:
+        """Keep a slot's file open for the next caller."""
+        if self._idle.setdefault(slot, file) is not file:
+            file.close()
+        elif len(self._idle) > self._kept_open:
+            self._idle.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """Close the idle files."""
+        while self._idle:
+            self._idle.popitem()[1].close()
+
+    def open(self, slot: int, mail_id: bytes) -> tuple[File, SpoolHeader]:
+        """Open a mail for reading. Raises: BlobMissing when the file holds another mail or none."""
+        try:
+            file = self._files.open(self._path(slot))
+        except FileNotFoundError as error:
+            raise BlobMissing(f"spool file {slot} is missing") from error
+        try:
+            header = read_header(file.pread(0, HEADER_BYTES))
+            if header is None or header.mail_id != mail_id:
+                raise BlobMissing(f"spool file {slot} does not hold this mail")
+        except BaseException:
+            file.close()
+            raise
+        return file, header
+
+    def at_hand(self, slot: int, mail_id: bytes, length: int) -> Kept | None:
+        """Return a small mail's content and shape from the page cache, without waiting for the
+        disk. None for any other or damaged one: `read` reports what is wrong."""
+        if length > SMALL:
+            return None
+        try:
+            file = self._take(slot)
+        except FileNotFoundError:
+            return None
+        data = file.at_hand(0, HEADER_BYTES + length)
+        self.keep(slot, file)
+        header = None if data is None else read_header(data)
+        if data is None or header is None or header.mail_id != mail_id:
+            return None
+        content = data[HEADER_BYTES:]
+        return (content, header.shape) if checksum(content) == header.content_crc else None
+
+    def read(self, slot: int, mail_id: bytes) -> Kept:
+        """Return a mail's content and shape. Raises: BlobMissing when it is damaged or gone."""
+        file, header = self.open(slot, mail_id)
+        try:
+            content = file.pread(HEADER_BYTES, header.content_length)
+        finally:
+            file.close()
+        if len(content) != header.content_length or checksum(content) != header.content_crc:
+            raise BlobMissing(f"spool file {slot} is damaged")
+        return content, header.shape
+
+    def verify(self, slot: int) -> tuple[SpoolHeader, dict[str, Any]] | None:
+        """Return header and envelope of a mail whose checksums are right; None for a free or
+        incomplete file (AMB-3). Raises: StoreDamaged when the envelope cannot be decoded."""
+        file = self._files.open(self._path(slot))
+        try:
+            header = read_header(file.pread(0, HEADER_BYTES))
+            if header is None or not _is_whole(file, header):
+                return None
+            envelope = file.pread(header.envelope_offset, header.envelope_length)
+        finally:
+            file.close()
+        if len(envelope) != header.envelope_length or checksum(envelope) != header.envelope_crc:
+            return None
+        return header, read_envelope(envelope)[1]
+
+    def holder(self, slot: int) -> bytes | None:
+        """Return the id of the mail that has a slot, by the file's header alone: FREE for zeros,
+        None when the header cannot be read. Raises: StoreFailed."""
+        file = self._files.open(self._path(slot))
+        try:
+            block = file.pread(0, HEADER_BYTES)
+        finally:
+            file.close()
+        if block == bytes(HEADER_BYTES):
+            return FREE
+        header = read_header(block)
+        return None if header is None else header.mail_id
+
+
+def _found(shape: Shape) -> int:
+    found = ContentFlags.KNOWN
+    if shape.has_8bit_header:
+        found |= ContentFlags.EIGHT_BIT_HEADER
+    if shape.has_8bit_body:
+        found |= ContentFlags.EIGHT_BIT_BODY
+    if shape.has_leading_dots:
+        found |= ContentFlags.LEADING_DOTS
+    if shape.is_terminated:
+        found |= ContentFlags.TERMINATED
+    if shape.has_nul:
+        found |= ContentFlags.NUL
+    return found
+
+
+def _is_whole(file: File, header: SpoolHeader) -> bool:
+    crc = 0
+    for offset in range(0, header.content_length, CHUNK):
+        length = min(CHUNK, header.content_length - offset)
+        chunk = file.pread(HEADER_BYTES + offset, length)
+        if len(chunk) < length:
+            return False
+        crc = extended(crc, chunk)
+    return crc == header.content_crc

@@ -1,0 +1,1 @@
+"""Verification of a store, and a rebuild from its mails."""

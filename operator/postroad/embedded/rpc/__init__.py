@@ -1,0 +1,1 @@
+"""The socket by which other processes use the store of its owner."""

@@ -1,0 +1,229 @@
+"""The client's side of the socket: the port over another process' store.
+
+When the connection ends, `EmbeddedQueue` (mail_queue.py) finds another owner or becomes the owner
+itself; items of the old connection are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from postroad.contents import chunks_of
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, check_named, explanation
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.enqueue_keys import digest_of
+from postroad.domain.queues.mail_views import LeasedMail, MailView, Sizes
+from postroad.domain.queues.selection import Selector
+from postroad.embedded.log.options import LONGEST_LEASE
+from postroad.embedded.log.spool_files import CHUNK
+from postroad.embedded.rpc import wire
+from postroad.embedded.rpc.connection import OwnerConnection
+from postroad.embedded.rpc.operations import CALLS, Leased
+from postroad.embedded.rpc.wire import FrameKind
+from postroad.errors import (
+    EntryEnded,
+    EntryLost,
+    StoreUnavailable,
+)
+from postroad.ports.administration import Administration, Operation
+from postroad.ports.clock import Clock
+from postroad.ports.mail_queue import NO_DELAY, checked_reason
+
+
+class RemoteItem(LeasedMail):
+    """`Item` whose entry the owner of the store holds for this client."""
+
+    def __init__(self, connection: OwnerConnection, leased: Leased, lease_until: timedelta) -> None:
+        super().__init__(**leased.fields)
+        self.lease_until = lease_until
+        self._connection, self._number = connection, leased.number
+        self._failures: dict[str, str] = dict(leased.failures)
+        self._content: bytes | None = None
+        self._fetching = asyncio.Lock()
+        self._has_ended = False
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        return dict(self._failures)
+
+    async def content(self) -> bytes:
+        async with self._fetching:
+            if self._content is None:
+                self._content = b"".join([chunk async for chunk in self._chunks()])
+            return self._content
+
+    def forget_content(self) -> None:
+        self._content = None
+
+    async def shape(self) -> Shape | None:
+        with self._ending():
+            shape: Shape | None = await self._connection.call("shape", item=self._number)
+        return shape
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        with self._ending():
+            if self._content is not None or self.size_bytes <= CHUNK:
+                yield await self.content()
+                return
+            async for chunk in self._chunks():
+                yield chunk
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        with self._ending():
+            async for kind, body in self._connection.stream("content", item=self._number):
+                if kind is FrameKind.DATA:
+                    yield body
+
+    async def record(self, outcomes: Mapping[str, Outcome]) -> None:
+        check_named(outcomes, self.mail.recipients)
+        await self._call("record", outcomes=outcomes)
+        for recipient, outcome in outcomes.items():
+            if outcome.kind is OutcomeKind.FAILED:
+                self._failures[recipient] = outcome.text
+            elif outcome.kind is OutcomeKind.DELIVERED:
+                self._failures.pop(recipient, None)
+
+    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
+        await self._end("done", outcomes=outcomes)
+
+    async def retry(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        error: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        error = checked_reason(delay, error)
+        await self._end("retry", delay=delay, remaining=remaining, error=error, outcomes=outcomes)
+
+    async def put_off(
+        self,
+        delay: timedelta,
+        remaining: tuple[str, ...] | None = None,
+        reason: str | None = None,
+        outcomes: AttemptOutcomes | None = None,
+    ) -> None:
+        reason = checked_reason(delay, reason)
+        how = {"delay": delay, "remaining": remaining, "reason": reason, "outcomes": outcomes}
+        await self._end("put_off", **how)
+
+    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
+        await self._end("reject", reason=explanation(reason), outcomes=outcomes)
+
+    async def _end(self, operation: str, **arguments: Any) -> None:
+        try:
+            await self._call(operation, **arguments)
+        except asyncio.CancelledError:
+            await self.give_back()
+            raise
+        self._has_ended = True
+        self._connection.let_go(self._number)
+
+    async def give_back(self) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._connection.tell("give_back", item=self._number)
+            self._connection.let_go(self._number)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Raises: EntryEnded; EntryLost when the owner went: no other owner knows of this lease."""
+        if self._has_ended:
+            raise EntryEnded
+        try:
+            if isinstance(self._connection.lost, StoreUnavailable):
+                raise self._connection.lost
+            yield
+        except StoreUnavailable as error:
+            raise EntryLost(
+                "the owner of the store went away: what it did not end is handed out again"
+            ) from error
+
+    async def _call(self, operation: str, **arguments: Any) -> None:
+        with self._ending():
+            await self._connection.call(operation, item=self._number, **arguments)
+
+
+class RemoteQueue(Administration):
+    """The port over a connection."""
+
+    def __init__(self, connection: OwnerConnection, clock: Clock) -> None:
+        self.connection, self._clock = connection, clock
+
+    @classmethod
+    async def open(cls, path: Path, clock: Clock) -> RemoteQueue:
+        """Connect and agree on the protocol. Raises: StoreUnavailable, InvalidInput."""
+        connection = await OwnerConnection.open(path)
+        await connection.call("hello", protocol=wire.PROTOCOL)
+        return cls(connection, clock)
+
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
+    ) -> UUID:
+        try:
+            return await self._enqueue(mail, delay, key)
+        except StoreUnavailable as error:
+            raise self.connection.unknown(error) from error
+
+    async def _enqueue(self, mail: Mail, delay: timedelta, key: str | None) -> UUID:
+        if key is not None:
+            digest_of(mail)  # refused here: the owner would take a stream for bytes
+        content = mail.content
+        whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
+        enqueue_id: UUID = await self.connection.call(
+            "enqueue", chunks_of(content, CHUNK) if whole is None else whole,
+            mail=mail.envelope, delay=delay, whole=whole is not None, key=key,
+        )  # fmt: skip
+        return enqueue_id
+
+    async def dequeue(self, prefetch: int = 10) -> AsyncIterator[RemoteItem]:
+        consumer = await self.connection.call("consume", prefetch=prefetch)
+        while True:
+            leased = await self.connection.call("next", consumer=consumer)
+            self.connection.hold(leased.number)
+            yield RemoteItem(self.connection, leased, self._clock.elapsed() + LONGEST_LEASE)
+
+    async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for view in self._views("browse", selector):
+            yield view
+
+    async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for view in self._views("dead_letters", selector):
+            yield view
+
+    async def _views(self, operation: str, selector: Selector | None) -> AsyncIterator[MailView]:
+        view = CALLS[operation].element
+        async for kind, body in self.connection.stream(operation, selector=selector):
+            if kind is FrameKind.ELEMENT:
+                yield view.decode(json.loads(body))
+
+    async def size(self) -> Sizes:
+        sizes: Sizes = await self.connection.call("size")
+        return sizes
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        ages: Mapping[str, Mapping[timedelta, int]] = await self.connection.call("ages")
+        return ages
+
+    async def change(self, operation: Operation, selector: Selector) -> int:
+        return int(await self.connection.call(operation, selector=selector))
+
+    async def purge(self) -> int:
+        return int(await self.connection.call("purge"))
+
+    async def republish(self, older_than: timedelta) -> int:
+        return int(await self.connection.call("republish", older_than=older_than))
+
+    async def maintain(self) -> None:
+        await self.connection.call("maintain")
+
+    async def close(self) -> None:
+        await self.connection.close()

@@ -1,0 +1,168 @@
+"""What the owner does for one client: its calls, its consumers, and the mails that it stores.
+
+The leases of a client that leaves are given back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.mail_views import MailView
+from postroad.embedded.rpc import wire
+from postroad.embedded.rpc.operations import CALLS, leased_value
+from postroad.embedded.rpc.rpc import Answering, Arguments
+from postroad.embedded.rpc.wire import FrameKind
+from postroad.embedded.store.items import SpoolItem
+from postroad.embedded.store.owner import Consumer, OwnedQueue
+from postroad.errors import InvalidInput, PostroadError
+from postroad.ports.administration import Operation
+
+MOST_LEASED_SLOTS = 32
+"""Slots that are lent at a time."""
+
+
+class Serving(Answering):
+    """One client: its consumers and the items it has."""
+
+    def __init__(
+        self, queue: OwnedQueue, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        super().__init__(reader, writer)
+        self._queue = queue
+        self._consumers: dict[int, Consumer] = {}
+        self._items: dict[int, SpoolItem] = {}
+        self._leased_slots: set[int] = set()
+        self._numbers = 0
+
+    def left(self) -> None:
+        for item in list(self._items.values()):
+            item.end_lease()
+
+    async def answer(self, call: int, operation: str, arguments: Arguments) -> object:
+        return await OPERATIONS[operation](self, call, arguments)
+
+    def accept(self, call: int, payload: bytes) -> None:
+        """Queue a mail that its process has stored; the answer follows when it is durable."""
+        try:
+            enqueue_id, queued = self._queue.accept_stored(payload, self._leased_slots)
+        except PostroadError as error:
+            return self.say(wire.json_frame(call, FrameKind.ERROR, wire.error_value(error)))
+        return queued.add_done_callback(partial(self._accepted, call, enqueue_id))
+
+    def _accepted(self, call: int, enqueue_id: UUID, queued: asyncio.Future[None]) -> None:
+        error = queued.exception()
+        if error is None:
+            return self.say(wire.frame(call, FrameKind.RESULT, enqueue_id.bytes))
+        assert isinstance(error, PostroadError)
+        return self.say(wire.json_frame(call, FrameKind.ERROR, wire.error_value(error)))
+
+    # -- operations ------------------------------------------------------------------------------
+
+    async def hello(self, call: int, arguments: Arguments) -> None:
+        if arguments["protocol"] != wire.PROTOCOL:
+            raise InvalidInput(
+                f"the owner serves protocol {wire.PROTOCOL}, not {arguments['protocol']}"
+            )
+
+    async def enqueue(self, call: int, arguments: Arguments) -> object:
+        body: bytes | AsyncIterator[bytes] = self.content_of(call)
+        if arguments["whole"]:
+            body = await self.whole_content_of(call)
+        elif arguments["key"] is not None:  # its digest is that of bytes
+            body = b"".join([piece async for piece in self.content_of(call)])
+        mail = Mail.of(arguments["mail"], body)
+        return await self._queue.enqueue(mail, arguments["delay"], key=arguments["key"])
+
+    async def lease_slots(self, call: int, arguments: Arguments) -> object:
+        slots = await self._queue.lease_slots(MOST_LEASED_SLOTS)
+        self._leased_slots.update(slots)
+        return slots
+
+    async def refused(self, call: int, arguments: Arguments) -> object:
+        self._queue.count_failure(arguments["reason"])
+        return None
+
+    async def browse(self, call: int, arguments: Arguments) -> object:
+        return await self._views(call, self._queue.browse(arguments["selector"]))
+
+    async def dead_letters(self, call: int, arguments: Arguments) -> object:
+        return await self._views(call, self._queue.dead_letters(arguments["selector"]))
+
+    async def _views(self, call: int, views: AsyncIterator[MailView]) -> object:
+        encode = CALLS["browse"].element.encode
+        frames = (wire.json_frame(call, FrameKind.ELEMENT, encode(view)) async for view in views)
+        await self.stream(call, frames)
+        return None
+
+    async def size(self, call: int, arguments: Arguments) -> object:
+        return await self._queue.size()
+
+    async def ages(self, call: int, arguments: Arguments) -> object:
+        return await self._queue.ages()
+
+    async def change(self, call: int, arguments: Arguments) -> object:
+        return await self._queue.change(Operation(arguments["op"]), arguments["selector"])
+
+    async def purge(self, call: int, arguments: Arguments) -> object:
+        return await self._queue.purge()
+
+    async def republish(self, call: int, arguments: Arguments) -> object:
+        return await self._queue.republish(arguments["older_than"])
+
+    async def maintain(self, call: int, arguments: Arguments) -> object:
+        await self._queue.maintain()
+        return None
+
+    async def consume(self, call: int, arguments: Arguments) -> object:
+        self._numbers += 1
+        self._consumers[self._numbers] = self._queue.consumer(arguments["prefetch"])
+        return self._numbers
+
+    async def next(self, call: int, arguments: Arguments) -> object:
+        item = await self._consumers[arguments["consumer"]].next()
+        self._numbers += 1
+        self._items[self._numbers] = item
+        return leased_value(self._numbers, item, item.failures)
+
+    async def content(self, call: int, arguments: Arguments) -> object:
+        chunks = self._items[arguments["item"]].stream()
+        frames = (wire.frame(call, FrameKind.DATA, chunk) async for chunk in chunks)
+        await self.stream(call, frames)
+        return None
+
+    async def shape(self, call: int, arguments: Arguments) -> object:
+        return await self._items[arguments["item"]].shape()
+
+    async def record(self, call: int, arguments: Arguments) -> object:
+        await self._items[arguments["item"]].record(arguments["outcomes"])
+        return None
+
+    async def end(self, call: int, arguments: Arguments) -> object:
+        """Let an item end by the method that the operation is named after."""
+        how = dict(arguments)
+        operation, number = how.pop("op"), how.pop("item")
+        await getattr(self._items[number], operation)(**how)
+        del self._items[number]
+        return None
+
+    async def give_back(self, call: int, arguments: Arguments) -> object:
+        if (item := self._items.pop(arguments["item"], None)) is not None:
+            item.end_lease()
+        return None
+
+
+CallAnswer = Callable[[Serving, int, Arguments], Awaitable[object]]
+_OTHER_NAMES: dict[str, Any] = {
+    "lend": Serving.lease_slots,
+    **{operation.value: Serving.change for operation in Operation},
+    **dict.fromkeys(("done", "reject", "retry", "put_off"), Serving.end),
+}
+OPERATIONS: dict[str, CallAnswer] = {
+    name: _OTHER_NAMES.get(name) or getattr(Serving, name) for name in CALLS
+}
+"""What each operation does: the method of its name, where it has no other."""

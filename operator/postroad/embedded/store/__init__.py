@@ -1,0 +1,1 @@
+"""The store of one owner: recovery, engine, items, maintenance."""

@@ -1,0 +1,275 @@
+"""One open store: its lanes, their live entries, and how it stops (R6).
+
+`enqueue`, `leases` and `administration` write the records of a mail through it. There and here the
+order of the lines is the argument of FORMAT.md 8: which record a caller waits for, and what may
+happen only behind it. `opening` recovers, `maintenance` takes checkpoints, `items` and `owner` are
+the port.
+Source: LQ-3, LQ-6..10, LQ-28.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+
+from postroad.domain.values.identifiers import Identifiers
+from postroad.domain.values.instants import microseconds, moment_after
+from postroad.embedded.log.envelope_records import EnvelopeRecord, encode_envelope
+from postroad.embedded.log.envelopes import domains_of
+from postroad.embedded.log.index import Index
+from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.lanes import LaneLog, SegmentSizes, Written
+from postroad.embedded.log.layout import DEAD, HELD, KEYS, NEW, Lane, Layout
+from postroad.embedded.log.limits import FreeSpace, StoreLimits
+from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.records import ENVELOPE, KeyRecord, Record, encode
+from postroad.embedded.log.segments import LiveEntry, Segment, State
+from postroad.embedded.log.slots import Slots
+from postroad.embedded.log.spool_files import SpoolFiles
+from postroad.embedded.store.arrival_rate import ArrivalRate
+from postroad.embedded.store.content_cache import ContentCache
+from postroad.embedded.store.envelope_reader import EnvelopeReader
+from postroad.embedded.store.ready_queues import ReadyQueues
+from postroad.embedded.store.wakeups import Wakeups
+from postroad.errors import PostroadError, QueueClosed, StoreFailed
+from postroad.ports.clock import Clock, Randomness
+from postroad.ports.files import Files, Threads
+from postroad.telemetry.logs import logger
+
+log = logger("embedded")
+
+
+class Engine:
+    """One open store. Threads make the file calls; everything else runs on one event loop."""
+
+    def __init__(
+        self,
+        files: Files,
+        layout: Layout,
+        options: StoreOptions,
+        clock: Clock,
+        randomness: Randomness,
+        log_threads: Threads,
+        mail_threads: Threads,
+    ) -> None:
+        self.files, self.layout, self.options, self.clock = files, layout, options, clock
+        self.log_threads, self.mail_threads = log_threads, mail_threads
+        self.identifiers = Identifiers(clock.now, randomness.bits)
+        self.randomness = randomness
+        self.spool_files = SpoolFiles(files, layout, options.kept_open)
+        self.lanes: dict[Lane, LaneLog] = {}
+        self.reader = EnvelopeReader(self.lanes, log_threads)
+        self.limits = StoreLimits(options, FreeSpace(files, layout, self.elapsed))
+        self.index, self.content_cache = Index(self.segments), ContentCache()
+        self.ready_queues, self.keys = ReadyQueues(), KeyIndex()
+        self.slots = Slots(files, layout, options, mail_threads, self.spool_files, 0)
+        self.sync_wait = options.sync_wait.total_seconds()
+        self.arrival_rate = ArrivalRate()
+        self.working: dict[LiveEntry, None] = {}
+        self.orphans: dict[LiveEntry, int] = {}
+        """Working entries whose mail was removed, with the end of its FINISH."""
+        self.deliverable, self.indexed = asyncio.Event(), asyncio.Event()
+        self.failure: PostroadError | None = None
+        self.stopped = asyncio.Event()
+        self.wakeups = Wakeups(clock)
+
+    # -- time ------------------------------------------------------------------------------------
+
+    def now_us(self) -> int:
+        return microseconds(self.clock.now())
+
+    def elapsed(self) -> float:
+        return self.clock.elapsed().total_seconds()
+
+    def due_after(self, delay: timedelta) -> int:
+        """Return when a delay that begins now ends, in the microseconds of the format."""
+        if delay <= timedelta(0):
+            return 0  # of most mails: without a look at the clock
+        moment = moment_after(self.clock.now(), delay)
+        return 0 if moment is None else microseconds(moment)
+
+    def due(self, due_us: int) -> float:
+        """Return when an entry is due, on the monotonic clock, so that a step of the wall clock
+        does not move entries that already wait."""
+        if not due_us:
+            return 0.0
+        left = (due_us - self.now_us()) / 1e6
+        return self.elapsed() + left if left > 0 else 0.0
+
+    # -- the log ---------------------------------------------------------------------------------
+
+    def segments(self) -> Iterable[Segment]:
+        """All segments, lane by lane, oldest first."""
+        return [segment for lane in self.lanes.values() for segment in lane.segments]
+
+    def lane(self, lane: Lane) -> LaneLog:
+        """Return a lane; the first use makes it."""
+        if (known := self.lanes.get(lane)) is None:
+            known = self.lanes[lane] = self.build_lane(lane, [])
+        return known
+
+    def build_lane(self, lane: Lane, segments: list[Segment]) -> LaneLog:
+        """Build a lane over existing segments. In a stopped store it fails at once, because `stop`
+        reached only the lanes that existed then."""
+        sizes = SegmentSizes(self.options.segment_bytes, self.options.segment_envelopes)
+        built = LaneLog(
+            lane,
+            self.files,
+            self.layout,
+            sizes,
+            threads=self.log_threads,
+            salt=self._salt,
+            now_us=self.now_us,
+            stop=self.stop,
+            segments_found=segments,
+        )
+        if self.failure is not None:
+            built.fail(self.failure)
+        return built
+
+    def _salt(self) -> bytes:
+        return self.randomness.bits(128).to_bytes(16, "big")
+
+    def append(self, lane: Lane, record: Record) -> Written:
+        """Append a record in memory. Raises: StoreFailed, QueueClosed."""
+        return self.lane(lane).append(*encode(record))
+
+    def append_key(self, record: KeyRecord) -> int:
+        """Append a KEY; see `KeyIndex.append`. Raises: as `append`."""
+        return self.keys.append(self.lane(KEYS), record)
+
+    def stop(self, error: Exception) -> None:
+        """Stop for good: no write is retried (FORMAT.md R6)."""
+        if self.failure is not None:
+            return
+        self.failure = _failure_of(error)
+        for lane in self.lanes.values():
+            lane.fail(self.failure)
+        self.stopped.set()
+        self.deliverable.set()
+        self.indexed.set()
+        self.wakeups.wake_all()
+
+    def check(self) -> None:
+        """Raises: the error that stopped the store."""
+        if self.failure is not None:
+            raise self.failure
+
+    def is_durable(self, entry: LiveEntry) -> bool:
+        return self.lanes[entry.segment.lane].durable > entry.position
+
+    async def wait_durable(self, entry: LiveEntry) -> None:
+        """Wait until an entry's ENVELOPE is durable and records may refer to it (R1)."""
+        if not self.is_durable(entry):
+            await self.lanes[entry.segment.lane].commit(entry.position + 1)
+
+    def lane_for(self, record: EnvelopeRecord) -> Lane:
+        """Return the lane that an entry belongs to."""
+        if record.dead:
+            return DEAD
+        if record.held:
+            return HELD
+        if not record.due_us:
+            return NEW
+        delay = timedelta(microseconds=max(0, record.due_us - self.now_us()))
+        return self.options.lane_for(delay)
+
+    async def make_room(self) -> bool:
+        """Remove the free spool files, because the disk is full; return whether there were any."""
+        if not await self.slots.empty():
+            return False
+        self.limits.renew()
+        return True
+
+    # -- entries -----------------------------------------------------------------------------------
+
+    def write(self, record: EnvelopeRecord, json: bytes | None = None) -> Written:
+        """Append an ENVELOPE to the lane it belongs to. `json`: as for `encode_envelope`. That of a
+        dead letter has the moment of its death in place of when it is due."""
+        if record.dead and not record.due_us:
+            record = replace(record, due_us=self.now_us())
+        lane = self.lane(self.lane_for(record))
+        return lane.append(ENVELOPE, encode_envelope(record, json))
+
+    def admit(self, record: EnvelopeRecord, written: Written) -> LiveEntry:
+        """Make the entry of an appended ENVELOPE, and add it as `enter` does."""
+        entry = LiveEntry(
+            segment=written.segment,
+            offset=written.offset,
+            length=written.length,
+            ordinal=written.ordinal,
+            enqueue_id=record.enqueue_id,
+            slot=record.slot,
+            accepted_us=record.accepted_us,
+            domains=domains_of(record.envelope),
+            due=self.due(record.due_us),
+        )
+        self.enter(entry, is_parked=record.held or record.dead)
+        return entry
+
+    def enter(self, entry: LiveEntry, *, is_parked: bool = False) -> None:
+        """Add an entry to the index and, unless it is parked, to its ready queue."""
+        self.index.add(entry)
+        if not is_parked:
+            self.offer(entry)
+
+    def offer(self, entry: LiveEntry) -> None:
+        """Add an entry to its ready queue, and wake a consumer when it is due."""
+        self.ready_queues.add(entry, self.elapsed() if entry.due else 0.0)
+        if entry.state is State.READY:
+            self.wakeups.wake_one()
+        else:
+            self.wakeups.wake_at(entry.due)
+
+    def successor(self, record: EnvelopeRecord, of: LiveEntry) -> EnvelopeRecord:
+        """Return `record` as the replacement of an entry: the next entry number, and the link
+        back."""
+        return replace(
+            record,
+            entry_number=record.entry_number + 1,
+            predecessor=(of.segment.lane, of.position),
+        )
+
+    def new_entry(self, record: EnvelopeRecord) -> EnvelopeRecord:
+        """Return `record` under a new enqueue id, enqueued now."""
+        return replace(record, enqueue_id=self.identifiers.new().bytes, enqueued_us=self.now_us())
+
+    def remove_entry(self, entry: LiveEntry) -> None:
+        """Drop an entry from memory. The caller has appended the record that ends it."""
+        self.ready_queues.withdraw(entry)
+        self.working.pop(entry, None)
+        self.lanes[entry.segment.lane].forget(entry.position)
+        self.content_cache.take(entry)
+        self.index.remove(entry)
+
+    def replace_entry(self, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry:
+        """Replace an entry by `record`, in the log and in memory. Not durable."""
+        replacement = self.successor(record, entry)
+        written = self.write(replacement)
+        self.remove_entry(entry)
+        entry.successor = self.admit(replacement, written)
+        return entry.successor
+
+    # -- the end ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stop without writing: to stop is to crash (LQ-1). Waits for the calls in threads, because
+        the next owner may write to the same slots and files."""
+        self.stop(QueueClosed())
+        self.wakeups.close()
+        await asyncio.gather(self.log_threads.close(), self.mail_threads.close())
+        await self.slots.close()
+        self.spool_files.close()
+        for lane in self.lanes.values():
+            await lane.close()
+
+
+def _failure_of(error: Exception) -> PostroadError:
+    """Return an error of ours as it is, any other as a StoreFailed."""
+    if isinstance(error, PostroadError):
+        return error
+    failure = StoreFailed(f"an unexpected {type(error).__name__} stopped the store")
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,241 @@
+"""Accepts a mail: stores and syncs its bytes, then its ENVELOPE, then returns.
+
+The order of the lines is the argument of FORMAT.md 8 for R2: the ENVELOPE is appended behind the
+sync of the spool file, and the caller returns and the entry appears when the ENVELOPE is durable.
+Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from functools import partial
+from typing import Any, TypeVar
+from uuid import UUID
+
+from postroad.contents import chunks_of
+from postroad.domain.mail.envelope_documents import envelope_value
+from postroad.domain.mail.mail import Content, Mail
+from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.enqueue_keys import check_same, digest_of, token_of
+from postroad.domain.values.json_values import to_json
+from postroad.embedded.log.envelope_records import (
+    ENVELOPE_BYTES,
+    EnvelopeRecord,
+    decode_new,
+    with_enqueue_id,
+)
+from postroad.embedded.log.envelopes import LONGEST_DOMAINS
+from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.lanes import Written
+from postroad.embedded.log.layout import KEYS, NEW
+from postroad.embedded.log.records import ENVELOPE, KeyRecord
+from postroad.embedded.log.spool_files import CHUNK, Filling, Kept
+from postroad.embedded.store.engine import Engine
+from postroad.errors import InvalidInput, StoreFailed, StoreFull
+
+Result = TypeVar("Result")
+
+
+async def receive(
+    engine: Engine, mail: Mail, delay: timedelta, key: str | None
+) -> tuple[UUID, bool]:
+    """Queue a mail. See `MailQueue.enqueue`. Returns whether it was queued by this call, too."""
+    if key is None:
+        return await _receive_new(engine, mail, delay, None), True
+    engine.check()
+    token, digest, keys = token_of(key), digest_of(mail), engine.keys
+    await engine.indexed.wait()  # until then, keys may stand for mails that are not found yet
+    engine.check()
+    while (standing := keys.standing(token, engine.now_us())) is None:
+        if (other := keys.under_way.get(token)) is not None:
+            await asyncio.wait({other})
+            continue
+        work = _receive_new(engine, mail, delay, (token, digest))
+        task = keys.under_way[token] = asyncio.ensure_future(work)
+        task.add_done_callback(partial(_end, keys, token))
+        # It goes on when the caller is cancelled: others with this key wait for it.
+        return await asyncio.shield(task), True
+    check_same(digest, standing.digest)
+    return UUID(bytes=standing.enqueue_id), False
+
+
+def _end(keys: KeyIndex, token: bytes, task: asyncio.Task[UUID]) -> None:
+    del keys.under_way[token]
+    if not task.cancelled():
+        task.exception()  # retrieved here: a cancelled caller does not
+
+
+async def _receive_new(
+    engine: Engine, mail: Mail, delay: timedelta, key: tuple[bytes, bytes] | None
+) -> UUID:
+    engine.check()
+    envelope = to_json(envelope_value(mail.envelope))
+    size = len(mail.content) if isinstance(mail.content, bytes) else 0
+    try:
+        engine.limits.check(envelope, size)
+    except StoreFull:
+        if not await engine.make_room():
+            raise
+        engine.limits.check(envelope, size)
+    engine.arrival_rate.under_way += 1
+    try:
+        return await _receive(engine, mail, envelope, delay, key)
+    finally:
+        engine.arrival_rate.under_way -= 1
+
+
+async def _receive(
+    engine: Engine,
+    mail: Mail,
+    envelope: bytes,
+    delay: timedelta,
+    key: tuple[bytes, bytes] | None,
+) -> UUID:
+    accepted_us = engine.now_us()
+    mail_id = engine.identifiers.new().bytes
+    slot = await engine.slots.take()
+    spooling = _Spooling(engine, slot, mail_id, accepted_us)
+    size, shape = await spooling.store(mail.content, envelope)
+    accepted_us = spooling.accepted_us
+    enqueue_id = engine.identifiers.new()
+    record = EnvelopeRecord(
+        mail_id=mail_id,
+        enqueue_id=enqueue_id.bytes,
+        slot=slot,
+        entry_number=0,
+        envelope=mail.envelope,
+        numbers=tuple(range(len(mail.recipients))),
+        accepted_us=accepted_us,
+        enqueued_us=accepted_us,
+        size_bytes=size,
+        due_us=engine.due_after(delay),
+    )
+    kept = (mail.content, shape) if isinstance(mail.content, bytes) else None
+    keyed = None if key is None else KeyRecord(mail_id, 0, record.enqueue_id, *key, accepted_us)
+    await _accept(engine, record, envelope, kept, keyed)
+    return enqueue_id
+
+
+async def _accept(
+    engine: Engine,
+    record: EnvelopeRecord,
+    json: bytes,
+    content: Kept | None,
+    keyed: KeyRecord | None,
+) -> None:
+    """Append a new mail's ENVELOPE and return when it is durable (R2). The mail stays accepted when
+    the caller is cancelled. `json`: its envelope's. `content`: that of its spool file, if it is in
+    memory. `keyed`: the first KEY of its enqueue key, if it has one.
+    Raises: QueueClosed, StoreFailed, StoreFull."""
+    if keyed is not None:
+        await engine.lane(KEYS).commit(engine.append_key(keyed))
+    written = engine.write(record, json)
+    lane = engine.lanes[written.segment.lane]
+    lane.when_durable(written.end, partial(_admit, engine, record, written, content, keyed))
+    others = engine.arrival_rate.under_way - lane.waiters > 1  # their ENVELOPEs follow soon
+    await lane.durable_at(written.end, engine.sync_wait * others)
+
+
+def _admit(
+    engine: Engine,
+    record: EnvelopeRecord,
+    written: Written,
+    content: Kept | None,
+    keyed: KeyRecord | None,
+) -> None:
+    if keyed is not None:
+        # Before a consumer gets the mail: else a checkpoint could pass over its end without this.
+        engine.append_key(keyed._replace(is_accepted=True))
+    entry = engine.admit(record, written)
+    if not record.due_us:
+        engine.content_cache.keep(entry, record, content)
+
+
+def accept_stored(
+    engine: Engine, payload: bytes, leased: set[int]
+) -> tuple[UUID, asyncio.Future[None]]:
+    """Queue a mail that a receiver has stored and synced in a slot leased to it (receiver.py).
+    `payload`: the mail's ENVELOPE, without an enqueue id. `leased`: the receiver's slots.
+
+    Returns the enqueue id, and a future that is done when the mail is durable and queued.
+    Raises: InvalidInput when it is no new mail in such a slot, StoreFailed, QueueClosed.
+    """
+    engine.check()
+    if len(payload) > engine.options.largest_envelope + LONGEST_DOMAINS + ENVELOPE_BYTES:
+        raise InvalidInput("the envelope is too large for one record")
+    enqueue_id = engine.identifiers.new()
+    record = with_enqueue_id(payload, enqueue_id.bytes)
+    mail = decode_new(record)  # checked before the append: recovery refuses a bad ENVELOPE
+    if mail.slot not in leased:
+        raise InvalidInput(f"slot {mail.slot} is not leased to this receiver")
+    leased.remove(mail.slot)
+    lane = engine.lane(NEW)
+    written = lane.append(ENVELOPE, record)
+    lane.when_durable(written.end, partial(_admit, engine, mail, written, None, None))
+    is_crowded = engine.arrival_rate.announce(asyncio.get_running_loop().time(), engine.sync_wait)
+    return enqueue_id, lane.durable_at(written.end, engine.sync_wait * is_crowded)
+
+
+class _Spooling:
+    """Stores one mail in its spool file. After an error it releases the slot, but not before the
+    thread that fills the file has ended, because the next mail would share the file with it."""
+
+    def __init__(self, engine: Engine, slot: int, mail_id: bytes, accepted_us: int) -> None:
+        self._engine, self._slot = engine, slot
+        self._mail_id, self.accepted_us = mail_id, accepted_us
+        self._filling: Filling | None = None
+        self._call: asyncio.Future[Any] | None = None
+
+    async def store(self, content: Content, envelope: bytes) -> tuple[int, Shape]:
+        """Store content and envelope; return the content's size, and what it looks like. Durable
+        when it returns."""
+        try:
+            if isinstance(content, bytes):
+                return len(content), await self._run(self._store_whole, content, envelope)
+            return await self._store_stream(chunks_of(content, CHUNK), envelope)
+        except BaseException as error:
+            self._abandon(is_sound=not isinstance(error, StoreFailed | StoreFull))
+            raise
+
+    async def _run(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run in a thread, which goes on when the caller is cancelled."""
+        call = asyncio.ensure_future(self._engine.mail_threads.run(work, *arguments))
+        self._call = call
+        return await asyncio.shield(call)
+
+    def _store_whole(self, content: bytes, envelope: bytes) -> Shape:
+        spool_files = self._engine.spool_files
+        return spool_files.store(self._slot, self._mail_id, content, envelope, self.accepted_us)
+
+    async def _store_stream(
+        self, chunks: AsyncIterator[bytes], envelope: bytes
+    ) -> tuple[int, Shape]:
+        """Store chunk by chunk, because a stream may be larger than memory."""
+        engine = self._engine
+        filling = self._filling = await self._run(engine.spool_files.begin, self._slot)
+        async for chunk in chunks:
+            engine.limits.check_size(filling.length + len(chunk))
+            engine.limits.check_room(len(chunk))
+            await self._run(filling.add, chunk)
+        self.accepted_us = engine.now_us()  # a stream may have taken hours
+        shape = await self._run(filling.finish, self._mail_id, envelope, self.accepted_us)
+        filling.close()
+        return filling.length, shape
+
+    def _abandon(self, *, is_sound: bool) -> None:
+        """Release the slot when no thread writes to its file any more. The slot is free, because
+        the log has no ENVELOPE that names it."""
+        if self._call is None or self._call.done():
+            self._release(is_sound)
+        else:
+            self._call.add_done_callback(lambda _: self._release(is_sound))
+
+    def _release(self, is_sound: bool) -> None:
+        if self._call is not None and not self._call.cancelled():
+            self._call.exception()  # retrieved here: a cancelled caller does not
+        if self._filling is not None:
+            self._filling.close()
+        if is_sound:  # where the disk refused a write, the slot waits for the next start
+            self._engine.slots.release(self._slot)

@@ -1,0 +1,186 @@
+"""`MailQueue` over a store that this process owns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from uuid import UUID
+
+from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.selection import Selector
+from postroad.embedded.log.limits import reason_of
+from postroad.embedded.store import administration, leases
+from postroad.embedded.store.engine import Engine
+from postroad.embedded.store.enqueue import accept_stored, receive
+from postroad.embedded.store.items import SpoolItem
+from postroad.embedded.store.maintenance import Maintenance
+from postroad.errors import PostroadError, StoreFull
+from postroad.ports.administration import Administration, Operation
+from postroad.ports.mail_queue import NO_DELAY, check_prefetch
+from postroad.telemetry import metrics
+
+
+class Consumer:
+    """Asks for items, and has at most `prefetch` that have not ended. To cancel `next` is safe."""
+
+    def __init__(self, label: str, engine: Engine, prefetch: int) -> None:
+        self._label, self._engine = label, engine
+        self._free = asyncio.Semaphore(prefetch)
+        self._leased = metrics.LEASED.labels(label)
+
+    async def next(self) -> SpoolItem:
+        """Wait for an item. Raises: QueueClosed, StoreFailed, StoreDamaged."""
+        await self._free.acquire()
+        try:
+            entry, record, kept = await leases.lease(self._engine)
+            item = SpoolItem(self._engine, entry, record, kept, self._label, self._gone)
+        except BaseException:
+            self._free.release()
+            raise
+        self._leased.inc()
+        return item
+
+    def _gone(self, _: SpoolItem) -> None:
+        self._leased.dec()
+        self._free.release()
+
+
+class OwnedQueue(Administration):
+    """The port over an engine. `name` is what the queue is called in metrics and to people."""
+
+    def __init__(self, name: str, engine: Engine, maintenance: Maintenance) -> None:
+        self._name, self.engine, self.maintenance = name, engine, maintenance
+        self._enqueued = metrics.ENQUEUED.labels(name)
+        self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(name)
+        self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def enqueue(
+        self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
+    ) -> UUID:
+        clock = self.engine.clock
+        began = clock.elapsed()
+        try:
+            enqueue_id, is_new = await receive(self.engine, mail, delay, key)
+        except PostroadError as error:
+            self.count_failure(reason_of(error))
+            raise
+        if not is_new:
+            return enqueue_id
+        self._enqueued.inc()
+        seconds = (clock.elapsed() - began).total_seconds()
+        self._enqueue_seconds.observe(seconds)
+        return enqueue_id
+
+    @property
+    def incoming(self) -> Path:
+        return Path(self.engine.layout.incoming)
+
+    def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
+        # A pool of free files is room: the mail that needs it empties the pool.
+        return self.engine.limits.has_room(size_bytes, is_taken=is_taken) or bool(self.engine.slots)
+
+    def accept_stored(self, payload: bytes, leased: set[int]) -> tuple[UUID, asyncio.Future[None]]:
+        """See `enqueue.accept_stored`."""
+        began = self.engine.clock.elapsed()
+        try:
+            enqueue_id, queued = accept_stored(self.engine, payload, leased)
+        except PostroadError as error:
+            self.count_failure(reason_of(error))
+            raise
+        queued.add_done_callback(partial(self._count_stored, began))
+        return enqueue_id, queued
+
+    async def lease_slots(self, most: int) -> list[int]:
+        """Return slots that another process may fill. Raises: StoreFull, StoreFailed."""
+        self.engine.check()
+        try:
+            self.engine.limits.check_room(0)
+        except StoreFull:
+            if not await self.engine.make_room():
+                raise
+            self.engine.limits.check_room(0)
+        return await self.engine.slots.lease(most)
+
+    def count_failure(self, reason: str) -> None:
+        """Count a mail that was refused, here or by a process that stores mails for this one."""
+        metrics.ENQUEUE_FAILURES.labels(self._name, reason).inc()
+
+    def _count_stored(self, began: timedelta, queued: asyncio.Future[None]) -> None:
+        error = queued.exception()
+        if error is not None:
+            return self.count_failure(reason_of(error))
+        self._enqueued.inc()
+        seconds = (self.engine.clock.elapsed() - began).total_seconds()
+        return self._enqueue_seconds.observe(seconds)
+
+    async def dequeue(self, prefetch: int = 10) -> AsyncIterator[SpoolItem]:
+        consumer = self.consumer(prefetch)
+        while True:
+            yield await consumer.next()
+
+    def consumer(self, prefetch: int) -> Consumer:
+        """Return a consumer of this store. Raises: InvalidInput."""
+        check_prefetch(prefetch)
+        return Consumer(self._name, self.engine, prefetch)
+
+    async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        async for entry, record in administration.select(self.engine, selector or Selector.all()):
+            yield administration.view_of(self.engine, entry, record)
+
+    async def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
+        wanted = selector or Selector.all()
+        async for entry, record in administration.select(self.engine, wanted, dead=True):
+            yield administration.view_of(self.engine, entry, record)
+
+    async def size(self) -> Sizes:
+        engine = self.engine
+        await engine.indexed.wait()
+        engine.check()
+        engine.ready_queues.promote(engine.elapsed())
+        index = engine.index
+        return Sizes(index.live, engine.ready_queues.delayed, index.held, index.dead)
+
+    async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
+        engine = self.engine
+        await engine.indexed.wait()
+        engine.check()
+        now = engine.clock.elapsed()
+        if self._ages is None or now - self._ages[0] > administration.FRESH:
+            self._ages = (now, engine.index.ages(engine.now_us()))
+        return self._ages[1]
+
+    async def change(self, operation: Operation, selector: Selector) -> int:
+        return await administration.change(self.engine, operation, selector)
+
+    async def purge(self) -> int:
+        return await self.remove(Selector.all())
+
+    async def republish(self, older_than: timedelta) -> int:
+        """Nothing: there is no broker that could have lost anything."""
+        self.engine.check()
+        return 0
+
+    async def maintain(self) -> None:
+        await self.engine.indexed.wait()
+        await self.maintenance.round()
+        if discarded := await administration.discard_old_letters(self.engine):
+            metrics.EXPIRED.labels(self.name).inc(discarded)
+
+    async def settle(self) -> None:
+        """Make durable what is written, so that those who wait for that get their answers."""
+        with suppress(PostroadError):  # a store that has stopped answers each of them by its error
+            for lane in list(self.engine.lanes.values()):
+                await lane.commit(lane.end)
+
+    async def close(self) -> None:
+        await self.engine.close()  # first: the keeper's file may be in a thread's hands
+        await self.maintenance.close()

@@ -1,0 +1,129 @@
+"""Which entry is leased next: a ready queue for new mail and one for each retry lane, alternating.
+
+Pure but for its own memory: callers pass the time. Consumers do not poll: `next_due` is when to
+call `take` again. An entry that ends while it waits stays in its queue until `take` skips it.
+Source: LQ-9, LQ-10, LQ-34 (incoming, active, deferred), LQ-35; SP-19.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from itertools import count
+
+from postroad.embedded.log.layout import NEW, Lane
+from postroad.embedded.log.segments import LiveEntry, State
+
+
+class ReadyQueue:
+    """The entries of one lane: those that are due, in order, and those that are not yet."""
+
+    def __init__(self) -> None:
+        self._ready: deque[LiveEntry] = deque()
+        self._delayed: list[tuple[float, int, LiveEntry]] = []
+        self._order = count()
+
+    def add(self, entry: LiveEntry, now: float) -> None:
+        """Add an entry, by its due time."""
+        if entry.due <= now:
+            entry.state = State.READY
+            self._ready.append(entry)
+        else:
+            entry.state = State.DELAYED
+            heapq.heappush(self._delayed, (entry.due, next(self._order), entry))
+
+    def promote(self, now: float) -> int:
+        """Make due entries ready; return how many."""
+        promoted = 0
+        while self._delayed and (
+            self._delayed[0][0] <= now or self._delayed[0][2].state is not State.DELAYED
+        ):
+            entry = heapq.heappop(self._delayed)[2]
+            if entry.state is State.DELAYED:
+                entry.state = State.READY
+                self._ready.append(entry)
+                promoted += 1
+        return promoted
+
+    def take(self) -> LiveEntry | None:
+        """Remove and return the next due entry."""
+        while self._ready:
+            entry = self._ready.popleft()
+            if entry.state is State.READY:
+                return entry
+        return None
+
+    def give_back(self, entry: LiveEntry) -> None:
+        """Put an entry that `take` returned back to the front."""
+        entry.state = State.READY
+        self._ready.appendleft(entry)
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next delayed entry is due."""
+        return self._delayed[0][0] if self._delayed else None
+
+
+class ReadyQueues:
+    """All ready queues. `delayed` counts the entries that are not due yet."""
+
+    def __init__(self) -> None:
+        self._new = ReadyQueue()
+        self._lanes: dict[Lane, ReadyQueue] = {}
+        self._round: deque[Lane] = deque()
+        self._new_is_next = True
+        self.delayed = 0
+
+    def add(self, entry: LiveEntry, now: float) -> None:
+        """Add an entry that no consumer has."""
+        self._queue_of(entry.segment.lane).add(entry, now)
+        self.delayed += entry.state is State.DELAYED
+
+    def _queue_of(self, lane: Lane) -> ReadyQueue:
+        if lane == NEW:
+            return self._new
+        if lane not in self._lanes:
+            self._lanes[lane] = ReadyQueue()
+            self._round.append(lane)
+        return self._lanes[lane]
+
+    def withdraw(self, entry: LiveEntry) -> None:
+        """Count an entry no longer that ends while it waits. Call before its state changes."""
+        self.delayed -= entry.state is State.DELAYED
+
+    def promote(self, now: float) -> None:
+        """Make due entries ready."""
+        for queue in (self._new, *self._lanes.values()):
+            self.delayed -= queue.promote(now)
+
+    def take(self, now: float) -> LiveEntry | None:
+        """Remove and return the next due entry: new mail and retry lanes alternate, and the retry
+        lanes among themselves (LQ-35)."""
+        self.promote(now)
+        first, second = self._take_new, self._take_retried
+        if not self._new_is_next:
+            first, second = second, first
+        entry = first()
+        if entry is not None:
+            self._new_is_next = not self._new_is_next
+            return entry
+        return second()
+
+    def _take_new(self) -> LiveEntry | None:
+        return self._new.take()
+
+    def _take_retried(self) -> LiveEntry | None:
+        for _ in range(len(self._round)):
+            self._round.rotate(-1)
+            if (entry := self._lanes[self._round[-1]].take()) is not None:
+                return entry
+        return None
+
+    def give_back(self, entry: LiveEntry) -> None:
+        """Put an entry back that `take` returned to a consumer that was cancelled."""
+        self._queue_of(entry.segment.lane).give_back(entry)
+
+    def next_due(self) -> float | None:
+        """Return when the next delayed entry is due; None when there is none."""
+        times = [queue.next_due for queue in (self._new, *self._lanes.values())]
+        return min((time for time in times if time is not None), default=None)

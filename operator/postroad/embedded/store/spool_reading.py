@@ -1,0 +1,49 @@
+"""Reads spool files in threads, for a caller that may be cancelled at any time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.frames import extended
+from postroad.embedded.log.spool_files import CHUNK, HEADER_BYTES, SpoolHeader
+from postroad.embedded.store.engine import Engine
+from postroad.errors import BlobMissing
+from postroad.ports.files import File
+
+
+async def open_spool_file(engine: Engine, record: EnvelopeRecord) -> tuple[File, SpoolHeader]:
+    """Open the spool file of a mail. A thread goes on when its caller is cancelled: what it opens
+    then is closed at once. Raises: BlobMissing."""
+    run = engine.mail_threads.run
+    opening = asyncio.ensure_future(run(engine.spool_files.open, record.slot, record.mail_id))
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close)
+        raise
+
+
+def _close(opening: asyncio.Future[tuple[File, SpoolHeader]]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result()[0].close()
+
+
+async def in_chunks(engine: Engine, record: EnvelopeRecord) -> AsyncGenerator[bytes, None]:
+    """Yield a content in chunks; the last one only when all have the right checksum. Raises:
+    BlobMissing."""
+    run = engine.mail_threads.run
+    file, header = await open_spool_file(engine, record)
+    try:
+        crc, length = 0, header.content_length
+        for offset in range(0, length, CHUNK):
+            wanted = min(CHUNK, length - offset)
+            chunk = await run(file.pread, HEADER_BYTES + offset, wanted)
+            crc = extended(crc, chunk)
+            is_last = offset + wanted == length
+            if len(chunk) < wanted or (is_last and crc != header.content_crc):
+                raise BlobMissing(f"spool file {record.slot} is damaged")
+            yield chunk
+    finally:
+        file.close()
