@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
-from postroad.cli import main, pipeline_options
-from postroad.cli import pipeline as archive_command
+from postroad.cli import main
+from postroad.cli.pipeline import group as archive_command
+from postroad.cli.pipeline import options as pipeline_options
 from postroad.pipeline import jars
 from postroad.pipeline.key_stores import KeyStores
 from postroad.pipeline.spark.lake import EXTENSIONS

@@ -29,55 +29,55 @@ def _load(place: str) -> click.Command:
 
 
 def _load_operation(operation: Operation) -> click.Command:
-    from postroad.cli.operation_commands import changing
+    from postroad.cli.mail.operation_commands import changing
 
     return changing(operation)
 
 
 def _load_remote(name: str) -> click.Command:
     """Return the command of that name for the queue of a resource, run in a pod of it."""
-    from postroad.cli.remote import remote
+    from postroad.cli.kubectl.remote import remote
 
     return remote(COMMANDS[name]())
 
 
 _PLACES = {
-    "enqueue": "postroad.cli.enqueue:enqueue",
-    "browse": "postroad.cli.inspection:browse",
-    "show": "postroad.cli.inspection:show",
-    "size": "postroad.cli.inspection:size",
-    "ages": "postroad.cli.inspection:ages",
-    "dead-letters": "postroad.cli.inspection:dead_letters",
-    "purge": "postroad.cli.operation_commands:purge",
-    "republish": "postroad.cli.operation_commands:republish",
-    "sites": "postroad.cli.sites:sites",
-    "suspend": "postroad.cli.sites:suspend",
-    "resume": "postroad.cli.sites:resume",
-    "reroute": "postroad.cli.reroute:reroute",
-    "route": "postroad.cli.route:route",
-    "suppression": "postroad.cli.suppression:suppression",
+    "enqueue": "postroad.cli.mail.enqueue:enqueue",
+    "browse": "postroad.cli.mail.inspection:browse",
+    "show": "postroad.cli.mail.inspection:show",
+    "size": "postroad.cli.mail.inspection:size",
+    "ages": "postroad.cli.mail.inspection:ages",
+    "dead-letters": "postroad.cli.mail.inspection:dead_letters",
+    "purge": "postroad.cli.mail.operation_commands:purge",
+    "republish": "postroad.cli.mail.operation_commands:republish",
+    "sites": "postroad.cli.sites.sites:sites",
+    "suspend": "postroad.cli.sites.sites:suspend",
+    "resume": "postroad.cli.sites.sites:resume",
+    "reroute": "postroad.cli.sites.reroute:reroute",
+    "route": "postroad.cli.sites.route:route",
+    "suppression": "postroad.cli.sites.suppression:suppression",
     "bounce": "postroad.cli.bounce:bounce",
-    "trace": "postroad.cli.tracing:trace",
-    "signing": "postroad.cli.signing:signing",
-    "worker": "postroad.cli.worker:worker",
-    "intake": "postroad.cli.intake:intake",
-    "mta": "postroad.cli.mta:mta",
-    "operator": "postroad.cli.operator_command:operator",
-    "maintain": "postroad.cli.maintenance_commands:maintain",
-    "audit": "postroad.cli.maintenance_commands:audit",
-    "erase": "postroad.cli.erasing:erase",
-    "config": "postroad.cli.configuration:config",
-    "pipeline": "postroad.cli.pipeline:pipeline",
-    "executor": "postroad.cli.executor:executor",
-    "verify": "postroad.cli.directories:verify",
-    "dump": "postroad.cli.directories:dump",
-    "rebuild": "postroad.cli.directories:rebuild",
+    "trace": "postroad.cli.mail.tracing:trace",
+    "signing": "postroad.cli.sites.signing:signing",
+    "worker": "postroad.cli.processes.worker:worker",
+    "intake": "postroad.cli.processes.intake:intake",
+    "mta": "postroad.cli.processes.mta:mta",
+    "operator": "postroad.cli.processes.operator_command:operator",
+    "maintain": "postroad.cli.mail.maintenance_commands:maintain",
+    "audit": "postroad.cli.mail.maintenance_commands:audit",
+    "erase": "postroad.cli.mail.erasing:erase",
+    "config": "postroad.cli.kubectl.configuration:config",
+    "pipeline": "postroad.cli.pipeline.group:pipeline",
+    "executor": "postroad.cli.pipeline.executor:executor",
+    "verify": "postroad.cli.mail.directories:verify",
+    "dump": "postroad.cli.mail.directories:dump",
+    "rebuild": "postroad.cli.mail.directories:rebuild",
 }
 
 COMMANDS: dict[str, Load] = {
     **{name: partial(_load, place) for name, place in _PLACES.items()},
     **{operation.value: partial(_load_operation, operation) for operation in Operation},
-    Operation.FLUSH.value: partial(_load, "postroad.cli.site_flush:flush"),
+    Operation.FLUSH.value: partial(_load, "postroad.cli.sites.flush:flush"),
 }
 """Subcommands, each imported when it is called or listed."""
 
@@ -87,8 +87,8 @@ _REMOTE = (
 )  # fmt: skip
 
 KUBECTL_COMMANDS: dict[str, Load] = {
-    "plan": partial(_load, "postroad.cli.resource_configuration:plan"),
-    "adopt": partial(_load, "postroad.cli.resource_configuration:adopt_resource"),
+    "plan": partial(_load, "postroad.cli.kubectl.resource_configuration:plan"),
+    "adopt": partial(_load, "postroad.cli.kubectl.resource_configuration:adopt_resource"),
     **{name: partial(_load_remote, name) for name in (*_REMOTE, *Operation)},
 }
 """The same for `kubectl mailqueue`."""

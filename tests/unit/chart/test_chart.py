@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click import Context
 
-from postroad.cli.operator_command import operator
+from postroad.cli.processes.operator_command import operator
 from support.chart import (
     CHART,
     CRDS,

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from postroad.cli import intake, long_running
+from postroad.cli.processes import intake, long_running
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.settings.intake import Intake

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from postroad import HandedMail, Mail, Outcome, open_queue
 from postroad.bootstrap import suppression_list_of
-from postroad.cli.delivering import deliver, way_and_file
-from postroad.cli.long_running import Process
+from postroad.cli.processes.delivering import deliver, way_and_file
+from postroad.cli.processes.long_running import Process
 from postroad.domain.delivery.suppressed import by_administrator
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings

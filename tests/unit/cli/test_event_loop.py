@@ -11,8 +11,8 @@ from threading import enumerate as enumerate_threads
 
 import pytest
 
-from postroad.cli import event_loop
-from postroad.cli.event_loop import EventLoop, within_descriptors
+from postroad.cli.processes import event_loop
+from postroad.cli.processes.event_loop import EventLoop, within_descriptors
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings
 from postroad.threaded_calls import ThreadedCalls

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from postroad import open_queue
-from postroad.cli.intake import certificate_of, log_rules, rules_of, with_clients
+from postroad.cli.processes.intake import certificate_of, log_rules, rules_of, with_clients
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad.cli.event_loop import OBJECTS_BEFORE_SEARCH
-from postroad.cli.long_running import run
+from postroad.cli.processes.event_loop import OBJECTS_BEFORE_SEARCH
+from postroad.cli.processes.long_running import run
 from postroad.settings import Settings
 from postroad.telemetry import logs
 

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postroad.adapters.disk.files import DiskFiles
-from postroad.cli import main, pipeline_report
-from postroad.cli import pipeline_options as options
-from postroad.cli.pipeline_keeping import _place
+from postroad.cli import main
+from postroad.cli.pipeline import options, report
+from postroad.cli.pipeline.keeping import _place
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
 from postroad.pipeline import jars
@@ -222,7 +222,7 @@ def test_a_report_needs_a_directory(tmp_path: Path) -> None:
 def test_without_what_draws_it_a_report_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_report, "find_spec", lambda _: None)
+    monkeypatch.setattr(report, "find_spec", lambda _: None)
 
     assert_refused(a_report(tmp_path), "install postroad with the extra `pipeline`")
 

@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postroad.bootstrap.configuration_histories import open_history
-from postroad.cli import configuration, kubectl_mailqueue
+from postroad.cli import kubectl_mailqueue
+from postroad.cli.kubectl import configuration
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.history import decide
 from postroad.domain.configuration.rules import ViewConfiguration

@@ -12,7 +12,7 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.programs import open_webhook
 from postroad.bootstrap.ways import rules_of, way_of, window_of
 from postroad.cli import main
-from postroad.cli.delivery_options import with_relay
+from postroad.cli.processes.delivery_options import with_relay
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment

@@ -13,9 +13,9 @@ from datetime import timedelta
 import pytest
 
 from postroad import open_queue
-from postroad.cli import intake, long_running, receiver_processes
-from postroad.cli.long_running import Inheritance, Process, process
-from postroad.cli.receiver_processes import receive_in_children
+from postroad.cli.processes import intake, long_running, receiver_processes
+from postroad.cli.processes.long_running import Inheritance, Process, process
+from postroad.cli.processes.receiver_processes import receive_in_children
 from postroad.errors import ReceiverEnded, StoreUnavailable
 from postroad.settings import Settings
 from postroad.settings.intake import Intake

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from postroad.cli import KUBECTL_COMMANDS, kubectl_mailqueue, main
-from postroad.cli.kubectl import Kubectl
+from postroad.cli.kubectl.plugin import Kubectl
 from support import fake_kubectl
 from support.fake_kubectl import answer, calls, executed, folder
 

@@ -151,7 +151,7 @@ def test_a_long_list_is_written_in_portions(store: Path, monkeypatch: pytest.Mon
         await add(self, tenant, entries)
 
     monkeypatch.setattr(FileSuppressionList, "add", noted)
-    monkeypatch.setattr("postroad.cli.suppression.TOGETHER", 1000)
+    monkeypatch.setattr("postroad.cli.sites.suppression.TOGETHER", 1000)
     given = "".join(f"a{number}@x.example\n" for number in range(2_500))
     assert run(store, "import", "-", given=given).output == "suppressed: 2500 addresses\n"
     assert portions == [1000, 1000, 500]

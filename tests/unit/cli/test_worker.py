@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from postroad.bootstrap.ways import Way, rules_of, window_of
 from postroad.cli import main
-from postroad.cli.delivering import way_and_file
-from postroad.cli.delivery_options import with_relay
+from postroad.cli.processes.delivering import way_and_file
+from postroad.cli.processes.delivery_options import with_relay
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.domain.smtp.sasl_client import Mechanism

@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
-from postroad.cli.pipeline import pipeline as commands
-from postroad.cli.pipeline_keeping import Age
+from postroad.cli.pipeline.group import pipeline as commands
+from postroad.cli.pipeline.keeping import Age
 from postroad.controller.kubernetes.api import (
     CRON_JOB,
     JOB,

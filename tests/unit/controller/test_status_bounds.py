@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad import errors
-from postroad.cli.operator_command import operator
+from postroad.cli.processes.operator_command import operator
 from postroad.controller.cluster.health import LONGEST_VERSION
 from postroad.controller.cluster.keeping import MAX_WATCHED, keeper
 from postroad.controller.mailqueue.deletion_progress import DeletionProgress, why

@@ -1,0 +1,232 @@
+"""`postroad config show|history|check|adopt`: the configuration history of a queue's view, as
+Cassandra has it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Any, TextIO, TypeVar
+
+import click
+
+from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
+from postroad.cli.kubectl import configuration_output as output
+from postroad.cli.mail.options import DURATION, json_option, say
+from postroad.configuration import store
+from postroad.configuration.evidence import has_rows, observe, used_configurations
+from postroad.domain.configuration.advice import advise
+from postroad.domain.configuration.consistency import REASON_BYTES, check_reason
+from postroad.domain.configuration.documents import Document, configuration_document, to_document
+from postroad.domain.configuration.history import Configured, replay
+from postroad.domain.configuration.rollout import first_rollout
+from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration
+from postroad.errors import (
+    HistoryMissing,
+    InvalidInput,
+    QueueNotFound,
+    ServerError,
+)
+from postroad.ports.history import Recorded
+
+T = TypeVar("T")
+Given = dict[str, Any]
+"""The fields of a configuration that options give, by attribute."""
+
+queue_argument = click.argument("queue", envvar="POSTROAD_QUEUE")
+
+
+def _checked_reason(_context: click.Context, _option: click.Parameter, reason: str) -> str:
+    """Check a reason before a server is asked."""
+    check_reason(reason)
+    return reason
+
+
+reason_option = click.option(
+    "--reason",
+    required=True,
+    callback=_checked_reason,
+    help=f"What happened, for the history; at most {REASON_BYTES} bytes as JSON.",
+)
+
+REFUSED = 1
+
+
+def wanting(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a wanted configuration; the command gets those given as `given`."""
+
+    @click.option("--slice-window", type=DURATION, metavar="DURATION", help="As in 30m.")
+    @click.option("--bucket-count", type=click.IntRange(min=1), metavar="N")
+    @click.option("--update-browse-start-pace", type=click.IntRange(min=1), metavar="N")
+    @wraps(command)
+    def run(**options: Any) -> Any:
+        fields = {field: options.pop(field) for field in FIELD_NAMES}
+        given = {field: value for field, value in fields.items() if value is not None}
+        return command(given=given, **options)
+
+    return run
+
+
+@click.group()
+def config() -> None:
+    """See and check how a queue's view is configured, and what it was configured before.
+
+    QUEUE is NAMESPACE.NAME or distributed://NAMESPACE.NAME (default: POSTROAD_QUEUE).
+    """
+
+
+@config.command()
+@queue_argument
+@json_option
+def show(queue: str, as_json: bool) -> None:
+    """Show the accepted configuration, and how far it has spread."""
+
+    async def look(opened: ConfigurationOf) -> None:
+        recorded = await opened.history.load()
+        state = await _state(opened, recorded)
+        rollout = recorded.rollout or first_rollout(recorded.events)
+        values = {
+            "queue": str(opened.name),
+            "version": state.version,
+            **configuration_document(state.configuration),
+            "accepted_at": to_document(recorded.events[-1])["at"],
+            "writing_version": rollout.writing,
+            "oldest_version": rollout.oldest,
+        }
+        text = f"version {state.version}: {output.configuration_text(state.configuration)}"
+        if rollout.writing != state.version:
+            text += f"\nstill written under version {rollout.writing}: a lease has to pass"
+        if rollout.oldest != rollout.writing:
+            text += f"\nread under versions {rollout.oldest} to {state.version}"
+        say(values, as_json=as_json, text=text)
+
+    with_history(queue, look)
+
+
+@config.command()
+@queue_argument
+@json_option
+def history(queue: str, as_json: bool) -> None:
+    """List all changes, accepted and refused, oldest first."""
+
+    async def look(opened: ConfigurationOf) -> None:
+        recorded = await opened.history.load()
+        await _state(opened, recorded)
+        for event in recorded.events:
+            say(to_document(event), as_json=as_json, text=output.event_text(event))
+
+    with_history(queue, look)
+
+
+@config.command()
+@queue_argument
+@wanting
+@json_option
+def check(queue: str, given: Given, as_json: bool) -> None:
+    """Show what a change would lead to; what is not given stays. Exits with 1 when refused.
+
+    Adds which window and bucket count suit the mail that the view knows of, and why: advice, which
+    changes neither the queue nor the exit code.
+    """
+
+    async def look(opened: ConfigurationOf) -> bool:
+        events = (await opened.history.load()).events
+        if not events and await has_rows(opened.view):
+            raise HistoryMissing
+        state = replay(events)
+        wanted = replace(state.configuration if state else ViewConfiguration(), **given)
+        outcome = output.outcome_of(str(opened.name), events, wanted)
+        outcome["advice"] = await _advice(opened, state.configuration if state else wanted)
+        return output.say_outcome(outcome, as_json=as_json)
+
+    if not with_history(queue, look):
+        sys.exit(REFUSED)
+
+
+@config.command()
+@queue_argument
+@reason_option
+@click.option(
+    "--status",
+    type=click.File(),
+    help="The resource, as `kubectl get mailqueue NAME -o json` prints it; - for standard input.",
+)
+@wanting
+@json_option
+def adopt(queue: str, reason: str, status: TextIO | None, given: Given, as_json: bool) -> None:
+    """Record how a queue is configured whose history was lost, restored or forked.
+
+    What the resource's status remembers is brought back first; without other options, its last
+    configuration is adopted. Nothing that rows are known to lie under may become unreachable.
+    """
+    try:
+        entries = entries_of(json.loads(status.read())) if status else []
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InvalidInput("--status is not the JSON of a MailQueue") from error
+    record_adoption(queue, given, reason, entries, as_json=as_json)
+
+
+def record_adoption(
+    queue: str, given: Given, reason: str, status: Sequence[Document], *, as_json: bool
+) -> None:
+    """Record an adoption and print it. Window and buckets go together, because defaults in the
+    place of one would be adopted as if the administrator had given them."""
+    if given and not {"slice_window", "bucket_count"} <= given.keys():
+        raise click.UsageError("give both --slice-window and --bucket-count")
+    if given and not status:
+        output.note("without --status, a status that remembers more will still be in conflict")
+
+    async def record(opened: ConfigurationOf) -> None:
+        settled = await store.adopt(
+            opened.history,
+            ViewConfiguration(**given) if given else None,
+            at=datetime.now(UTC),
+            by="config adopt",
+            reason=reason,
+            status=status,
+            used=await used_configurations(opened.view),
+        )
+        assert settled.appended is not None
+        text = output.event_text(settled.appended)
+        say(to_document(settled.appended), as_json=as_json, text=text)
+
+    with_history(queue, record)
+
+
+def entries_of(resource: Any) -> list[Document]:
+    """Return the history's entries of a resource, a status, or a bare list."""
+    if isinstance(resource, dict):
+        resource = (resource.get("status", resource) or {}).get("history") or []
+    return [dict(each) for each in resource]
+
+
+async def _advice(opened: ConfigurationOf, present: ViewConfiguration) -> Document | None:
+    """Return the advice as a document; None, with a note, where a server does not answer, so that
+    the check itself is answered all the same."""
+    try:
+        seen = await observe(opened.view)
+    except ServerError as error:
+        output.note(f"no advice, because the view could not be read: {error}")
+        return None
+    return output.advice_document(present, advise(present, seen), seen)
+
+
+async def _state(opened: ConfigurationOf, recorded: Recorded) -> Configured:
+    state = replay(recorded.events)
+    if state is None:
+        if await has_rows(opened.view):
+            raise HistoryMissing
+        raise QueueNotFound(f"{opened.name} has no configuration history")
+    return state
+
+
+def with_history(queue: str, work: Callable[[ConfigurationOf], Awaitable[T]]) -> T:
+    async def session() -> T:
+        async with open_history(queue) as opened:
+            return await work(opened)
+
+    return asyncio.run(session())

@@ -1,0 +1,1 @@
+"""Commands on the mail of a queue."""

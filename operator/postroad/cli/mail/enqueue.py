@@ -1,0 +1,118 @@
+"""`postroad enqueue`: queues messages from files or standard input."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+from datetime import timedelta
+from email.message import Message
+from email.parser import BytesHeaderParser
+from pathlib import Path
+
+import click
+
+from postroad.cli.mail.options import DURATION, json_option, say, with_queue
+from postroad.domain.mail.address_lists import addresses_in
+from postroad.domain.mail.mail import HIGHEST_PRIORITY, LOWEST_PRIORITY, Mail
+from postroad.errors import InvalidInput
+from postroad.ports.mail_queue import NO_DELAY, MailQueue
+
+_BEFORE_HEADER = re.compile(rb"\A(?:\xef\xbb\xbf)?(?:>?From [^\n]*(?:\n|\Z))*")
+"""What editors and mailbox files put before the first field, and no field is: a byte order mark,
+lines that begin with From and a space."""
+
+
+@click.command()
+@with_queue
+@click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--from", "sender", help="The reverse-path; default: the From field. '<>': null.")
+@click.option("--to", "recipients", multiple=True, help="Repeatable; default: To and Cc fields.")
+@click.option("--delay", type=DURATION, default=NO_DELAY, help="Due after this time, e.g. 5m.")
+@click.option("--name", help="A name to find the mail by; default: none.")
+@click.option(
+    "--priority",
+    type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    default=0,
+    help="Kept with the mail; higher is more urgent.",
+)
+@json_option
+async def enqueue(
+    queue: MailQueue,
+    files: tuple[Path, ...],
+    sender: str | None,
+    recipients: tuple[str, ...],
+    delay: timedelta,
+    name: str | None,
+    priority: int,
+    as_json: bool,
+) -> None:
+    """Queue messages from FILES, or one from standard input; print their enqueue ids."""
+    read = [path.read_bytes() for path in files] or [sys.stdin.buffer.read()]
+    contents = [_BEFORE_HEADER.sub(b"", content) for content in read]
+    if not all(contents):
+        raise click.UsageError(
+            "the message is empty: give a file, or the message on standard input"
+        )
+    mails = [_mail(content, sender, recipients, name, priority) for content in contents]
+    for mail in mails:
+        enqueue_id = str(await queue.enqueue(mail, delay))
+        say({"enqueue_id": enqueue_id}, as_json=as_json, text=enqueue_id)
+
+
+def _mail(
+    content: bytes, sender: str | None, recipients: tuple[str, ...], name: str | None, priority: int
+) -> Mail:
+    header = BytesHeaderParser().parsebytes(content)
+    chosen = _sender(header) if sender is None else sender
+    return Mail(
+        sender=None if chosen in {"", "<>"} else chosen,
+        recipients=recipients or _recipients(header),
+        content=content,
+        name=name,
+        priority=priority,
+    )
+
+
+def _sender(header: Message) -> str:
+    names = ("Resent-Sender",) if "Resent-Sender" in header else ("Resent-From",)
+    found = _addresses(header, names if _is_resent(header) else ("From",), "--from")
+    if len(found) != 1:
+        raise click.UsageError("the message has not exactly one From address: give --from")
+    return found[0]
+
+
+def _recipients(header: Message) -> tuple[str, ...]:
+    """Return the recipients that the header names: of a message that was resent, those to which it
+    was. Bcc is refused, unless it is empty: its field would be sent to all. Source: RFC 5322 3.6.3,
+    3.6.6."""
+    prefix = "Resent-" if _is_resent(header) else ""
+    if any(value.strip() for value in header.get_all("Bcc", []) + header.get_all("Resent-Bcc", [])):
+        raise click.UsageError("the message has a Bcc field, which all would see: give --to")
+    found = _addresses(header, (f"{prefix}To", f"{prefix}Cc"), "--to")
+    if not found:
+        raise click.UsageError("the message names no recipients: give --to")
+    return tuple(dict.fromkeys(found))
+
+
+def _is_resent(header: Message) -> bool:
+    return any(name.lower().startswith("resent-") for name in header)
+
+
+def _addresses(header: Message, names: Iterable[str], instead: str) -> list[str]:
+    """Return the addresses of fields. Their values are not decoded by the parser, which would put
+    other characters for UTF-8. Raises: UsageError."""
+    found: list[str] = []
+    if header.defects:
+        raise click.UsageError(f"a line of the header belongs to no field: give {instead}")
+    for name in names:
+        values = [value for each, value in header.raw_items() if each.lower() == name.lower()]
+        if len(values) > 1 and name.startswith("Resent-"):
+            raise click.UsageError(f"the message was resent more than once: give {instead}")
+        for value in values:
+            octets = value.encode("utf-8", "surrogateescape")
+            try:
+                found += addresses_in(octets.decode("utf-8", "surrogateescape"))
+            except InvalidInput as error:
+                raise click.UsageError(f"{name} cannot be read: {error}; give {instead}") from error
+    return found

@@ -1,0 +1,119 @@
+"""Commands that only look: `browse show size ages dead-letters`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from uuid import UUID
+
+import click
+
+from postroad.cli.mail.options import (
+    json_option,
+    say,
+    selecting,
+    view_text,
+    with_queue,
+)
+from postroad.domain.queues.documents import printed_view, sizes_value
+from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.selection import Selector
+from postroad.domain.values.durations import format_duration
+from postroad.ports.mail_queue import MailQueue
+
+limit_option = click.option("--limit", type=click.IntRange(min=1), help="At most so many mails.")
+
+
+@click.command()
+@with_queue
+@selecting
+@limit_option
+@json_option
+async def browse(queue: MailQueue, selector: Selector, limit: int | None, as_json: bool) -> None:
+    """List waiting mails, oldest first: delayed, held and leased ones too."""
+    await _list(queue.browse, selector, limit, as_json)
+
+
+@click.command("dead-letters")
+@with_queue
+@selecting
+@limit_option
+@json_option
+async def dead_letters(
+    queue: MailQueue, selector: Selector, limit: int | None, as_json: bool
+) -> None:
+    """List rejected and unreadable mail with the reasons, oldest first."""
+    await _list(queue.dead_letters, selector, limit, as_json)
+
+
+@click.command()
+@with_queue
+@click.argument("enqueue_id", type=click.UUID)
+@json_option
+async def show(queue: MailQueue, enqueue_id: UUID, as_json: bool) -> None:
+    """Show one mail, waiting or dead, by its ENQUEUE_ID."""
+    selector = Selector(enqueue_id=enqueue_id)
+    for views in (queue.browse(selector), queue.dead_letters(selector)):
+        async for view in views:
+            values = printed_view(view)
+            text = "\n".join(f"{field:12} {_plain(value)}" for field, value in values.items())
+            return say(values, as_json=as_json, text=text)
+    click.echo("postroad: no mail waits under this id", err=True)
+    sys.exit(1)
+
+
+@click.command()
+@with_queue
+@json_option
+async def size(queue: MailQueue, as_json: bool) -> None:
+    """Count the mails that wait."""
+    sizes = await queue.size()
+    text = (
+        f"{'at least ' if sizes.at_least else ''}{sizes.size} waiting "
+        f"({sizes.delayed} delayed, {sizes.held} held), "
+        f"{'unknown' if sizes.dead_letters is None else sizes.dead_letters} dead letters"
+    )
+    say(sizes_value(sizes), as_json=as_json, text=text)
+
+
+@click.command()
+@with_queue
+@json_option
+async def ages(queue: MailQueue, as_json: bool) -> None:
+    """Count waiting mails by destination domain and age."""
+    found = await queue.ages()
+    rows = sorted(found.items(), key=lambda each: (-sum(each[1].values()), each[0]))
+    if not as_json and rows:
+        limits = "".join(f"{_limit(limit):>9}" for limit in rows[0][1])
+        click.echo(f"{'domain':32}{'total':>8}{limits}")
+    for domain, counts in rows:
+        total = sum(counts.values())
+        by_age = {_limit(limit): count for limit, count in counts.items()}
+        text = f"{domain:32}{total:>8}" + "".join(f"{count:>9}" for count in by_age.values())
+        say({"domain": domain, "total": total, "ages": by_age}, as_json=as_json, text=text)
+
+
+async def _list(
+    views: Callable[[Selector], AsyncIterator[MailView]],
+    selector: Selector,
+    limit: int | None,
+    as_json: bool,
+) -> None:
+    wanted = Selector.all() if selector.is_empty else selector
+    count = 0
+    async for view in views(wanted):
+        say(printed_view(view), as_json=as_json, text=view_text(view))
+        count += 1
+        if count == limit:
+            break
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value)
+    return "-" if value is None else str(value)
+
+
+def _limit(limit: timedelta) -> str:
+    return "older" if limit == timedelta.max else format_duration(limit)

@@ -1,0 +1,1 @@
+"""`postroad pipeline`: jobs over the lake and over the view."""

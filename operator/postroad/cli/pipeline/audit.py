@@ -1,0 +1,115 @@
+"""`postroad pipeline audit`: what is wrong between the servers of a queue, and its repair."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap import open_queue
+from postroad.bootstrap.archiving import list_keys
+from postroad.cli.mail.options import json_option, queue_option
+from postroad.cli.pipeline.options import QueueWithSpark, master_option, open_with_spark
+from postroad.cli.pipeline.summary import write_summary
+from postroad.distributed.engine.timing import Timing
+from postroad.distributed.mail_queue import DistributedQueue
+from postroad.domain.values.escaping import escaped, json_line
+from postroad.pipeline.coverage import Coverage, Stretch
+from postroad.pipeline.findings import FindingKind, FindingLine, FindingSummary, summaries
+from postroad.pipeline.lines import JobAnswer, Line
+
+if TYPE_CHECKING:
+    from postroad.pipeline.spark.audit_run import Audited
+
+SHOWN = 10
+"""Findings of each kind that the text names; JSON has all."""
+
+
+@click.command()
+@queue_option
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Delete orphans, make dead letters of mail without bytes, give waiting mail new messages"
+    " where some are lost; the rest is only named.",
+)
+@master_option
+@json_option
+def audit(url: str, repair: bool, master: str, as_json: bool) -> None:
+    """Compare objects, dead letters, rows, marks and messages of a distributed queue: bytes that no
+    mail needs, waiting mail without bytes, marks without rows, rows where they do not belong, rows
+    that vanished, and at least how many messages are lost.
+
+    Without --repair, nothing is written. What was accepted less than an hour before is no finding,
+    nor are objects younger than the longest upload (6 hours).
+    """
+    coverage, findings, repaired = asyncio.run(_audit(url, repair, master))
+    counts = summaries(findings, repaired)
+    if as_json:
+        lines: list[Line] = [*counts, *findings]
+        for document in JobAnswer("audit", coverage, lines).documents():
+            click.echo(json_line(document))
+        return
+    click.echo(escaped(_text(coverage, counts, findings)))
+
+
+def _text(
+    coverage: Coverage, counts: tuple[FindingSummary, ...], findings: tuple[FindingLine, ...]
+) -> str:
+    shown: Counter[FindingKind] = Counter()
+    examples = []
+    for each in findings:
+        shown[each.kind] += 1
+        if shown[each.kind] <= SHOWN:
+            examples.append(each)
+    more = {kind: count - SHOWN for kind, count in shown.items() if count > SHOWN}
+    notes = [
+        f"and {count} more of: {kind.value} (--json names all)" for kind, count in more.items()
+    ]
+    parts = [JobAnswer("audit", coverage, counts).text()]
+    if examples:
+        parts += ["", JobAnswer("audit", coverage, examples).text(), *notes]
+    return "\n".join(parts)
+
+
+async def _audit(
+    url: str, repairs: bool, master: str
+) -> tuple[Coverage, tuple[FindingLine, ...], Mapping[FindingKind, int]]:
+    async with open_with_spark(url, master, "use `postroad verify DIR`") as opened:
+        found, repaired = await audited(opened, url, repairs=repairs)
+        counts = {each.kind.value: each.found for each in summaries(found.findings, repaired)}
+        left = sum(counts.values()) - sum(repaired.values())
+        write_summary(opened.settings.pipeline.summary_file, counts, findings=left)
+        coverage = Coverage(Stretch(found.first, found.times.young))
+        return coverage, found.findings, repaired
+
+
+async def audited(
+    opened: QueueWithSpark, url: str, *, repairs: bool
+) -> tuple[Audited, Mapping[FindingKind, int]]:
+    """Audit a queue; return what was found, and how much of each kind was repaired. Raises:
+    ServerError, JobFailed, OwnedByAnother."""
+    from postroad.pipeline.spark.audit_run import Audit, AuditedQueue, repair
+
+    queue = opened.queue
+    audited_queue = AuditedQueue(
+        name=queue.name,
+        tables=opened.view_tables(),
+        broker=queue.servers.broker(queue.name),
+        blobs=queue.servers.blobs(queue.bucket),
+        row_lifetime=queue.row_lifetime,
+        lister=partial(list_keys, queue.bucket),
+    )
+    async with open_queue(url, settings=opened.settings) as engine:
+        assert isinstance(engine, DistributedQueue)
+        await engine.check_owner()
+        found = await Audit(opened.session, audited_queue, MachineClock(), Timing()).run()
+        repaired = await repair(engine, found) if repairs else {}
+    if not found.is_counted:
+        click.echo("postroad: RabbitMQ did not report all messages: none was counted", err=True)
+    return found, repaired

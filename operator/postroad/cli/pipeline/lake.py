@@ -1,0 +1,170 @@
+"""A queue's lake, open for one job, and how its answer is printed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap.archived_store import check_lake, name_of
+from postroad.cli.mail.options import json_option, queue_option
+from postroad.cli.pipeline.options import (
+    INSTANT,
+    QueueWithSpark,
+    lake_directory,
+    lake_option,
+    master_option,
+    open_spark,
+    open_with_spark,
+)
+from postroad.cli.pipeline.summary import write_summary
+from postroad.domain.values.escaping import escaped, json_line
+from postroad.domain.values.instants import rfc3339
+from postroad.errors import InvalidInput, InvalidQueueURL
+from postroad.pipeline.coverage import Coverage, Stretch
+from postroad.pipeline.lines import JobAnswer
+from postroad.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from postroad.pipeline.spark.lake import LakeTables
+
+DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class AskedLake:
+    """The lake that a job answers from. `opened`: its queue, None of one in a directory; `name`:
+    what the queue is called; `asked`: the stretch as the options name it, where either end may be
+    open."""
+
+    settings: Settings
+    opened: QueueWithSpark | None
+    name: str
+    lake: LakeTables
+    asked: tuple[datetime | None, datetime | None]
+    now: datetime
+
+    async def coverage(self, length: timedelta | None = DAY) -> Coverage:
+        """Return the stretch that is asked about: until now, and of this length or from the lake's
+        first slice on, unless options name its ends; and how far the lake covers it. Raises:
+        InvalidInput for one that ends before it begins, ViewError, JobFailed."""
+        from postroad.pipeline.spark.claimed_lake import in_thread
+        from postroad.pipeline.spark.extent import extent_of
+
+        extent = await in_thread(extent_of, self.lake)
+        before = self.asked[1] or self.now
+        begin = before - length if length is not None else min(extent.first or before, before)
+        first = self.asked[0] or begin
+        if before < first:
+            raise InvalidInput(f"--to ({rfc3339(before)}) lies before --from ({rfc3339(first)})")
+        archived = None
+        if self.opened is not None:
+            archived = (await self.opened.queue.view.limits()).archived_through
+        return extent.coverage(Stretch(first, before), archived)
+
+    def with_tables(self, instead: str) -> QueueWithSpark:
+        """Return the queue, which has tables. Raises: InvalidQueueURL of one in a directory, with
+        what serves that."""
+        if self.opened is None:
+            raise InvalidQueueURL(f"the queue in {self.name} has no slices: {instead}")
+        return self.opened
+
+
+LakeJob = Callable[..., Coroutine[Any, Any, JobAnswer[Any]]]
+
+
+def lake_job(job: LakeJob) -> Callable[..., None]:
+    """Run a job over the lake of `--queue`, passed as `asked`, and print its answer."""
+
+    @queue_option
+    @click.option(
+        "--from",
+        "first",
+        type=INSTANT,
+        help="From then on; default, where none stands above: a day before --to.",
+    )
+    @click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
+    @lake_option
+    @master_option
+    @json_option
+    @wraps(job)
+    def run(
+        url: str,
+        first: datetime | None,
+        before: datetime | None,
+        folder: Path | None,
+        master: str,
+        as_json: bool,
+        **options: Any,
+    ) -> None:
+        async def answer() -> JobAnswer[Any]:
+            async with opened_lake(url, folder, master, (first, before)) as asked:
+                found = await job(asked=asked, **options)
+                summarize(asked.settings, found)
+                return found
+
+        say_answer(asyncio.run(answer()), as_json=as_json)
+
+    return run
+
+
+@asynccontextmanager
+async def opened_lake(
+    url: str,
+    folder: Path | None,
+    master: str,
+    asked: tuple[datetime | None, datetime | None],
+) -> AsyncIterator[AskedLake]:
+    """Open the lake of a queue by its URL, with Spark; `folder`: its directory, of a queue in one.
+    Raises: NotInstalled, InvalidQueueURL, InvalidInput, QueueNotFound, LakeNotFound, LakeTooNew,
+    JobFailed, ServerError."""
+    local = lake_directory(url, folder)
+    now = MachineClock().now()
+    if local is None:
+        async with open_with_spark(url, master, brief=True) as opened:
+            from postroad.pipeline.spark.claimed_lake import in_thread
+            from postroad.pipeline.spark.lake import open_lake
+            from postroad.pipeline.spark.servers import lake_folder, s3_settings
+
+            queue = opened.queue
+            place, store = lake_folder(queue.bucket, queue.name), s3_settings(queue.s3)
+            lake = await in_thread(open_lake, opened.session, place, store)
+            yield AskedLake(opened.settings, opened, str(queue.name), lake, asked, now)
+        return
+    settings, name = from_environment(), name_of(url)
+    check_lake(local, name)
+    async with open_spark(settings, master, brief=True) as session:
+        from postroad.pipeline.spark.claimed_lake import in_thread
+        from postroad.pipeline.spark.store_lake import open_store_lake
+
+        lake = await in_thread(open_store_lake, session, local)
+        yield AskedLake(settings, None, name, lake, asked, now)
+
+
+def summarize(settings: Settings, answer: JobAnswer[Any]) -> None:
+    """Write the summary of an answer. Raises: OSError."""
+    counts = {"lines": len(answer.lines)}
+    write_summary(settings.pipeline.summary_file, counts, findings=answer.findings)
+
+
+def say_answer(answer: JobAnswer[Any], *, as_json: bool) -> None:
+    """Print an answer: JSON lines, or a table below what it is about, with what it lacks last."""
+    if as_json:
+        for document in answer.documents():
+            click.echo(json_line(document))
+        return
+    first, before = map(rfc3339, answer.coverage.stretch)
+    parts = (
+        f"{answer.job} from {first} until {before}",
+        answer.text() or "nothing",
+        *(f"note: {each}" for each in answer.coverage.sentences()),
+    )
+    click.echo(escaped("\n".join(parts)))

@@ -1,0 +1,173 @@
+"""What all jobs of the pipeline share: options, what must be installed, and a queue with Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from pydantic import SecretStr
+
+from postroad.bootstrap.archived_store import is_in_a_directory, lake_of
+from postroad.bootstrap.archiving import ArchivedQueue, open_archived
+from postroad.cli.mail.options import DURATION
+from postroad.cli.pipeline.session import run_stores, spark_session
+from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
+from postroad.pipeline import jars
+from postroad.pipeline.java import java_home
+from postroad.settings import Settings, from_environment
+from postroad.settings.pipeline import LEAST_KEY, AddressKind
+
+if TYPE_CHECKING:
+    from postroad.pipeline.spark.view_entries import ViewTables
+
+
+class Instant(click.ParamType[datetime]):
+    """A moment with a zone, such as `2026-01-01T10:00:00Z`."""
+
+    name = "instant"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail("write a moment as 2026-01-01T10:00:00Z", param, ctx)
+        if moment.tzinfo is None:
+            self.fail("a moment needs a zone, as in 2026-01-01T10:00:00Z", param, ctx)
+        return moment.astimezone(UTC)
+
+
+INSTANT = Instant()
+
+master_option = click.option(
+    "--master", default="local[*]", help="Spark's master; default: this process."
+)
+
+wait_option = click.option(
+    "--wait",
+    "patience",
+    type=DURATION,
+    default="0s",
+    help="Wait for another run for so long, such as 15m: one that died keeps others away for ten "
+    "minutes, but of a queue in a directory. Default: not at all.",
+)
+
+
+lake_option = click.option(
+    "--lake",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="The directory of the lake, of a queue in a directory.",
+)
+
+
+def lake_directory(url: str, folder: Path | None) -> Path | None:
+    """Return the directory of the lake of a queue in a directory; None of a queue with a bucket.
+    Raises: InvalidInput where it is missing, too much or in the store, InvalidQueueURL."""
+    is_local = is_in_a_directory(url)
+    if is_local and folder is None:
+        raise InvalidInput(f"{url!r} has no bucket for its lake: name its directory with --lake")
+    if not is_local and folder is not None:
+        raise InvalidInput(f"--lake is for queues in a directory; that of {url!r} is in its bucket")
+    return None if folder is None else lake_of(url, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWithSpark:
+    """A queue and Spark, open for one job. `configure_view` lets Spark reach the queue's view.
+    Raises: InvalidSettings, CredentialsMissing, TlsRefused."""
+
+    settings: Settings
+    queue: ArchivedQueue
+    session: Any
+    configure_view: Callable[[], None]
+
+    def view_tables(self) -> ViewTables:
+        """Let Spark reach the queue's view, and return its tables. Raises: as
+        `configure_view`."""
+        from postroad.pipeline.spark.view_entries import ViewTables
+
+        self.configure_view()
+        queue = self.queue
+        return ViewTables(queue.view, queue.reading, queue.cassandra.keyspace, str(queue.name))
+
+
+@asynccontextmanager
+async def open_with_spark(
+    url: str, master: str, instead: str = "use another job", *, brief: bool = False
+) -> AsyncIterator[QueueWithSpark]:
+    """Open a queue by its URL, and start Spark. `instead`: what serves a queue without tables;
+    `brief`: for a job of seconds. Raises: NotInstalled, InvalidQueueURL, InvalidSettings,
+    QueueNotFound, ServerError, TlsRefused."""
+    settings = from_environment()
+    files = installed(settings)
+    with run_stores(settings) as stores:
+        async with (
+            open_archived(url, settings, instead) as queue,
+            spark_session(settings, stores, files, master, brief=brief) as session,
+        ):
+
+            def configure_view() -> None:
+                from postroad.pipeline.spark.servers import cassandra_settings
+
+                for name, value in cassandra_settings(queue.cassandra, stores).items():
+                    session.conf.set(name, value)
+
+            yield QueueWithSpark(settings, queue, session, configure_view)
+
+
+@asynccontextmanager
+async def open_spark(settings: Settings, master: str, *, brief: bool = False) -> AsyncIterator[Any]:
+    """Start Spark for a queue without servers; `brief`: for a job of seconds. Raises:
+    NotInstalled."""
+    files = installed(settings)
+    with run_stores(settings) as stores:
+        async with spark_session(settings, stores, files, master, brief=brief) as session:
+            yield session
+
+
+def installed(settings: Settings) -> list[Path]:
+    """Return the jars. Raises: NotInstalled without them, PySpark or Java."""
+    if find_spec("pyspark") is None:
+        raise NotInstalled("PySpark is missing", hint="install postroad with the extra `pipeline`")
+    java_home(os.environ.get("JAVA_HOME"))
+    return jars.jars_in(jars_folder(settings))
+
+
+def jars_folder(settings: Settings) -> Path:
+    """Return where the jars lie."""
+    return settings.pipeline.jars or jars.default_folder()
+
+
+def address_key(settings: Settings) -> bytes:
+    """Return the key of hashed addresses; empty: there is none. Raises: InvalidSettings where
+    addresses are to be hashed without one."""
+    key = settings.pipeline.address_key or _key_in(settings.pipeline.address_key_file)
+    if key is None and settings.pipeline.addresses is AddressKind.HASHED:
+        raise InvalidSettings(
+            "POSTROAD_PIPELINE_ADDRESS_KEY: hashes of addresses need a key",
+            hint="set one and keep it, or set POSTROAD_PIPELINE_ADDRESSES to plain or none",
+        )
+    return b"" if key is None else key.get_secret_value().encode()
+
+
+def _key_in(file: Path | None) -> SecretStr | None:
+    if file is None:
+        return None
+    try:
+        key = file.read_text().strip("\r\n")
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"POSTROAD_PIPELINE_ADDRESS_KEY_FILE: {error}") from error
+    if len(key) < LEAST_KEY:
+        raise InvalidSettings(f"{file}: a key of addresses has at least {LEAST_KEY} characters")
+    return SecretStr(key)

@@ -1,0 +1,240 @@
+"""Delivers the mail of a queue while the process runs: by settings, and by a file of delivery that
+may change meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.adapters.programs.function import HandlerFunction
+from postroad.bootstrap import board_of, suppression_list_of
+from postroad.bootstrap.transports import (
+    ehlo_name_of,
+    open_attempt_log,
+    open_connector,
+    open_delivery,
+    open_signer,
+)
+from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
+from postroad.cli.processes.long_running import Process, background_maintenance
+from postroad.cli.processes.reporting import reporting_of
+from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.routing import RoutingSettings
+from postroad.domain.delivery.retries import RetryPlan
+from postroad.domain.delivery.webhooks import WebhookAddress
+from postroad.domain.smtp.bounces import use_rules
+from postroad.domain.smtp.next_hops import NextHop, TlsMode
+from postroad.ports.attempt_log import AttemptLog
+from postroad.ports.board import Topic
+from postroad.ports.clock import Randomness
+from postroad.settings import Settings
+from postroad.telemetry.logs import logger
+from postroad.worker.board_reading import BoardReader
+from postroad.worker.consumer import Consumer
+from postroad.worker.deliveries import Deliverer
+from postroad.worker.driving import LONGEST_GOODBYE, Driving
+from postroad.worker.flush_answers import FlushAnswers
+from postroad.worker.gate import Gate
+from postroad.worker.pacing import Pacer, held_of
+from postroad.worker.rerouting import Reroutes
+from postroad.worker.routing import RelayRoutes
+from postroad.worker.site_control import SiteControl
+from postroad.worker.suppressing import Suppressing
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.delivery_file import DeliveryFile, Use
+    from postroad.cli.processes.routes_by_settings import RoutesBySettings
+
+_log = logger("worker")
+
+
+def way_and_file(settings: Settings) -> tuple[Way, DeliveryFile | None]:
+    """Return where mail goes, and the file of delivery. Raises: InvalidSettings."""
+    delivery = open_delivery(settings)
+    return way_of(settings, None if delivery is None else delivery.current.settings), delivery
+
+
+async def deliver(
+    this: Process, settings: Settings, way: Way, delivery: DeliveryFile | None
+) -> None:
+    """Deliver the queue's mail until the process is to end. Raises: what `dequeue` raises;
+    InvalidSettings."""
+    randomness, window = SystemRandomness(), window_of(settings, way)
+    is_routed = isinstance(way, RoutingSettings)
+    if is_routed and ehlo_name_of(settings) is None:
+        _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
+    attempt_log = open_attempt_log(settings)
+    board, name = board_of(this.queue), _worker_name()
+    reroutes = Reroutes(MachineClock())
+    routes = _open_routes(settings, way, reroutes)
+    watches = is_routed and settings.worker.suspend_by_answers
+    rule_names = partial(_rule_names, routes)
+    control = SiteControl(
+        board,
+        MachineClock(),
+        name,
+        watches_answers=watches,
+        rules=rule_names,
+        has_program=isinstance(way, WebhookAddress | HandlerFunction),
+    )
+    pacer = None
+    if delivery is not None:
+        limits = delivery.current.settings.limit_rules()
+        pacer = Pacer(limits, board, MachineClock(), name, held_of(window))
+    suppressing = None
+    if delivery is not None:
+        use_rules(delivery.current.settings.bounce_rules)
+        addresses, rules = suppression_list_of(this.queue), delivery.current.settings
+        suppressing = Suppressing(
+            this.queue.name, addresses, MachineClock(), rules.suppression_rules()
+        )
+    driving = Driving(
+        _deliverer_of(settings, this, randomness, attempt_log, suppressing),
+        open_connector(settings, way, open_signer(delivery)),
+        routes,
+        rules_of(settings, way),
+        randomness,
+        window=window if is_routed else None,
+        gate=Gate(MachineClock(), control, pacer),
+        suppressing=suppressing,
+    )
+    consumer = Consumer(this.queue, driving, window=window)
+    relay = routes.site if isinstance(routes, RelayRoutes) else None
+    answers = FlushAnswers(board, name, relay=relay)
+    reader = BoardReader(
+        board,
+        MachineClock(),
+        {
+            Topic.SUSPENSIONS: control.obey,
+            Topic.REROUTES: partial(reroutes.obey, partial(_route_again, routes, driving)),
+            Topic.FLUSHES: partial(answers.answer, driving.try_now),
+        },
+    )
+    use = partial(_use, settings, routes, pacer, suppressing, driving)
+    try:
+        await reader.read()  # before the first mail
+        async with (
+            background_maintenance(this),
+            _controlled(reader, control, pacer, driving),
+            _following(delivery, use),
+        ):
+            await consumer.run(this.stop, this.drain_within)
+    finally:
+        if attempt_log is not None:
+            attempt_log.close()
+
+
+def _deliverer_of(
+    settings: Settings,
+    this: Process,
+    randomness: Randomness,
+    log: AttemptLog | None,
+    suppressing: Suppressing | None,
+) -> Deliverer:
+    section = settings.retry
+    plan = RetryPlan(section.lanes, section.max_age, soft_bounce=section.soft_bounce)
+    reporting = reporting_of(settings, this.queue, plan)
+    return Deliverer(this.queue.name, plan, MachineClock(), randomness, log, reporting, suppressing)
+
+
+def _use(
+    settings: Settings,
+    routes: RelayRoutes | RoutesBySettings,
+    pacer: Pacer | None,
+    suppressing: Suppressing | None,
+    driving: Driving,
+    changed: DeliverySettings,
+) -> None:
+    """Take up what a file of delivery has now. Raises: InvalidSettings where it leads to another
+    kind of way; nothing is changed then."""
+    found = way_of(settings, changed)
+    is_other = False
+    if isinstance(found, RoutingSettings) and not isinstance(routes, RelayRoutes):
+        is_other = routes.replace(found)  # first, as it may raise
+    if pacer is not None:
+        is_other |= pacer.replace(changed.limit_rules())
+    use_rules(changed.bounce_rules)
+    if suppressing is not None:
+        suppressing.rules = changed.suppression_rules()
+    if is_other:
+        driving.route_again()
+
+
+def _worker_name() -> str:
+    """Return this worker's name on the board. Pods may share process ids, and machines names."""
+    return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
+
+
+@asynccontextmanager
+async def _controlled(
+    reader: BoardReader, control: SiteControl, pacer: Pacer | None, driving: Driving
+) -> AsyncIterator[None]:
+    """Let a worker obey its board and limits, and post what it knows of its sites."""
+    running = [
+        asyncio.create_task(reader.run(), name="what is obeyed of the board"),
+        asyncio.create_task(control.run(driving.sites), name="notes of sites"),
+    ]
+    if pacer is not None:
+        running.append(asyncio.create_task(pacer.run(), name="shares of limits"))
+    try:
+        yield
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.wait(running)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LONGEST_GOODBYE.total_seconds()):
+                await control.close()
+                if pacer is not None:
+                    await pacer.close()
+
+
+def _route_again(routes: RelayRoutes | RoutesBySettings, driving: Driving) -> None:
+    """Let all mail in hand go the way that reroutes have now."""
+    routes.forget()
+    driving.route_again()
+
+
+def _rule_names(routes: RelayRoutes | RoutesBySettings) -> Sequence[str]:
+    return () if isinstance(routes, RelayRoutes) else routes.rule_names
+
+
+def _open_routes(
+    settings: Settings, way: Way, reroutes: Reroutes
+) -> RelayRoutes | RoutesBySettings:
+    """Return what finds routes. Needs a running event loop; asks on first use.
+
+    Raises: InvalidSettings, as where there is no name server.
+    """
+    if isinstance(way, NextHop):
+        return RelayRoutes(way, reroutes=lambda: reroutes.table)
+    if isinstance(way, WebhookAddress | HandlerFunction):
+        return RelayRoutes(NextHop(way.name, 0, TlsMode.NONE), way.name)
+    # Here, because a worker without routes has no use for dnspython.
+    from postroad.cli.processes.routes_by_settings import RoutesBySettings
+
+    return RoutesBySettings(way, settings.ca_file, lambda: reroutes.table)
+
+
+@asynccontextmanager
+async def _following(delivery: DeliveryFile | None, use: Use) -> AsyncIterator[None]:
+    """Follow the changes of a file of delivery meanwhile; SIGHUP asks for a look at once."""
+    if delivery is None:
+        yield
+        return
+    asked, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, asked.set)
+    task = asyncio.create_task(delivery.follow(use, asked), name="follow delivery")
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

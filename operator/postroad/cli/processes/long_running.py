@@ -1,0 +1,160 @@
+"""What long-running commands share: signals, the health port, waiting for a queue's servers,
+maintenance beside their work.
+
+At SIGTERM a process finishes its work in progress, which makes duplicates rarer; the stored state
+needs no such end. Source: AMB-22.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.bootstrap import open_inherited, open_queue
+from postroad.cli.processes.event_loop import run_long
+from postroad.errors import InvalidSettings, PostroadError
+from postroad.ports.mail_queue import MailQueue
+from postroad.settings import Settings
+from postroad.telemetry import logs
+from postroad.telemetry.health import HealthServer, Readiness
+from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL, run_maintenance
+
+_log = logs.logger("process")
+
+LONGEST_PAUSE_SECONDS = 30.0
+"""Between attempts to open a queue whose servers are away."""
+
+ORPHANED_DRAIN = timedelta(seconds=1)
+"""Time of an orphan to finish its work: short, because the next owner waits for its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What a process inherits: `parent`, a descriptor that reaches its end when the parent is gone,
+    and perhaps the descriptor of the lock on a store."""
+
+    parent: int
+    lock: int | None = None
+
+
+@dataclass(slots=True)
+class Process:
+    """A running process: its readiness for probes, the event and the time of its end, and its queue
+    once that is open."""
+
+    readiness: Readiness
+    stop: asyncio.Event
+    drain_within: timedelta
+    _queue: MailQueue | None = None
+    last_moment: asyncio.TimerHandle | None = None
+    """When an orphan exits, even amid work."""
+
+    @property
+    def queue(self) -> MailQueue:
+        assert self._queue is not None
+        return self._queue
+
+    def end(self) -> None:
+        """Begin to end."""
+        self.readiness.draining()
+        self.stop.set()
+
+
+def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
+    """Run a long-running command to its end."""
+    logs.configure(settings.log_level)
+    run_long(main)
+
+
+@asynccontextmanager
+async def process(
+    settings: Settings, url: str, *, create: bool, inheritance: Inheritance | None = None
+) -> AsyncIterator[Process | None]:
+    """Listen for signals and probes, open the queue, and close both at the end.
+
+    Waits for servers that are away; yields None when the process is to end before they answer. With
+    an inheritance, the process ends when its parent does.
+    Raises: permanent errors of `open_queue`.
+    """
+    this = Process(Readiness(), asyncio.Event(), timedelta(seconds=settings.drain_seconds))
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, this.end)
+    if inheritance is not None:
+        loop.add_reader(inheritance.parent, _orphaned, loop, inheritance.parent, this)
+    health = HealthServer(this.readiness)
+    try:
+        await health.listen(settings.health_host, settings.health_port)
+    except InvalidSettings:
+        if "health_port" in settings.model_fields_set or not url.startswith("embedded:"):
+            raise
+        await health.listen(settings.health_host, 0)  # beside another MTA of this machine
+    try:
+        lock = None if inheritance is None else inheritance.lock
+        queue = this._queue = await _open(settings, url, create=create, stop=this.stop, lock=lock)
+        if queue is None:
+            yield None
+            return
+        this.readiness.opened(queue.check_open)
+        try:
+            yield this
+        finally:
+            await queue.close()
+            _log.info("closed", queue=queue.name)
+    finally:
+        await health.close()
+        if this.last_moment is not None:
+            this.last_moment.cancel()
+
+
+@asynccontextmanager
+async def background_maintenance(
+    this: Process, every: timedelta = MAINTENANCE_INTERVAL
+) -> AsyncIterator[None]:
+    """Maintain the queue until the process is to end, so that no round delays its last mails."""
+    running = asyncio.create_task(
+        run_maintenance(this.queue, MachineClock(), SystemRandomness(), every)
+    )
+    stopping = asyncio.create_task(this.stop.wait())
+    stopping.add_done_callback(lambda _: running.cancel())
+    try:
+        yield
+    finally:
+        stopping.cancel()
+        await asyncio.wait([running, stopping])
+
+
+def _orphaned(loop: asyncio.AbstractEventLoop, parent: int, this: Process) -> None:
+    loop.remove_reader(parent)  # the end of a file stays readable: the loop would call again
+    this.drain_within = min(this.drain_within, ORPHANED_DRAIN)
+    this.end()
+    # A drain that began with more time goes on; the next owner must not wait for it.
+    this.last_moment = loop.call_later(2 * ORPHANED_DRAIN.total_seconds(), os._exit, 1)
+
+
+async def _open(
+    settings: Settings, url: str, *, create: bool, stop: asyncio.Event, lock: int | None
+) -> MailQueue | None:
+    pause = 1.0
+    while not stop.is_set():
+        try:
+            if lock is not None:
+                return await open_inherited(url, lock, settings)
+            queue: MailQueue = await open_queue(url, create=create, settings=settings)
+            return queue
+        except PostroadError as error:
+            if not error.transient:
+                raise
+            _log.warning("queue not open yet", error=error.explain())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), pause)
+        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+    return None

@@ -1,0 +1,111 @@
+"""`postroad mta`: a small MTA, which runs intake and worker over one queue."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from postroad.adapters.network.certificates import ServerCertificate
+from postroad.bootstrap.ways import Way
+from postroad.cli.mail.options import queue_option
+from postroad.cli.processes.delivering import deliver, way_and_file
+from postroad.cli.processes.delivery_options import (
+    concurrency_option,
+    delivery_option,
+    login_options,
+    program_options,
+    relay_option,
+    tls_option,
+    with_relay,
+)
+from postroad.cli.processes.event_loop import within_descriptors
+from postroad.cli.processes.intake import (
+    certificate_of,
+    listen_option,
+    receive,
+    relay_from_option,
+    with_clients,
+)
+from postroad.cli.processes.long_running import process, run
+from postroad.cli.processes.receiver_processes import receive_in_children
+from postroad.domain.values.networks import Networks
+from postroad.errors import InvalidSettings, PostroadError
+from postroad.settings import Settings, from_environment
+
+if TYPE_CHECKING:
+    from postroad.bootstrap.delivery_file import DeliveryFile
+
+
+@click.command()
+@queue_option
+@listen_option
+@relay_from_option
+@relay_option
+@tls_option
+@concurrency_option
+@delivery_option
+@login_options
+@program_options
+@click.option(
+    "--receivers",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Processes that serve clients; 0: this one does.",
+)
+def mta(
+    url: str,
+    listen: str | None,
+    relay_from: Networks | None,
+    relay: str | None,
+    tls: str | None,
+    concurrency: int | None,
+    delivery: Path | None,
+    receivers: int,
+    **more: Any,
+) -> None:
+    """Accept mail over SMTP into a queue, and deliver it to a next hop, by routes (--delivery), or
+    to a program (--webhook or --function), until SIGTERM.
+
+    With embedded:///DIR it needs no server; a missing directory is created.
+
+    Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
+    POSTROAD_HEALTH_PORT; 0: any free one).
+    """
+    if receivers and url.startswith("memory:"):
+        raise InvalidSettings(
+            "receivers cannot reach a queue in the memory of this process",
+            hint="leave out --receivers, or use embedded:///DIR",
+        )
+    settings = with_relay(from_environment(), relay, tls, concurrency, delivery, more)
+    settings = within_descriptors(with_clients(settings, listen, relay_from))
+    certificate = certificate_of(settings.intake)
+    way, decided = way_and_file(settings)
+    run(settings, _serve(settings, url, way, decided, certificate, receivers))
+
+
+async def _serve(
+    settings: Settings,
+    url: str,
+    way: Way,
+    delivery: DeliveryFile | None,
+    certificate: ServerCertificate | None,
+    receivers: int,
+) -> None:
+    """End the process when intake or worker fails, so that its supervisor restarts both."""
+    async with process(settings, url, create=True) as this:
+        if this is None:
+            return
+        try:
+            async with asyncio.TaskGroup() as halves:
+                if receivers:
+                    halves.create_task(receive_in_children(this, settings, url, receivers))
+                else:
+                    halves.create_task(receive(this, settings, certificate))
+                halves.create_task(deliver(this, settings, way, delivery))
+        except ExceptionGroup as group:
+            ours = group.subgroup(PostroadError) or group
+            raise ours.exceptions[0] from group

@@ -1,0 +1,60 @@
+"""`postroad worker`: delivers the mail of a queue to a next hop, by routes, or to a program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from postroad.cli.mail.options import queue_option
+from postroad.cli.processes.delivering import deliver, way_and_file
+from postroad.cli.processes.delivery_options import (
+    concurrency_option,
+    delivery_option,
+    login_options,
+    program_options,
+    relay_option,
+    tls_option,
+    with_relay,
+)
+from postroad.cli.processes.event_loop import within_descriptors
+from postroad.cli.processes.long_running import process, run
+from postroad.settings import Settings, from_environment
+
+
+@click.command()
+@queue_option
+@relay_option
+@tls_option
+@concurrency_option
+@delivery_option
+@login_options
+@program_options
+@click.option("--create", is_flag=True, help="Create the queue, or what it lacks.")
+def worker(
+    url: str,
+    relay: str | None,
+    tls: str | None,
+    concurrency: int | None,
+    delivery: Path | None,
+    create: bool,
+    **more: Any,
+) -> None:
+    """Deliver the mail of a queue to a next hop, by routes (--delivery), or to a program (--webhook
+    or --function), until SIGTERM.
+
+    Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
+    POSTROAD_HEALTH_PORT; 0: any free one).
+    """
+    settings = within_descriptors(
+        with_relay(from_environment(), relay, tls, concurrency, delivery, more)
+    )
+    run(settings, _deliver(settings, url, create))
+
+
+async def _deliver(settings: Settings, url: str, create: bool) -> None:
+    way, delivery = way_and_file(settings)
+    async with process(settings, url, create=create) as this:
+        if this is not None:
+            await deliver(this, settings, way, delivery)

@@ -1,0 +1,1 @@
+"""Commands on sites, routes, suppression and signing."""

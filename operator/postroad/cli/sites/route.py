@@ -1,0 +1,172 @@
+"""`postroad route`: where mail for an address goes, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import click
+
+from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.bootstrap import board_of, open_queue
+from postroad.bootstrap.resolvers import open_resolver, open_sts
+from postroad.cli.mail.options import json_option, say
+from postroad.delivery_settings.files import read_delivery, read_routing
+from postroad.delivery_settings.routing import RoutingSettings
+from postroad.domain.delivery.reroutes import RerouteTable, reroutes_in
+from postroad.domain.error_codes import FAILED, TRY_AGAIN
+from postroad.domain.mail.mail import OutcomeKind, check_address, domain_of
+from postroad.domain.values.durations import format_duration
+from postroad.errors import InvalidInput, InvalidMail
+from postroad.ports.board import Topic
+from postroad.routing.routes import NoRoute, Route
+from postroad.routing.tables import NULL_SENDER, RouteRequest
+from postroad.settings import from_environment
+from postroad.worker.routing import RouteFinder
+
+_EXIT_CODES = {OutcomeKind.FAILED: FAILED, OutcomeKind.DEFERRED: TRY_AGAIN}
+
+
+class AddressOrDomain(click.ParamType[str]):
+    """A mailbox, a domain, or `postmaster`."""
+
+    name = "address"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            check_address(value if "@" in value else f"postmaster@{value}")
+        except InvalidMail as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
+@click.command()
+@click.argument("addresses", metavar="ADDRESS...", type=AddressOrDomain(), nargs=-1, required=True)
+@click.option(
+    "--routes",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="A file of routes (YAML); without it, MX records decide.",
+)
+@click.option(
+    "--delivery",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="A file of delivery (YAML), whose section `routing` decides.",
+)
+@click.option("--sender", default=NULL_SENDER, help="The reverse-path; without it, the null one.")
+@click.option("--tenant", help="The tenant whose mail it is.")
+@click.option("--queue", "url", metavar="URL", help="A queue, whose reroutes count, too.")
+@json_option
+def route(
+    addresses: tuple[str, ...],
+    file: Path | None,
+    delivery: Path | None,
+    sender: str,
+    tenant: str | None,
+    url: str | None,
+    as_json: bool,
+) -> None:
+    """Print the next hops of mail for an ADDRESS (or a domain), and why.
+
+    Asks DNS (and the web server of a domain, for its MTA-STS policy, where the file of routes
+    honours them), and connects to no next hop. Exit code 0: there is a route for each address; 1:
+    mail for one fails; 75: none fails, one is deferred.
+    """
+    routing = _routing_in(file, delivery)
+    reverse_path = None if sender in ("", NULL_SENDER) else sender
+    requests = [RouteRequest(_domain_in(each), reverse_path, tenant) for each in addresses]
+    found = asyncio.run(_routes(routing, requests, url))
+    for address, each in zip(addresses, found, strict=True):
+        say(printed_route(address, each), as_json=as_json, text=route_text(address, each))
+    codes = {_EXIT_CODES[each.outcome.kind] for each in found if isinstance(each, NoRoute)}
+    if codes:
+        sys.exit(min(codes))
+
+
+def _routing_in(file: Path | None, delivery: Path | None) -> RoutingSettings:
+    """Raises: InvalidInput, InvalidSettings."""
+    if delivery is None:
+        return RoutingSettings() if file is None else read_routing(file)
+    if file is not None:
+        raise InvalidInput("give either --routes or --delivery")
+    routing = read_delivery(delivery).routing
+    if routing is None:
+        raise InvalidInput(f"{delivery} has no section routing, so all its mail goes to the relay")
+    return routing
+
+
+async def _routes(
+    routing: RoutingSettings, requests: Sequence[RouteRequest], url: str | None
+) -> list[Route | NoRoute]:
+    table = RerouteTable() if url is None else await _reroutes_of(url)
+    resolver, plan, sts = open_resolver(routing.resolver), routing.plan(), None
+    if routing.honours_sts:
+        sts = open_sts(routing.sts, resolver, plan.may_reach, from_environment().ca_file)
+    router = RouteFinder(plan, resolver, SystemRandomness(), sts, lambda: table)
+    return [await router.route(each) for each in requests]
+
+
+async def _reroutes_of(url: str) -> RerouteTable:
+    async with open_queue(url) as queue:
+        notes = await board_of(queue).posted(Topic.REROUTES)
+    return RerouteTable.of(reroutes_in(notes, MachineClock().now()))
+
+
+def _domain_in(text: str) -> str:
+    return domain_of(text) if "@" in text or text.lower() == "postmaster" else text.lower()
+
+
+def printed_route(address: str, found: Route | NoRoute) -> Mapping[str, object]:
+    """Return a route as JSON has it."""
+    ttl = None if found.ttl is None else round(found.ttl.total_seconds())
+    explanations = [{"subject": each.subject, "text": each.text} for each in found.explanations]
+    if isinstance(found, NoRoute):
+        outcome = {"outcome": found.outcome.kind, "reply": found.outcome.text}
+        return {"address": address, **outcome, "ttl_seconds": ttl, "explanations": explanations}
+    hops = [
+        {
+            "tier": number,
+            "host": each.next_hop.host,
+            "port": each.next_hop.port,
+            "socket": each.next_hop.socket and str(each.next_hop.socket),
+            "protocol": each.next_hop.protocol,
+            "tls": each.next_hop.tls,
+            "by_tlsa": each.next_hop.by_tlsa,
+            "addresses": list(each.addresses),
+        }
+        for number, tier in enumerate(found.tiers, 1)
+        for each in tier
+    ]
+    return {
+        "address": address,
+        "outcome": "route",
+        "site": found.site.name,
+        "next_hops": hops,
+        "ttl_seconds": ttl,
+        "explanations": explanations,
+    }
+
+
+def route_text(address: str, found: Route | NoRoute) -> str:
+    """Return a route as people read it."""
+    if isinstance(found, NoRoute):
+        lines = [f"{address}: {found.outcome.kind}: {found.outcome.text}"]
+    else:
+        lines = [f"{address}: site {found.site.name}{_kept(found.ttl)}"]
+        lines += [
+            f"  {number}  {each.next_hop}  {', '.join(each.addresses)}"
+            f"  ({each.next_hop.protocol}, tls {each.next_hop.tls}"
+            f"{' by TLSA' if each.next_hop.by_tlsa else ''})"
+            for number, tier in enumerate(found.tiers, 1)
+            for each in tier
+        ]
+    lines += ["  because"]
+    lines += [f"    {each.subject}: {each.text}" for each in found.explanations]
+    return "\n".join(lines)
+
+
+def _kept(ttl: timedelta | None) -> str:
+    return "" if ttl is None else f", for {format_duration(ttl)}"

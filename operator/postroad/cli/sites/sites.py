@@ -1,0 +1,203 @@
+"""`postroad sites`, `suspend`, `resume`: what workers know of the sites that get their mail, and
+which ones get none for a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import timedelta
+
+import click
+
+from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap import board_of
+from postroad.cli.mail.options import DURATION, json_option, say, with_queue
+from postroad.domain.delivery.reasons import checked_reason
+from postroad.domain.delivery.reroutes import Reroute, RerouteOf, reroutes_in
+from postroad.domain.delivery.site_views import SiteState, SiteView, read_views
+from postroad.domain.delivery.suspensions import (
+    LONGEST_SUSPENSION,
+    SuspendedBy,
+    Suspension,
+)
+from postroad.domain.values.durations import format_duration
+from postroad.domain.values.escaping import escaped
+from postroad.domain.values.instants import rfc3339
+from postroad.errors import InvalidInput
+from postroad.ports.board import Board, Topic
+from postroad.ports.mail_queue import MailQueue
+from postroad.worker.board_reading import READ_EVERY
+from postroad.worker.site_control import LONGEST_PUT_OFF
+
+LONGEST_SITE = 320
+"""Characters of a site's name."""
+
+
+@click.command()
+@with_queue
+@json_option
+async def sites(queue: MailQueue, as_json: bool) -> None:
+    """List the sites that workers have mail for, those that are suspended, and what is rerouted.
+
+    As of the last 15 seconds; a worker lists a hundred sites at most, those with the most to show.
+    """
+    board = board_of(queue)
+    suspended = await suspensions_of(board)
+    held = reroutes_in(await board.posted(Topic.REROUTES), MachineClock().now())
+    rerouted = {each.name: each for each in held if each.of is RerouteOf.SITE}
+    workers = await board.posted(Topic.WORKERS)
+    order, seen, more = list(SiteState), set[str](), 0
+    lines: list[tuple[str | None, SiteView]] = []
+    for worker, (views, hidden) in sorted(_read_all(workers).items()):
+        more += hidden
+        seen |= {each.site for each in views}
+        lines += [(worker, _as_suspended(each, suspended.get(each.site))) for each in views]
+    lines += [
+        (None, _as_suspended(SiteView(site, SiteState.IDLE), each))
+        for site, each in suspended.items()
+        if site not in seen
+    ]
+    lines += [
+        (None, SiteView(site, SiteState.IDLE))
+        for site in sorted(rerouted)
+        if site not in seen and site not in suspended
+    ]
+    lines.sort(key=lambda each: (order.index(each[1].state), each[1].site, each[0] or ""))
+    for name, view in lines:
+        reroute = rerouted.get(view.site)
+        value = {"worker": name, **asdict(view), "rerouted": _printed(reroute)}
+        say(value, as_json=as_json, text=_line(name, view, reroute))
+    for each in held:
+        if each.of is RerouteOf.DOMAIN:
+            text = f"the domain {each.name}  {_words(each)}"
+            value = {"worker": None, "site": None, "domain": each.name, "rerouted": _printed(each)}
+            say(value, as_json=as_json, text=text)
+    if more and not as_json:
+        click.echo(f"and {more} more sites with less to show")
+
+
+@click.command()
+@with_queue
+@click.argument("site")
+@click.option(
+    "--for",
+    "duration",
+    type=DURATION,
+    required=True,
+    help="For how long, such as 2h; 720h at most.",
+)
+@click.option("--reason", required=True, help="Why; it is shown, also as the error of mail.")
+async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str) -> None:
+    """Send no mail to a SITE, as `postroad sites` and the attempt log name it.
+
+    Workers obey within seconds. Mail that a connection has goes on; all other mail for the site
+    waits, without an attempt.
+    """
+    if not timedelta(seconds=1) <= duration <= LONGEST_SUSPENSION:
+        raise InvalidInput(
+            f"a site is suspended for 1s to {format_duration(LONGEST_SUSPENSION)}: repeat the"
+            " command before that is over"
+        )
+    text = checked_reason(reason)
+    site_name(site)
+    until = MachineClock().now() + duration
+    made = Suspension(site, until, text, SuspendedBy.ADMINISTRATOR)
+    board = board_of(queue)
+    await board.post(Topic.SUSPENSIONS, site, made.text(), duration)
+    click.echo(f"{site} gets no mail until {rfc3339(until)}")
+    if site not in await known_sites(board):
+        click.echo(
+            "no worker shows a site of this name: compare it with `postroad sites`", err=True
+        )
+
+
+@click.command()
+@with_queue
+@click.argument("site")
+async def resume(queue: MailQueue, site: str) -> None:
+    """Send mail to a suspended SITE again.
+
+    Mail that was put off comes by itself within half an hour, or by `postroad flush` once workers
+    have read it, which takes five seconds.
+    """
+    board = board_of(queue)
+    was = site in await suspensions_of(board)
+    await board.take_down(Topic.SUSPENSIONS, site)
+    if not was:
+        raise InvalidInput(f"{site} is not suspended", hint="`postroad sites` names those that are")
+    click.echo(
+        f"{site} gets mail again within {format_duration(READ_EVERY)}; what was put off comes"
+        f" within {format_duration(LONGEST_PUT_OFF)}"
+    )
+
+
+def site_name(text: str) -> str:
+    """Return the name of a site. Raises: InvalidInput."""
+    if not text or len(text) > LONGEST_SITE or not text.isprintable():
+        raise InvalidInput("this is no name of a site: take one that `postroad sites` shows")
+    return text
+
+
+async def known_sites(board: Board) -> set[str]:
+    """Return the names of the sites that workers show. Raises: ServerError."""
+    notes = _read_all(await board.posted(Topic.WORKERS))
+    return {each.site for views, _ in notes.values() for each in views}
+
+
+def _read_all(notes: Mapping[str, str]) -> dict[str, tuple[Sequence[SiteView], int]]:
+    """Read the notes of workers, but those that cannot be read."""
+    found = {}
+    for worker, text in notes.items():
+        with suppress(InvalidInput):
+            found[worker] = read_views(text)
+    return found
+
+
+async def suspensions_of(board: Board) -> Mapping[str, Suspension]:
+    """Return the suspensions that hold now, by site. Raises: ServerError."""
+    now, found = MachineClock().now(), {}
+    for site, text in (await board.posted(Topic.SUSPENSIONS)).items():
+        with suppress(InvalidInput):
+            read = Suspension.of(site, text)
+            if read.until > now:
+                found[site] = read
+    return found
+
+
+def _as_suspended(view: SiteView, suspension: Suspension | None) -> SiteView:
+    """Return what is shown of a site, as the board has it now: its worker may be late."""
+    if suspension is not None:
+        reason = f"{suspension.by}: {suspension.reason}"
+        until = rfc3339(suspension.until)
+        return replace(view, state=SiteState.SUSPENDED, until=until, reason=reason)
+    if view.state is SiteState.SUSPENDED:
+        return replace(view, state=SiteState.IDLE, until=None, reason=None)
+    return view
+
+
+def _printed(reroute: Reroute | None) -> Mapping[str, object] | None:
+    """Return a reroute as JSON has it."""
+    if reroute is None:
+        return None
+    return {"to": reroute.way, "until": rfc3339(reroute.until), "reason": reroute.reason}
+
+
+def _words(reroute: Reroute) -> str:
+    return escaped(f"rerouted to {reroute.way} until {rfc3339(reroute.until)}: {reroute.reason}")
+
+
+def _line(worker: str | None, view: SiteView, reroute: Reroute | None) -> str:
+    parts = [f"{view.state:10}{view.connections:>5} open{view.at_work:>7} at work"]
+    parts += [f"{view.waiting:>7} waiting", escaped(view.site)]
+    if view.until is not None:
+        parts.append(f"until {view.until}")
+    if view.reason is not None:
+        parts.append(escaped(view.reason))
+    elif view.reply is not None:
+        parts.append(escaped(view.reply))
+    if reroute is not None:
+        parts.append(_words(reroute))
+    if worker is not None:
+        parts.append(f"({escaped(worker)})")
+    return "  ".join(parts)
