@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import servers
-from postroad.adapters.cassandra.cql import PARTITION, select
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.statements.cql import PARTITION, select
 from postroad.adapters.cassandra.store import CassandraViewStore
 
 PAGE = 1000

@@ -16,8 +16,8 @@ from typing import Any
 from bench.queue_rates import enter, ours
 from bench.queue_setup import BenchServers
 from bench.results import Result, compared
-from postroad.adapters.cassandra import mark_statements, statements
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.statements import entries, marks
 from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.adapters.rabbitmq.publisher import _Confirming as Publishing
 from postroad.adapters.rabbitmq.unconfirmed import Unconfirmed
@@ -32,7 +32,7 @@ S3 = ("put", "get", "stream", "delete", "delete_together")
 GOALS = {"S3": 3, "Cassandra": 3, "RabbitMQ": 4}
 NAMES = {
     each: name
-    for module in (statements, mark_statements)
+    for module in (entries, marks)
     for name, each in vars(module).items()
     if isinstance(each, Statement)
 }

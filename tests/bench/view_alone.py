@@ -18,8 +18,10 @@ from itertools import count, islice
 from typing import Any
 
 from bench.attempts import insist
-from postroad.adapters.cassandra import mark_rows, mark_statements, rows, statements
-from postroad.adapters.cassandra.marks import MOST_TOGETHER
+from postroad.adapters.cassandra.statements import entries as statements
+from postroad.adapters.cassandra.statements import marks
+from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra.view.marks import MOST_TOGETHER
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry
@@ -92,7 +94,7 @@ class ViewAlone:
         assert not any(await insist(partial(view._marks_together, partition, ids)))
         now = engine.clock.now()
         marked = [_mark_values(name, each, now) for each in entries]
-        delivered = mark_statements.MARK_DELIVERED
+        delivered = marks.MARK_DELIVERED
         await insist(partial(view._write_together, delivered, partition, marked))
         self.passed += len(entries)
         for _ in entries:

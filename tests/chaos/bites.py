@@ -14,7 +14,7 @@ from uuid import UUID
 
 from chaos.checker import Kind
 from chaos.nemesis import Fault, birth_offset
-from postroad.adapters.cassandra import view as cassandra_view
+from postroad.adapters.cassandra.view import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
 from postroad.adapters.memory import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs

@@ -8,8 +8,8 @@ import pytest
 
 import servers
 from contract.claim_contract import FIRST, SECOND, ClaimContract, CountedClaimContract, claimed
-from postroad.adapters.cassandra.keyspace_claim import KeyspaceClaim
-from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.tables.keyspace_claim import KeyspaceClaim
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.claims import ClaimedObject, MemoryClaimRecord
 from postroad.adapters.memory.fault_injection import FaultInjector

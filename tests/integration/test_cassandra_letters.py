@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 import pytest
 
 import servers
-from postroad.adapters.cassandra import letter_statements
-from postroad.adapters.cassandra.session import Session
-from postroad.adapters.cassandra.view import CassandraView
+from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.statements import letters as letter_statements
+from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import DeadLetter
 from support.keyspaces import keyspace

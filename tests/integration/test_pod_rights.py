@@ -13,7 +13,7 @@ import pytest
 
 import servers
 from postroad import Mail, open_queue
-from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.store import Store
 from postroad.adapters.s3.uploads import PART_BYTES

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
-from postroad.adapters.cassandra.access import Access as CassandraAccess
+from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
+from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.cassandra.keyspace_claim import KeyspaceClaim
-from postroad.adapters.cassandra.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
+from postroad.adapters.cassandra.tables.keyspace_claim import KeyspaceClaim
 from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
 from postroad.adapters.rabbitmq.queue_claim import QueueClaim

@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.adapters.cassandra.table_columns import (
+from postroad.adapters.cassandra.tables import schema
+from postroad.adapters.cassandra.tables.table_columns import (
     Column,
     ColumnName,
     differences,

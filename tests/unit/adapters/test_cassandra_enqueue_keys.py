@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra import enqueue_keys
-from postroad.adapters.cassandra.enqueue_keys import CHANGE, COLUMNS, TAKE
+from postroad.adapters.cassandra.view import enqueue_keys
+from postroad.adapters.cassandra.view.enqueue_keys import CHANGE, COLUMNS, TAKE
 from postroad.domain.queues.slices import EntryKey
 from postroad.ports.enqueue_keys import KeyedEntry
 from support.scripted_session import ScriptedSession

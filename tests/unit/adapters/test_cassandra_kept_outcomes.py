@@ -12,9 +12,10 @@ from cassandra.cqltypes import lookup_casstype
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.adapters.cassandra import mark_rows, mark_statements
-from postroad.adapters.cassandra.marks import CassandraMarks
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.statements import marks as mark_statements
+from postroad.adapters.cassandra.view import mark_rows
+from postroad.adapters.cassandra.view.marks import CassandraMarks
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.queues.entries import Ending, EndingKind, Traits

@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 from cassandra import ReadFailure
 
-from postroad.adapters.cassandra import letter_statements
-from postroad.adapters.cassandra.letters import LetterReader
-from postroad.adapters.cassandra.session import Session, Statement
-from postroad.adapters.cassandra.translation import TooManyTombstones, translated
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.connection.translation import TooManyTombstones, translated
+from postroad.adapters.cassandra.statements import letters as letter_statements
+from postroad.adapters.cassandra.view.letters import LetterReader
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewUnavailable
 

@@ -8,12 +8,12 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra import mark_rows, rows
-from postroad.adapters.cassandra import mark_statements as statements
-from postroad.adapters.cassandra.mark_statements import MARK_COLUMNS, TRAIT_COLUMNS
-from postroad.adapters.cassandra.marks import CassandraMarks
-from postroad.adapters.cassandra.session import UNSET
-from postroad.adapters.cassandra.statements import SELECT_PRESENT
+from postroad.adapters.cassandra.connection.session import UNSET
+from postroad.adapters.cassandra.statements import marks as statements
+from postroad.adapters.cassandra.statements.entries import SELECT_PRESENT
+from postroad.adapters.cassandra.statements.marks import MARK_COLUMNS, TRAIT_COLUMNS
+from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra.view.marks import CassandraMarks
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
 from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.values.identifiers import FIRST

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra.session import Session, Statement
-from postroad.adapters.cassandra.view import CassandraView
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.view import Record
 

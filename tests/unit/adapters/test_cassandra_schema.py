@@ -8,16 +8,10 @@ from importlib import resources
 
 import pytest
 
-from postroad.adapters.cassandra import (
-    board,
-    enqueue_keys,
-    letter_statements,
-    mark_statements,
-    schema,
-    statements,
-    suppression_list,
-)
-from postroad.adapters.cassandra.session import Statement
+from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.statements import entries, letters, marks
+from postroad.adapters.cassandra.tables import schema
+from postroad.adapters.cassandra.view import board, enqueue_keys, suppression_list
 from postroad.ports.view import TableOptions
 
 
@@ -102,9 +96,9 @@ def test_a_compaction_window_is_written_in_cassandras_units(
 
 def _statements() -> list[Statement]:
     modules = (
-        statements,
-        mark_statements,
-        letter_statements,
+        entries,
+        marks,
+        letters,
         enqueue_keys,
         board,
         suppression_list,

@@ -10,8 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra.session import Session, Statement
-from postroad.adapters.cassandra.transactions import NOTHING, Transactions, Write
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.view.transactions import NOTHING, Transactions, Write
 from postroad.domain.queues.entries import Ending, EndingKind, Mark
 from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable

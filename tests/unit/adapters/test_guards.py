@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from postroad.adapters.cassandra.access import Access as CassandraAccess
-from postroad.adapters.cassandra.session import Session
+from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
+from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes_world import KubernetesWorld

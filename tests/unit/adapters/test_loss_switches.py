@@ -16,9 +16,11 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 from pika import frame, spec
 
-from postroad.adapters.cassandra import history, mark_statements, schema, statements
-from postroad.adapters.cassandra.access import Access, cluster_of
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra import history
+from postroad.adapters.cassandra.connection.access import Access, cluster_of
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.statements import entries, marks
+from postroad.adapters.cassandra.tables import schema
 from postroad.adapters.rabbitmq.connection import Channel
 from postroad.adapters.rabbitmq.publisher import _Confirming
 from postroad.adapters.rabbitmq.topology import (
@@ -61,7 +63,7 @@ async def test_no_statement_is_prepared_with_a_level_below_the_profiles() -> Non
     """None is the profile's; SERIAL reads are stronger."""
     session = Session(ACCESS)
     levels = {}
-    for module in (statements, mark_statements, history):
+    for module in (entries, marks, history):
         for name, each in vars(module).items():
             if isinstance(each, Statement):
                 driver = SimpleNamespace(
@@ -77,7 +79,7 @@ async def test_no_statement_is_prepared_with_a_level_below_the_profiles() -> Non
 
 @pytest.mark.parametrize("condition", ["ending = null", "delivered_at = null", "purged_through ="])
 def test_ending_is_written_only_where_no_other_mark_stands(condition: str) -> None:
-    _, _, conditions = mark_statements.END.cql.partition(" IF ")
+    _, _, conditions = marks.END.cql.partition(" IF ")
 
     assert condition in conditions
 

@@ -14,8 +14,8 @@ import pytest
 from aiohttp import web
 from pika import PlainCredentials
 
-from postroad.adapters.cassandra.access import Access as CassandraAccess
-from postroad.adapters.cassandra.access import cluster_of
+from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
+from postroad.adapters.cassandra.connection.access import cluster_of
 from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
 from postroad.adapters.rabbitmq.access import parameters_of
 from postroad.adapters.rabbitmq.management import Management

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.cassandra.schema import copies
+from postroad.adapters.cassandra.tables.schema import copies
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.cluster import too_few_copies, too_few_nodes

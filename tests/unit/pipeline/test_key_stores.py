@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from postroad.adapters.cassandra.access import Access as CassandraAccess
+from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
 from postroad.adapters.s3.access import Access as S3Access
 from postroad.errors import InvalidSettings, TlsRefused
 from postroad.pipeline.key_stores import PASSWORD, KeyStores, key_stores

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from postroad.adapters.cassandra import schema
-from postroad.adapters.cassandra.home import Home
-from postroad.adapters.cassandra.session import Session, Statement
-from postroad.adapters.cassandra.view import CassandraView
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.tables import schema
+from postroad.adapters.cassandra.tables.home import Home
+from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.ports.view import SchemaChanges, TableOptions
 
 READ_AT_QUORUM = Statement("SELECT queue FROM {keyspace}.limits WHERE queue = 'check'")

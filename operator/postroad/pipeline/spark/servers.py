@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from postroad.adapters.cassandra.access import Access as CassandraAccess
+from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
 from postroad.adapters.s3.access import Access as S3Access
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidSettings

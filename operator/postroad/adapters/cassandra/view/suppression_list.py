@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mappi
 from itertools import islice
 from typing import TypeVar
 
-from postroad.adapters.cassandra import rows
-from postroad.adapters.cassandra.cql import insert, select
-from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.connection.loop_bridge import Row
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.statements.cql import insert, select
+from postroad.adapters.cassandra.view import rows
 from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, strongest
 
 T = TypeVar("T")

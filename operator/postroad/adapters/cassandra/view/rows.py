@@ -12,9 +12,9 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
-from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.session import UNSET
-from postroad.adapters.cassandra.statements import ROW_COLUMNS
+from postroad.adapters.cassandra.connection.loop_bridge import Row
+from postroad.adapters.cassandra.connection.session import UNSET
+from postroad.adapters.cassandra.statements.entries import ROW_COLUMNS
 from postroad.domain.mail.mail import (
     DsnOptions,
     Envelope,

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from postroad.adapters.cassandra.cql import COUNTED, COUNTING, insert, select
-from postroad.adapters.cassandra.session import Statement
-from postroad.adapters.cassandra.statements import ROW_COLUMNS
+from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.statements.cql import COUNTED, COUNTING, insert, select
+from postroad.adapters.cassandra.statements.entries import ROW_COLUMNS
 from postroad.domain.queues.lifetimes import DEAD_LETTER_MEMORY
 
 LETTER_COLUMNS = ("queue", "month", "died_at", "reason", "body", "requeued_as", *ROW_COLUMNS)

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
-from postroad.adapters.cassandra import mark_rows, rows
-from postroad.adapters.cassandra import mark_statements as statements
-from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.session import Session, Statement
-from postroad.adapters.cassandra.statements import SELECT_PRESENT
-from postroad.adapters.cassandra.transactions import Transactions, Write
+from postroad.adapters.cassandra.connection.loop_bridge import Row
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.statements import marks as statements
+from postroad.adapters.cassandra.statements.entries import SELECT_PRESENT
+from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra.view.transactions import Transactions, Write
 from postroad.batching import Batcher
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.entries import Ending, Mark, PurgeWatermark, Traits

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from postroad.adapters.cassandra import rows
-from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.session import UNSET
+from postroad.adapters.cassandra.connection.loop_bridge import Row
+from postroad.adapters.cassandra.connection.session import UNSET
+from postroad.adapters.cassandra.view import rows
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
 from postroad.domain.queues.slices import EntryKey

@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from uuid import UUID
 
-from postroad.adapters.cassandra import letter_statements
-from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.session import Session
-from postroad.adapters.cassandra.translation import TooManyTombstones
+from postroad.adapters.cassandra.connection.loop_bridge import Row
+from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.connection.translation import TooManyTombstones
+from postroad.adapters.cassandra.statements import letters
 from postroad.domain.values.identifiers import EPOCH, FIRST, LAST, id_at
 
 Range = tuple[UUID, UUID]
@@ -39,7 +39,7 @@ class LetterReader:
 
     async def months(self) -> list[str]:
         """Return the months that may hold letters, in order."""
-        found = self._session.pages(letter_statements.SELECT_MONTHS, (self._queue,))
+        found = self._session.pages(letters.SELECT_MONTHS, (self._queue,))
         return [row["month"] async for page in found for row in page]
 
     async def letters(self, month: str) -> AsyncIterator[Row]:
@@ -49,7 +49,7 @@ class LetterReader:
             after, through = ranges.pop()
             try:
                 place = (self._queue, month, after, through)
-                async for page in self._session.pages(letter_statements.SELECT_LETTERS, place):
+                async for page in self._session.pages(letters.SELECT_LETTERS, place):
                     for row in page:
                         yield row
                         after = row["enqueue_id"]
@@ -63,7 +63,7 @@ class LetterReader:
             after, through = ranges.pop()
             try:
                 place = (self._queue, month, after, through)
-                [row] = await self._session.execute(letter_statements.COUNT_LETTERS, place)
+                [row] = await self._session.execute(letters.COUNT_LETTERS, place)
                 total += row["count"]
             except TooManyTombstones as error:
                 ranges += self._halves(month, after, through, error)

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from postroad.adapters.cassandra.cql import (
+from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.statements.cql import (
     AFTER,
     BETWEEN,
     COUNTED,
@@ -20,7 +21,6 @@ from postroad.adapters.cassandra.cql import (
     insert,
     select,
 )
-from postroad.adapters.cassandra.session import Statement
 
 ROW_COLUMNS = (
     "slice_start",

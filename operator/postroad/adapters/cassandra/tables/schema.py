@@ -15,8 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 from importlib import resources
 
-from postroad.adapters.cassandra.session import Session
-from postroad.adapters.cassandra.table_columns import (
+from postroad.adapters.cassandra.connection.session import Session
+from postroad.adapters.cassandra.tables.table_columns import (
     Column,
     ColumnName,
     declared_by,

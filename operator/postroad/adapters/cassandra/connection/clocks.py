@@ -15,7 +15,7 @@ from cassandra.cluster import Session as DriverSession
 from cassandra.policies import LoadBalancingPolicy, TokenAwarePolicy
 from cassandra.pool import Host
 
-from postroad.adapters.cassandra.timestamps import READ_PRECISION_NS, Timestamps
+from postroad.adapters.cassandra.connection.timestamps import READ_PRECISION_NS, Timestamps
 from postroad.domain.values.clocks import AgreedTime, HostTime, Readings, agreed_time
 from postroad.errors import ViewUnavailable
 from postroad.telemetry import metrics

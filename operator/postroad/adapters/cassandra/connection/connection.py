@@ -13,10 +13,10 @@ from cassandra.cluster import Cluster
 from cassandra.cluster import Session as DriverSession
 from cassandra.pool import Host
 
-from postroad.adapters.cassandra.access import Access, cluster_of
-from postroad.adapters.cassandra.clocks import HostClocks
-from postroad.adapters.cassandra.timestamps import Timestamps
-from postroad.adapters.cassandra.translation import translated
+from postroad.adapters.cassandra.connection.access import Access, cluster_of
+from postroad.adapters.cassandra.connection.clocks import HostClocks
+from postroad.adapters.cassandra.connection.timestamps import Timestamps
+from postroad.adapters.cassandra.connection.translation import translated
 from postroad.batching import Shared
 from postroad.errors import ServerError, ViewRefused, ViewUnavailable
 from postroad.telemetry.logs import logger

@@ -8,7 +8,8 @@ exists, so a watermark also has a row of its own, under an id after all others.
 
 from __future__ import annotations
 
-from postroad.adapters.cassandra.cql import (
+from postroad.adapters.cassandra.connection.session import Statement
+from postroad.adapters.cassandra.statements.cql import (
     AFTER,
     BETWEEN,
     COUNTED,
@@ -22,7 +23,6 @@ from postroad.adapters.cassandra.cql import (
     count,
     select,
 )
-from postroad.adapters.cassandra.session import Statement
 from postroad.domain.values.identifiers import LAST
 
 WATERMARK_ID = LAST

@@ -17,7 +17,7 @@ from cassandra.policies import (
 )
 from cassandra.query import dict_factory
 
-from postroad.adapters.cassandra.clocks import HostClocks, RightClocksFirst
+from postroad.adapters.cassandra.connection.clocks import HostClocks, RightClocksFirst
 from postroad.logins import LoginFolder
 from postroad.tls import SYSTEM_TLS, ClientTls, Encryption, client_context
 

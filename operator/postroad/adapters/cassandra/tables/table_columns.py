@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from postroad.adapters.cassandra.loop_bridge import Row
+from postroad.adapters.cassandra.connection.loop_bridge import Row
 from postroad.errors import ViewRefused
 
 NAMED = 3

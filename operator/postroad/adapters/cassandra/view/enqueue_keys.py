@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from postroad.adapters.cassandra import rows
-from postroad.adapters.cassandra.cql import insert
-from postroad.adapters.cassandra.loop_bridge import Row
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.connection.loop_bridge import Row
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.statements.cql import insert
+from postroad.adapters.cassandra.view import rows
 from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
 from postroad.domain.queues.slices import EntryKey
 from postroad.ports.enqueue_keys import KeyedEntry

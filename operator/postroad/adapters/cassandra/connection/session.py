@@ -25,10 +25,10 @@ from cassandra.query import (
     SimpleStatement,
 )
 
-from postroad.adapters.cassandra.access import Access
-from postroad.adapters.cassandra.connection import CassandraConnection
-from postroad.adapters.cassandra.loop_bridge import LoopBridge, Row
-from postroad.adapters.cassandra.translation import translated
+from postroad.adapters.cassandra.connection.access import Access
+from postroad.adapters.cassandra.connection.connection import CassandraConnection
+from postroad.adapters.cassandra.connection.loop_bridge import LoopBridge, Row
+from postroad.adapters.cassandra.connection.translation import translated
 from postroad.batching import Shared
 from postroad.domain.values.clocks import Readings
 from postroad.errors import ServerError, ViewRefused

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 
-from postroad.adapters.cassandra.cql import insert, select
-from postroad.adapters.cassandra.session import Session, Statement
+from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.statements.cql import insert, select
 from postroad.ports.board import Topic
 
 _OF_TOPIC = "queue = ? AND topic = ?"

@@ -1,0 +1,1 @@
+"""The session with Cassandra, its clocks, and the errors of the driver."""

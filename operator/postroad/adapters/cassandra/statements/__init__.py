@@ -1,0 +1,1 @@
+"""The CQL of the view."""

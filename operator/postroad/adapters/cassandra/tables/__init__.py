@@ -1,0 +1,1 @@
+"""The keyspace and its tables: created, altered, claimed."""

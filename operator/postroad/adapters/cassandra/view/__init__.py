@@ -1,0 +1,1 @@
+"""`View` over Cassandra: rows, marks, letters, and their statements."""
