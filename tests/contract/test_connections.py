@@ -19,13 +19,13 @@ from contract.connections_contract import (
     RecipientsContract,
 )
 from postroad.adapters.memory.connections import Loss, MemoryConnector
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
 from postroad.domain.mail.handed_mails import LARGEST_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.octet_room import OctetRoom
 from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.connector import SmtpConnector
 from support.sink import EXTENSIONS, HANG_UP, Sink
 from support.webhook_server import WebhookServer, a_webhook_connector
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.network.connector import SmtpConnector
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, Protocol, TlsMode
 from postroad.ports.connections import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.timeouts import Timeouts
 from support.certificates import Certificates
 from support.connections import Events, a_job
 from support.sasl_server import SaslServer

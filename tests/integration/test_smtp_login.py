@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.network.authentication import NO_LOGIN
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, TlsMode
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.ports.connections import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.authentication import NO_LOGIN
+from postroad.smtp.client.connector import SmtpConnector
 from support.certificates import Certificates
 from support.connections import Events, a_job
 from support.one_hop import OneHop

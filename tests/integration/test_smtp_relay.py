@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail.mail import Envelope, Origin, Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.errors import BlobsUnavailable
+from postroad.smtp.client.timeouts import Timeouts
 from support.certificates import Certificates
 from support.mails import Sample, samples
 from support.one_hop import OneHop

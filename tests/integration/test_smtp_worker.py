@@ -11,7 +11,6 @@ import pytest
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
@@ -20,6 +19,7 @@ from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.names import QueueName
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.mail_queue import MailQueue
+from postroad.smtp.client.job_line import LONGEST_SERIES
 from support.mails import samples
 from support.sink import EXTENSIONS, HANG_UP, SILENCE, Rule, Sink, rule_for
 from support.workers import a_consumer

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.smtp.next_hops import NextHop, SourceAddresses, TlsMode
 from postroad.routing.routes import ResolvedHop, RoutedSite
+from postroad.smtp.client.connector import SmtpConnector
 from support.connections import Events, a_job
 from support.sink import Sink
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.connections import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.connector import SmtpConnector
 from support.connections import Events, a_job
 from support.issuing import issue
 from support.reply_forms import READABLE, UNCLEAR, ReplyForm

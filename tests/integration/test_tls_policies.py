@@ -11,7 +11,6 @@ import uvloop
 
 from postroad.adapters.dns.resolver import DnsResolver, NameServer
 from postroad.adapters.memory.clock import SeededRandomness
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
 from postroad.ports.connections import ConnectionClosed
@@ -21,6 +20,7 @@ from postroad.routing.routes import ResolvedHop, Route
 from postroad.routing.securing import MxSecurity, PublishedSecurity, TlsaRecords
 from postroad.routing.sts import DomainPolicy, StsMode, StsPolicy
 from postroad.routing.tables import RouteRequest, RoutingTable
+from postroad.smtp.client.connector import SmtpConnector
 from postroad.worker.routing import RouteFinder
 from support.connections import Events, a_job
 from support.dns_server import DnsServer, running

@@ -10,10 +10,10 @@ from peers.conftest import prepared
 from peers.postfix import Postfix
 from peers.server import Road
 from peers.tap import Tap
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.connector import SmtpConnector
 from support.certificates import Certificates
 from support.connections import Events, a_job
 from support.sink import Sink

@@ -36,7 +36,6 @@ from peers.server import Peer, Road
 from peers.table import settle
 from peers.tap import Tap
 from postroad import open_queue
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
@@ -49,6 +48,7 @@ from postroad.ports.connections import (
     at_once,
 )
 from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.connector import SmtpConnector
 from support.certificates import Certificates
 from support.sink import Sink
 from support.workers import a_consumer

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from itertools import repeat
 
-from postroad.adapters.network.client import ClientWire
+from postroad.smtp.client.client import ClientWire
 from support.transports import FakeTransport
 
 CLOSE = b"close"

@@ -8,9 +8,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from pathlib import Path
 from uuid import UUID
 
-from postroad.adapters.network.connections import SmtpConnection
-from postroad.adapters.network.connector import SmtpConnector
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.connections import (
@@ -25,6 +22,9 @@ from postroad.ports.connections import (
 )
 from postroad.ports.signing import Signer
 from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.connections import SmtpConnection
+from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.timeouts import Timeouts
 
 USUAL = Timeouts()
 

@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
-from postroad.adapters.network.authentication import authentication_at
-from postroad.adapters.network.connecting import Addresses
-from postroad.adapters.network.connections import SmtpConnection
-from postroad.adapters.network.opening import SessionTerms
-from postroad.adapters.network.preparation import Preparation
-from postroad.adapters.network.remembered_hops import RememberedHops
-from postroad.adapters.network.sessions import ClientSession
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, Protocol, TlsMode
 from postroad.ports.connections import (
     BeforeEnd,
@@ -21,6 +13,14 @@ from postroad.ports.connections import (
     Transmission,
     at_once,
 )
+from postroad.smtp.client.authentication import authentication_at
+from postroad.smtp.client.connecting import Addresses
+from postroad.smtp.client.connections import SmtpConnection
+from postroad.smtp.client.opening import SessionTerms
+from postroad.smtp.client.remembered_hops import RememberedHops
+from postroad.smtp.client.sessions import ClientSession
+from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.transaction.preparation import Preparation
 from support.connections import Events
 from support.fake_hop import FakeHop
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.mail.shapes import Shape, shape_of
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.signing import Signer
+from postroad.smtp.client.timeouts import Timeouts
 from support.one_hop import OneHop
 from support.sink import Rule, Sink
 

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Protocol
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
@@ -29,6 +28,7 @@ from postroad.ports.connections import (
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.rules import SchedulerRules
+from postroad.smtp.client.connector import SmtpConnector
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import Driving

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.network.connector import SmtpConnector
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.programs import open_function, open_webhook
 from postroad.bootstrap.ways import Way
@@ -15,6 +14,7 @@ from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.ports.connections import Connector
 from postroad.ports.signing import Signer
 from postroad.settings import Settings
+from postroad.smtp.client.connector import SmtpConnector
 
 if TYPE_CHECKING:
     from postroad.bootstrap.delivery_file import DeliveryFile

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from prometheus_client import Counter
 
-from postroad.adapters.network.wire import HandshakeFailed
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import clients, dialogue, reply_texts
 from postroad.intake.dialogue import Offer
@@ -20,6 +19,7 @@ from postroad.intake.rights import Rules
 from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
+from postroad.smtp.wire import HandshakeFailed
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS
 

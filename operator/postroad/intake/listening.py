@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from postroad.adapters.network.serving import limit_unread
 from postroad.errors import InvalidSettings
+from postroad.smtp.server.serving import limit_unread
 
 BACKLOG = 4096
 """Connections that wait for `accept`, if the system allows as many (net.core.somaxconn). A client

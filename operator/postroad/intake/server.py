@@ -14,9 +14,6 @@ from contextlib import suppress
 from datetime import timedelta
 from functools import lru_cache, partial
 
-from postroad.adapters.network.run_queue import RunQueue
-from postroad.adapters.network.serving import ServingWire, accept, accept_tls
-from postroad.adapters.network.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import ClientLimits, Clients
@@ -25,6 +22,9 @@ from postroad.intake.context import IntakeContext
 from postroad.intake.listening import listening_on
 from postroad.intake.message_buffer import MEMORY_BYTES
 from postroad.intake.sessions import IntakeSession
+from postroad.smtp.server.run_queue import RunQueue
+from postroad.smtp.server.serving import ServingWire, accept, accept_tls
+from postroad.smtp.wire import ConnectionLost, HandshakeFailed, address_of
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SESSIONS
 

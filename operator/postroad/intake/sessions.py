@@ -9,14 +9,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from postroad.adapters.network.serving import RoundResult, ServingWire
-from postroad.adapters.network.wire import (
-    ConnectionLost,
-    HandshakeFailed,
-    LineTooLong,
-    TooSlow,
-    WireError,
-)
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.commands import LONGEST_LINE
@@ -25,6 +17,14 @@ from postroad.intake.dialogue import BYE, Admission, Dialogue, NextStep
 from postroad.intake.reception import Reception
 from postroad.intake.rights import Rights
 from postroad.intake.timeouts import Deadlines
+from postroad.smtp.server.serving import RoundResult, ServingWire
+from postroad.smtp.wire import (
+    ConnectionLost,
+    HandshakeFailed,
+    LineTooLong,
+    TooSlow,
+    WireError,
+)
 from postroad.telemetry.logs import logger
 
 _log = logger("intake")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.network.certificates import ServerCertificate
-from postroad.adapters.network.opening import context_for
 from postroad.domain.smtp.next_hops import TlsMode
 from postroad.errors import InvalidSettings
+from postroad.smtp.client.opening import context_for
+from postroad.smtp.server.certificates import ServerCertificate
 from support.certificates import Certificates
 
 

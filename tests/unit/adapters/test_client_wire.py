@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from postroad.adapters.network.client import ClientWire
-from postroad.adapters.network.wire import ConnectionLost, LineTooLong, TooSlow
+from postroad.smtp.client.client import ClientWire
+from postroad.smtp.wire import ConnectionLost, LineTooLong, TooSlow
 from support.transports import FakeTransport
 
 SOON, LATER = timedelta(milliseconds=20), timedelta(seconds=5)

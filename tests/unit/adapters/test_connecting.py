@@ -8,16 +8,16 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.network import connecting
-from postroad.adapters.network.connecting import SHUN, Addresses
-from postroad.adapters.network.connector import SmtpConnector
-from postroad.adapters.network.exchange import SessionRefused
-from postroad.adapters.network.opening import SessionTerms
-from postroad.adapters.network.sessions import ClientSession
-from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import ConnectionLost, TooSlow
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client import connecting
+from postroad.smtp.client.connecting import SHUN, Addresses
+from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.exchange import SessionRefused
+from postroad.smtp.client.opening import SessionTerms
+from postroad.smtp.client.sessions import ClientSession
+from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.wire import ConnectionLost, TooSlow
 from support.connections import Events
 
 NO_TIME, A_MINUTE = timedelta(milliseconds=1), timedelta(minutes=1)

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.network.dane import CertificateRefused, verify
 from postroad.routing.answers import TlsaRecord
+from postroad.smtp.client.dane import CertificateRefused, verify
 from support.issuing import DAY, NOW, Issued, issue
 
 NAME = "mx.example"

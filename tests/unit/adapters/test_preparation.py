@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.adapters.network import preparation as preparations
-from postroad.adapters.network.content import OpenContent
-from postroad.adapters.network.preparation import Preparation
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.mail.seven_bits import PIECE
 from postroad.domain.mail.shapes import Shape, shape_of
 from postroad.domain.smtp.next_hops import NextHop
+from postroad.smtp.client.transaction import preparation as preparations
+from postroad.smtp.client.transaction.content import OpenContent
+from postroad.smtp.client.transaction.preparation import Preparation
 
 HOP = NextHop("mx.dest.example")
 ENVELOPE = Envelope("a@b.example", ("c@d.example",))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from postroad.adapters.network import remembered_hops
-from postroad.adapters.network.remembered_hops import KEPT, RememberedHops
 from postroad.domain.smtp.next_hops import NextHop, OldestTls
+from postroad.smtp.client import remembered_hops
+from postroad.smtp.client.remembered_hops import KEPT, RememberedHops
 from support.manual_loop import move, run
 
 

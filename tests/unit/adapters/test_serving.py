@@ -13,8 +13,8 @@ from functools import partial
 import pytest
 import uvloop
 
-from postroad.adapters.network.run_queue import CHUNK, FEW_ROUNDS, PASS_SECONDS, RunQueue
-from postroad.adapters.network.serving import (
+from postroad.smtp.server.run_queue import CHUNK, FEW_ROUNDS, PASS_SECONDS, RunQueue
+from postroad.smtp.server.serving import (
     COMMANDS,
     MOST_DROPPED,
     MOST_LINGERING,
@@ -24,7 +24,7 @@ from postroad.adapters.network.serving import (
     accept,
     limit_unread,
 )
-from postroad.adapters.network.wire import (
+from postroad.smtp.wire import (
     HIGH_WATER,
     ConnectionLost,
     LineTooLong,

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from postroad.adapters.network.connections import SmtpConnection
-from postroad.adapters.network.job_line import LONGEST_SERIES
-from postroad.adapters.network.remembered_hops import RememberedHops
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.connections import TakesSeries, Transmission
+from postroad.smtp.client.connections import SmtpConnection
+from postroad.smtp.client.job_line import LONGEST_SERIES
+from postroad.smtp.client.remembered_hops import RememberedHops
+from postroad.smtp.client.timeouts import Timeouts
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.jumping_loop import jumping

@@ -8,12 +8,12 @@ from itertools import repeat
 
 import pytest
 
-from postroad.adapters.network.transactions import LARGEST_END
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.mail.shapes import shape_of
 from postroad.domain.smtp.next_hops import Protocol
 from postroad.errors import BlobsUnavailable
 from postroad.ports.connections import ConnectionClosed, ConnectionOpened, JobFinished
+from postroad.smtp.client.transaction.transactions import LARGEST_END
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.jumping_loop import jumping

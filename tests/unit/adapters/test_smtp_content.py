@@ -8,10 +8,10 @@ from email import message_from_bytes
 
 import pytest
 
-from postroad.adapters.network import content as contents
-from postroad.adapters.network.content import OpenContent
 from postroad.domain.mail.seven_bits import PIECE
 from postroad.domain.mail.shapes import LONGEST_HEADER, Shape, shape_of
+from postroad.smtp.client.transaction import content as contents
+from postroad.smtp.client.transaction.content import OpenContent
 from support.manual_loop import run
 
 MEBIBYTE = 1024 * 1024

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.adapters.network.commands import most_mails, most_octets, most_recipients
-from postroad.adapters.network.opening import extensions_of
 from postroad.domain.smtp.replies import Reply
 from postroad.domain.smtp.sasl_client import Mechanism, chosen
+from postroad.smtp.client.opening import extensions_of
+from postroad.smtp.client.transaction.commands import most_mails, most_octets, most_recipients
 
 
 def offered(*lines: str) -> dict[str, str]:

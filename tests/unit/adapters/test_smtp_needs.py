@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.adapters.network.commands import Needs, recipient_command, refusals
-from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
 from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.mail.shapes import Shape
+from postroad.smtp.client.transaction.commands import Needs, recipient_command, refusals
+from postroad.smtp.client.transaction.content import LARGEST_CHANGED, OpenContent
 
 SIZE = LARGEST_CHANGED + 1
 

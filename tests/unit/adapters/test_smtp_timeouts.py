@@ -5,19 +5,19 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.network.connecting import MOST_ADDRESSES, SHUN
-from postroad.adapters.network.content import LARGEST_CHANGED
-from postroad.adapters.network.exchange import MAX_REPLY_LINE, MOMENT
-from postroad.adapters.network.serving import (
+from postroad.distributed.engine.timing import Timing
+from postroad.domain.smtp.replies import MAX_REPLY
+from postroad.smtp.client.connecting import MOST_ADDRESSES, SHUN
+from postroad.smtp.client.exchange import MAX_REPLY_LINE, MOMENT
+from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.transaction.content import LARGEST_CHANGED
+from postroad.smtp.client.transaction.transactions import GROUP
+from postroad.smtp.server.serving import (
     COMMANDS,
     MOST_DROPPED,
     MOST_LINGERING,
     REPLIES,
 )
-from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.transactions import GROUP
-from postroad.distributed.engine.timing import Timing
-from postroad.domain.smtp.replies import MAX_REPLY
 
 USUAL = Timeouts()
 

@@ -11,20 +11,20 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from postroad.adapters.network.client import ClientWire
-from postroad.adapters.network.connecting import Addresses
-from postroad.adapters.network.content import OpenContent
-from postroad.adapters.network.exchange import Exchange, SessionRefused
-from postroad.adapters.network.mail_replies import Outgoing
-from postroad.adapters.network.opening import SessionTerms
-from postroad.adapters.network.sessions import ClientSession
-from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import TooSlow, WireError
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.mail.shapes import shape_of
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.smtp.replies import LONGEST_TEXT
 from postroad.ports.connections import at_once
+from postroad.smtp.client.client import ClientWire
+from postroad.smtp.client.connecting import Addresses
+from postroad.smtp.client.exchange import Exchange, SessionRefused
+from postroad.smtp.client.opening import SessionTerms
+from postroad.smtp.client.sessions import ClientSession
+from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.transaction.content import OpenContent
+from postroad.smtp.client.transaction.replies import Outgoing
+from postroad.smtp.wire import TooSlow, WireError
 from support.transports import FakeTransport
 
 BODY = b"Subject: x\r\n\r\n.first\r\nlast\r\n"

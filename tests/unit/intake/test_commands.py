@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.adapters.network.commands import Needs, mail_command, recipient_command
-from postroad.adapters.network.content import OpenContent
 from postroad.domain.mail.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.intake.commands import (
     LONGEST_LINE,
@@ -18,6 +16,8 @@ from postroad.intake.commands import (
     parse_rcpt,
     split_command,
 )
+from postroad.smtp.client.transaction.commands import Needs, mail_command, recipient_command
+from postroad.smtp.client.transaction.content import OpenContent
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from postroad.adapters.network.serving import REPLIES
 from postroad.intake.listening import listening_on
+from postroad.smtp.server.serving import REPLIES
 
 
 def test_the_system_keeps_few_replies_for_a_client_that_is_accepted_later() -> None:

@@ -10,7 +10,6 @@ from itertools import islice
 
 import pytest
 
-from postroad.adapters.network.content import OpenContent
 from postroad.domain.mail.dot_stuffing import Stuffer, Unstuffer
 from postroad.domain.mail.shapes import shape_of
 from postroad.errors import InvalidMail
@@ -18,6 +17,7 @@ from postroad.signing.canonical import Canonical
 from postroad.signing.headers import author_domain, fields_of
 from postroad.signing.rules import SigningRule
 from postroad.signing.signatures import MOST_SIGNED, MailSigner
+from postroad.smtp.client.transaction.content import OpenContent
 from support.mails import samples
 from support.signing import records, selected, verified
 

@@ -16,8 +16,6 @@ import pytest
 
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
 from postroad.adapters.memory.fault_injection import Step
-from postroad.adapters.network.connections import SmtpConnection
-from postroad.adapters.network.job_line import LONGEST_SERIES
 from postroad.bootstrap.ways import rules_of, way_of, window_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
@@ -28,6 +26,8 @@ from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.rules import SchedulerRules
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker as WorkerSettings
+from postroad.smtp.client.connections import SmtpConnection
+from postroad.smtp.client.job_line import LONGEST_SERIES
 from postroad.worker.consumer import Consumer
 from postroad.worker.deliveries import Deliverer
 from postroad.worker.ledger import Ledger

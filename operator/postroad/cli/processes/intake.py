@@ -8,7 +8,6 @@ from collections.abc import Mapping
 import click
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.transports import hostname_of
 from postroad.cli.mail.options import LISTEN, NETWORKS, queue_option
 from postroad.cli.processes.event_loop import within_descriptors
@@ -31,6 +30,7 @@ from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines
+from postroad.smtp.server.certificates import ServerCertificate
 from postroad.telemetry.logs import logger
 from postroad.worker.maintenance_loop import INTAKE_MAINTENANCE_INTERVAL
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from postroad.adapters.network.certificates import ServerCertificate
 from postroad.bootstrap.ways import Way
 from postroad.cli.mail.options import queue_option
 from postroad.cli.processes.delivering import deliver, way_and_file
@@ -34,6 +33,7 @@ from postroad.cli.processes.receiver_processes import receive_in_children
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment
+from postroad.smtp.server.certificates import ServerCertificate
 
 if TYPE_CHECKING:
     from postroad.bootstrap.delivery_file import DeliveryFile

@@ -10,15 +10,22 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from postroad.adapters.network.commands import Extensions
-from postroad.adapters.network.exchange import (
+from postroad.domain.mail.dot_stuffing import Stuffer
+from postroad.domain.mail.mail import Outcome
+from postroad.domain.smtp.next_hops import Protocol
+from postroad.domain.smtp.replies import Reply
+from postroad.ports.connections import BeforeEnd
+from postroad.smtp.client.exchange import (
     Exchange,
     OutOfStep,
     ServiceUnavailable,
     SessionRefused,
     text_of,
 )
-from postroad.adapters.network.mail_replies import (
+from postroad.smtp.client.opening import extensions_of
+from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.transaction.commands import Extensions
+from postroad.smtp.client.transaction.replies import (
     RESET,
     MailReplies,
     Outgoing,
@@ -26,14 +33,7 @@ from postroad.adapters.network.mail_replies import (
     expect_reset,
     in_doubt,
 )
-from postroad.adapters.network.opening import extensions_of
-from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import ConnectionLost, WireError
-from postroad.domain.mail.dot_stuffing import Stuffer
-from postroad.domain.mail.mail import Outcome
-from postroad.domain.smtp.next_hops import Protocol
-from postroad.domain.smtp.replies import Reply
-from postroad.ports.connections import BeforeEnd
+from postroad.smtp.wire import ConnectionLost, WireError
 
 GROUP = 100
 """Commands sent before their replies are read. Bounds the buffers of both sides (RFC 2920 3.1)."""

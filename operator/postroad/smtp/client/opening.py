@@ -12,16 +12,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from postroad import tls
-from postroad.adapters.network.authentication import Authentication
-from postroad.adapters.network.client import ClientWire
-from postroad.adapters.network.exchange import Exchange, SessionRefused, text_of
-from postroad.adapters.network.remembered_hops import RememberedHops
-from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import InjectedBeforeTLS, WireError
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, Protocol, TlsMode, address_literal
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidSettings, TlsRefused
 from postroad.routing.securing import TlsaRecords
+from postroad.smtp.client.authentication import Authentication
+from postroad.smtp.client.client import ClientWire
+from postroad.smtp.client.exchange import Exchange, SessionRefused, text_of
+from postroad.smtp.client.remembered_hops import RememberedHops
+from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.wire import InjectedBeforeTLS, WireError
 from postroad.tls import OLDEST_TLS
 
 _GREETS_IN_CLEAR = (
@@ -163,7 +163,7 @@ def extensions_of(reply: Reply) -> dict[str, str]:
 
 def _compare(wire: ClientWire, host: str, records: TlsaRecords) -> None:
     """Compare the certificate with TLSA records. Raises: SecuringFailed."""
-    from postroad.adapters.network import dane  # cryptography is not loaded for nothing
+    from postroad.smtp.client import dane
 
     try:
         dane.verify(wire.certificates(), host, records.records, datetime.now(UTC))

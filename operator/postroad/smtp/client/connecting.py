@@ -12,9 +12,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-from postroad.adapters.network.client import ClientWire, connect, connect_to_socket
-from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.smtp.next_hops import SourceAddresses
+from postroad.smtp.client.client import ClientWire, connect, connect_to_socket
+from postroad.smtp.wire import ConnectionLost, WireError
 
 MOST_ADDRESSES = 8
 """Tried for one session; each may use up its timeout."""

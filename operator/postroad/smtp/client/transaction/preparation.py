@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from postroad.adapters.network.content import LARGEST_CHANGED, OpenContent
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.octet_room import OctetRoom
 from postroad.ports.signing import Signer, Signing
+from postroad.smtp.client.transaction.content import LARGEST_CHANGED, OpenContent
 from postroad.telemetry.metrics import UNSIGNED
 
 ROOM = LARGEST_CHANGED + LARGEST_CHANGED // 2

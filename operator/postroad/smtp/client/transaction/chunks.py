@@ -14,12 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from postroad.adapters.network.exchange import (
+from postroad.domain.mail.dot_stuffing import LineEnds
+from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.smtp.client.exchange import (
     Exchange,
     OutOfStep,
     ServiceUnavailable,
 )
-from postroad.adapters.network.mail_replies import (
+from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.transaction.replies import (
     RESET,
     MailReplies,
     Outgoing,
@@ -27,10 +30,7 @@ from postroad.adapters.network.mail_replies import (
     expect_reset,
     in_doubt,
 )
-from postroad.adapters.network.timeouts import Timeouts
-from postroad.adapters.network.wire import ConnectionLost, WireError
-from postroad.domain.mail.dot_stuffing import LineEnds
-from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.smtp.wire import ConnectionLost, WireError
 
 LARGEST = 64 * 1024
 """Octets of a content that is sent as a chunk. A larger one would be in memory whole, and in vain

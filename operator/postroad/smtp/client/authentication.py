@@ -13,13 +13,13 @@ import secrets
 from collections.abc import Mapping
 from datetime import timedelta
 
-from postroad.adapters.network.exchange import Exchange, SessionRefused
-from postroad.adapters.network.timeouts import Timeouts
 from postroad.domain.smtp.next_hops import HopLogin, NextHop
 from postroad.domain.smtp.replies import Reply
 from postroad.domain.smtp.sasl_client import LoginRefused, SaslDialogue, chosen, dialogue
 from postroad.errors import CredentialsMissing
 from postroad.logins import Login, LoginFolder
+from postroad.smtp.client.exchange import Exchange, SessionRefused
+from postroad.smtp.client.timeouts import Timeouts
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")

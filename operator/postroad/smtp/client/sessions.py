@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from postroad.adapters.network import chunks
-from postroad.adapters.network.chunks import ChunkTransaction
-from postroad.adapters.network.commands import (
-    Needs,
-    most_mails,
-    most_recipients,
-    refusals,
-    takes_8bit,
-)
-from postroad.adapters.network.connecting import Reached
-from postroad.adapters.network.content import OpenContent
-from postroad.adapters.network.exchange import (
+from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, Responder
+from postroad.domain.mail.return_paths import return_path
+from postroad.domain.smtp.next_hops import Protocol
+from postroad.smtp.client.connecting import Reached
+from postroad.smtp.client.exchange import (
     Exchange,
     OutOfStep,
     ServiceUnavailable,
     SessionRefused,
     text_of,
 )
-from postroad.adapters.network.mail_replies import MailReplies, Outgoing
-from postroad.adapters.network.opening import Opening, SecuringFailed, SessionTerms
-from postroad.adapters.network.transactions import ClientTransaction
-from postroad.adapters.network.wire import ConnectionLost, TooSlow, WireError
-from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, Responder
-from postroad.domain.mail.return_paths import return_path
-from postroad.domain.smtp.next_hops import Protocol
+from postroad.smtp.client.opening import Opening, SecuringFailed, SessionTerms
+from postroad.smtp.client.transaction import chunks
+from postroad.smtp.client.transaction.chunks import ChunkTransaction
+from postroad.smtp.client.transaction.commands import (
+    Needs,
+    most_mails,
+    most_recipients,
+    refusals,
+    takes_8bit,
+)
+from postroad.smtp.client.transaction.content import OpenContent
+from postroad.smtp.client.transaction.replies import MailReplies, Outgoing
+from postroad.smtp.client.transaction.transactions import ClientTransaction
+from postroad.smtp.wire import ConnectionLost, TooSlow, WireError
 from postroad.telemetry.metrics import PLAIN_RETURN_PATHS
 
 

@@ -15,14 +15,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from postroad.adapters.network.exchange import OutOfStep, SessionRefused, text_of
-from postroad.adapters.network.job_line import JobLine
-from postroad.adapters.network.jobs import ConnectionJob
-from postroad.adapters.network.mail_replies import MailReplies
-from postroad.adapters.network.preparation import Preparation
-from postroad.adapters.network.sessions import ClientSession
-from postroad.adapters.network.transactions import ClientTransaction
-from postroad.adapters.network.wire import ConnectionLost, WireError
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.connections import (
     BeforeEnd,
@@ -35,6 +27,14 @@ from postroad.ports.connections import (
     Transmission,
     report_late,
 )
+from postroad.smtp.client.exchange import OutOfStep, SessionRefused, text_of
+from postroad.smtp.client.job_line import JobLine
+from postroad.smtp.client.jobs import ConnectionJob
+from postroad.smtp.client.sessions import ClientSession
+from postroad.smtp.client.transaction.preparation import Preparation
+from postroad.smtp.client.transaction.replies import MailReplies
+from postroad.smtp.client.transaction.transactions import ClientTransaction
+from postroad.smtp.wire import ConnectionLost, WireError
 
 _FOR_EVER = timedelta.max
 

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
 
-from postroad.adapters.network.run_queue import CHUNK, RunQueue
-from postroad.adapters.network.wire import (
+from postroad.smtp.server.run_queue import CHUNK, RunQueue
+from postroad.smtp.wire import (
     HIGH_WATER,
     ConnectionLost,
     HandshakeFailed,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack, aclosing
 
-from postroad.adapters.network.chunks import ChunkTransaction
-from postroad.adapters.network.content import OpenContent
-from postroad.adapters.network.mail_replies import Outgoing
-from postroad.adapters.network.preparation import Preparation
-from postroad.adapters.network.sessions import ClientSession
-from postroad.adapters.network.transactions import ClientTransaction
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.connections import ContentFailed, JobFinished, Transmission
+from postroad.smtp.client.sessions import ClientSession
+from postroad.smtp.client.transaction.chunks import ChunkTransaction
+from postroad.smtp.client.transaction.content import OpenContent
+from postroad.smtp.client.transaction.preparation import Preparation
+from postroad.smtp.client.transaction.replies import Outgoing
+from postroad.smtp.client.transaction.transactions import ClientTransaction
 
 
 class ConnectionJob:

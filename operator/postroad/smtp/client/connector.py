@@ -6,23 +6,23 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from postroad.adapters.network.authentication import authentication_at
-from postroad.adapters.network.connecting import (
+from postroad.ports.connections import BeforeEnd, OnEvent, at_once
+from postroad.ports.signing import Signer
+from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.authentication import authentication_at
+from postroad.smtp.client.connecting import (
     Addresses,
     KnownAddresses,
     Reached,
     Shunned,
     UnixSocket,
 )
-from postroad.adapters.network.connections import SmtpConnection
-from postroad.adapters.network.opening import SessionTerms, context_for, ehlo_name_to
-from postroad.adapters.network.preparation import Preparation
-from postroad.adapters.network.remembered_hops import RememberedHops
-from postroad.adapters.network.sessions import ClientSession
-from postroad.adapters.network.timeouts import Timeouts
-from postroad.ports.connections import BeforeEnd, OnEvent, at_once
-from postroad.ports.signing import Signer
-from postroad.routing.routes import ResolvedHop
+from postroad.smtp.client.connections import SmtpConnection
+from postroad.smtp.client.opening import SessionTerms, context_for, ehlo_name_to
+from postroad.smtp.client.remembered_hops import RememberedHops
+from postroad.smtp.client.sessions import ClientSession
+from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.transaction.preparation import Preparation
 
 _TIMEOUTS = Timeouts()
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from postroad.adapters.network.chunks import ChunkTransaction
-from postroad.adapters.network.jobs import ConnectionJob
-from postroad.adapters.network.mail_replies import Outgoing
-from postroad.adapters.network.preparation import Preparation
-from postroad.adapters.network.sessions import ClientSession
-from postroad.adapters.network.transactions import ClientTransaction
 from postroad.ports.connections import Transmission
+from postroad.smtp.client.jobs import ConnectionJob
+from postroad.smtp.client.sessions import ClientSession
+from postroad.smtp.client.transaction.chunks import ChunkTransaction
+from postroad.smtp.client.transaction.preparation import Preparation
+from postroad.smtp.client.transaction.replies import Outgoing
+from postroad.smtp.client.transaction.transactions import ClientTransaction
 
 LONGEST_SERIES = 10
 """Mails that are sent before one of them is answered, at most: chunks, and one by DATA behind them.

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from postroad.adapters.network.commands import Extensions, Needs, mail_command, recipient_command
-from postroad.adapters.network.content import OpenContent
-from postroad.adapters.network.exchange import OutOfStep, text_of
-from postroad.adapters.network.wire import WireError
 from postroad.domain.mail.mail import Envelope, Outcome, Responder
 from postroad.domain.smtp.replies import Reply
+from postroad.smtp.client.exchange import OutOfStep, text_of
+from postroad.smtp.client.transaction.commands import (
+    Extensions,
+    Needs,
+    mail_command,
+    recipient_command,
+)
+from postroad.smtp.client.transaction.content import OpenContent
+from postroad.smtp.wire import WireError
 
 RESET = b"RSET\r\n"
 

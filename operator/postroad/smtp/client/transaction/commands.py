@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from postroad.adapters.network.content import OpenContent
 from postroad.domain.mail.internationalized import ascii_address
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.xtext import encode_xtext
+from postroad.smtp.client.transaction.content import OpenContent
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
 _NO_SMTPUTF8 = Outcome.failed("550 5.6.7 the next hop does not offer SMTPUTF8")

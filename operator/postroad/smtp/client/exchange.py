@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from postroad.adapters.network.client import ClientWire
-from postroad.adapters.network.wire import ConnectionLost, LineTooLong, TooSlow, WireError
 from postroad.domain.smtp.replies import Reply, ReplyReader
 from postroad.errors import InvalidInput
+from postroad.smtp.client.client import ClientWire
+from postroad.smtp.wire import ConnectionLost, LineTooLong, TooSlow, WireError
 
 MAX_REPLY_LINE = 64 * 1024
 """Octets of a line before the next hop is taken for broken. RFC 5321 4.5.3.1.5 allows 512, RFC 4954

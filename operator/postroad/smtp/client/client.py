@@ -7,7 +7,7 @@ import ssl
 from datetime import timedelta
 from pathlib import Path
 
-from postroad.adapters.network.wire import (
+from postroad.smtp.wire import (
     ConnectionLost,
     LineTooLong,
     Wire,

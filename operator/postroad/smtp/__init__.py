@@ -1,0 +1,1 @@
+"""SMTP on the wire: the server of the intake, the client of the worker."""

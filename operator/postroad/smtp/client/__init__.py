@@ -1,0 +1,1 @@
+"""Mail to a next hop by SMTP or LMTP."""

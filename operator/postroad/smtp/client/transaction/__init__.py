@@ -1,0 +1,1 @@
+"""One mail on a connection: content, commands, replies."""
