@@ -14,8 +14,8 @@ from kills.ledger import Kind
 from kills.mails import AT_ONCE
 from postroad.cli import main
 from postroad.domain.mail.mail import Outcome, OutcomeKind
-from postroad.worker.deliveries import Deliverer
-from postroad.worker.transmissions import Transmissions
+from postroad.worker.jobs.deliveries import Deliverer
+from postroad.worker.jobs.transmissions import Transmissions
 
 
 def _unrecorded() -> None:

@@ -30,8 +30,8 @@ from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.rules import SchedulerRules
 from postroad.smtp.client.connector import SmtpConnector
 from postroad.worker.consumer import Consumer
-from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import Driving
+from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.reporting import Reporting
 from postroad.worker.routing import RelayRoutes, Routes
 

@@ -35,20 +35,20 @@ from postroad.scheduling.events import (
 from postroad.scheduling.rules import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
-from postroad.worker.crowding import Crowding
-from postroad.worker.deferrals import Deferrals
-from postroad.worker.deliveries import Deliverer, ids_of
-from postroad.worker.gate import Gate, Passage
-from postroad.worker.job_table import JobTable
-from postroad.worker.ledger import Ledger
-from postroad.worker.look_ups import LookUps
-from postroad.worker.open_jobs import OpenJob, chunks_of
+from postroad.worker.jobs.crowding import Crowding
+from postroad.worker.jobs.deferrals import Deferrals
+from postroad.worker.jobs.deliveries import Deliverer, ids_of
+from postroad.worker.jobs.gate import Gate, Passage
+from postroad.worker.jobs.job_table import JobTable
+from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.jobs.look_ups import LookUps
+from postroad.worker.jobs.open_jobs import OpenJob, chunks_of
+from postroad.worker.jobs.screening import Screening
+from postroad.worker.jobs.site_book import SiteBook, shown_reply
+from postroad.worker.jobs.transmissions import ENDING, NO_TIME_LEFT, Transmissions
+from postroad.worker.jobs.withdrawals import Withdrawals
 from postroad.worker.routing import DeliveryRoute, Routes
-from postroad.worker.screening import Screening
-from postroad.worker.site_book import SiteBook, shown_reply
-from postroad.worker.suppressing import Suppressing
-from postroad.worker.transmissions import ENDING, NO_TIME_LEFT, Transmissions
-from postroad.worker.withdrawals import Withdrawals
+from postroad.worker.sites.suppressing import Suppressing
 
 _log = logger("worker")
 

@@ -20,7 +20,7 @@ from postroad.routing.routes import NoRoute, ResolvedHop, Route, written_hop
 from postroad.routing.sts import DomainPolicy
 from postroad.routing.tables import RouteRequest
 from postroad.scheduling.jobs import Site
-from postroad.worker.rerouting import explained, no_rule, plan_by
+from postroad.worker.sites.rerouting import explained, no_rule, plan_by
 
 LONGEST_KEPT = timedelta(minutes=1)
 """Of a found route. The resolver keeps answers for longer; this saves the search alone, and orders

@@ -15,7 +15,7 @@ from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.connections import BeforeEnd, JobFinished, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.jobs import Site
-from postroad.worker.deferrals import MAX_REMEMBERED, Deferrals
+from postroad.worker.jobs.deferrals import MAX_REMEMBERED, Deferrals
 from postroad.worker.routing import DeliveryRoute
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

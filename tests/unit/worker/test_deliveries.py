@@ -28,8 +28,8 @@ from postroad.errors import (
 )
 from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.mail_queue import Item
-from postroad.worker import deliveries
-from postroad.worker.deliveries import Deliverer
+from postroad.worker.jobs import deliveries
+from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.reporting import Reporting
 from support.workers import AnsweringConnector, OneByOne, a_driving
 

@@ -17,9 +17,9 @@ from postroad.domain.delivery.suspensions import SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
 from postroad.ports.board import Topic
-from postroad.worker.board_reading import BoardReader
-from postroad.worker.flush_answers import FlushAnswers
-from postroad.worker.site_control import SiteControl
+from postroad.worker.sites.board_reading import BoardReader
+from postroad.worker.sites.control import SiteControl
+from postroad.worker.sites.flush_answers import FlushAnswers
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

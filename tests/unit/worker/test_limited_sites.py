@@ -10,8 +10,8 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.delivery.limited_mail import LimitedBy, LimitRule
-from postroad.worker.gate import UNSHARED, Gate
-from postroad.worker.pacing import Pacer, held_of
+from postroad.worker.jobs.gate import UNSHARED, Gate
+from postroad.worker.sites.pacing import Pacer, held_of
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 LIMIT = LimitRule("one", LimitedBy.SITE, 60, 1, frozenset({"one.example"}))

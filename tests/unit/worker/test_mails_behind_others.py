@@ -29,9 +29,9 @@ from postroad.settings.delivery import Worker as WorkerSettings
 from postroad.smtp.client.connections import SmtpConnection
 from postroad.smtp.client.job_line import LONGEST_SERIES
 from postroad.worker.consumer import Consumer
-from postroad.worker.deliveries import Deliverer
-from postroad.worker.ledger import Ledger
-from postroad.worker.links import Link
+from postroad.worker.jobs.deliveries import Deliverer
+from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.jobs.links import Link
 from postroad.worker.routing import RelayRoutes
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.in_memory_cluster import InMemoryCluster, Process

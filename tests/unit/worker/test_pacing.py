@@ -17,7 +17,7 @@ from postroad.domain.delivery.limited_mail import LimitedBy, LimitedMail, LimitR
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewUnavailable
 from postroad.ports.board import Board, Topic
-from postroad.worker.pacing import LONGEST_HOLD, LONGEST_NOTED, Pacer
+from postroad.worker.sites.pacing import LONGEST_HOLD, LONGEST_NOTED, Pacer
 
 SECOND = timedelta(seconds=1)
 MX = LimitedMail("mx.example", frozenset({"d.example"}), "acme", "192.0.2.1")

@@ -24,7 +24,7 @@ from postroad.errors import (
     ViewUnavailable,
 )
 from postroad.ports.mail_queue import Item, MailQueue
-from postroad.worker.deliveries import NO_ROOM_FOR_REPORT
+from postroad.worker.jobs.deliveries import NO_ROOM_FOR_REPORT
 from support.reported import DEFAULT_RULES, reporting
 from unit.worker.test_deliveries import (
     LATER,

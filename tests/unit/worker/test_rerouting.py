@@ -20,9 +20,9 @@ from postroad.ports.board import Topic
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
-from postroad.worker.board_reading import BoardReader
-from postroad.worker.rerouting import Reroutes
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
+from postroad.worker.sites.board_reading import BoardReader
+from postroad.worker.sites.rerouting import Reroutes
 from support.workers import running
 from unit.worker.test_driving import SECOND, Worker, a_worker
 

@@ -15,8 +15,8 @@ from postroad.domain.delivery.suppressed import SuppressedBy, SuppressionRules, 
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.errors import ViewUnavailable
-from postroad.worker.screening import UNREADABLE, Screening
-from postroad.worker.suppressing import Suppressing
+from postroad.worker.jobs.screening import UNREADABLE, Screening
+from postroad.worker.sites.suppressing import Suppressing
 from support.reported import reporting
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

@@ -12,9 +12,9 @@ from postroad.domain.delivery.site_views import SiteState, SiteView, read_views
 from postroad.domain.delivery.suspensions import SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.board import Topic
-from postroad.worker.board_reading import BoardReader
-from postroad.worker.gate import Gate
-from postroad.worker.site_control import LONGEST_PUT_OFF, MOST_SUSPENDED, SiteControl
+from postroad.worker.jobs.gate import Gate
+from postroad.worker.sites.board_reading import BoardReader
+from postroad.worker.sites.control import LONGEST_PUT_OFF, MOST_SUSPENDED, SiteControl
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

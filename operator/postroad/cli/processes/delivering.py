@@ -37,17 +37,17 @@ from postroad.ports.board import Topic
 from postroad.ports.clock import Randomness
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
-from postroad.worker.board_reading import BoardReader
 from postroad.worker.consumer import Consumer
-from postroad.worker.deliveries import Deliverer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
-from postroad.worker.flush_answers import FlushAnswers
-from postroad.worker.gate import Gate
-from postroad.worker.pacing import Pacer, held_of
-from postroad.worker.rerouting import Reroutes
+from postroad.worker.jobs.deliveries import Deliverer
+from postroad.worker.jobs.gate import Gate
 from postroad.worker.routing import RelayRoutes
-from postroad.worker.site_control import SiteControl
-from postroad.worker.suppressing import Suppressing
+from postroad.worker.sites.board_reading import BoardReader
+from postroad.worker.sites.control import SiteControl
+from postroad.worker.sites.flush_answers import FlushAnswers
+from postroad.worker.sites.pacing import Pacer, held_of
+from postroad.worker.sites.rerouting import Reroutes
+from postroad.worker.sites.suppressing import Suppressing
 
 if TYPE_CHECKING:
     from postroad.bootstrap.delivery_file import DeliveryFile, Use

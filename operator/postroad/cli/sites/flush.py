@@ -21,7 +21,7 @@ from postroad.ports.administration import Operation
 from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.board_reading import READ_EVERY
+from postroad.worker.sites.board_reading import READ_EVERY
 
 ANSWERED_WITHIN = READ_EVERY + timedelta(seconds=3)
 LOOK_EVERY = timedelta(seconds=0.25)

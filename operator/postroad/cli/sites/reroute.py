@@ -31,7 +31,7 @@ from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.board_reading import READ_EVERY
+from postroad.worker.sites.board_reading import READ_EVERY
 
 
 @click.command()

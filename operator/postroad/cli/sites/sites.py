@@ -27,8 +27,8 @@ from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.board_reading import READ_EVERY
-from postroad.worker.site_control import LONGEST_PUT_OFF
+from postroad.worker.sites.board_reading import READ_EVERY
+from postroad.worker.sites.control import LONGEST_PUT_OFF
 
 LONGEST_SITE = 320
 """Characters of a site's name."""

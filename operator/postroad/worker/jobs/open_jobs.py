@@ -16,8 +16,8 @@ from postroad.domain.mail.shapes import Shape
 from postroad.errors import PostroadError, ServerError
 from postroad.ports.connections import Transmission
 from postroad.scheduling.jobs import DeliveryJob
-from postroad.worker.deliveries import UNFORESEEN
-from postroad.worker.ledger import Ledger
+from postroad.worker.jobs.deliveries import UNFORESEEN
+from postroad.worker.jobs.ledger import Ledger
 from postroad.worker.routing import DeliveryRoute
 
 

@@ -14,7 +14,7 @@ from postroad.domain.mail.mail import Outcome
 from postroad.errors import EntryLost, QueueClosed
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
-from postroad.worker.deliveries import UNFORESEEN, Deliverer, counts_of, ids_of
+from postroad.worker.jobs.deliveries import UNFORESEEN, Deliverer, counts_of, ids_of
 
 _log = logger("worker")
 

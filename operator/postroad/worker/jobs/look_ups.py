@@ -14,7 +14,7 @@ from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Answered, Asked
 from postroad.scheduling.jobs import RoutingJob, Site
 from postroad.telemetry.logs import logger
-from postroad.worker.ledger import Ledger
+from postroad.worker.jobs.ledger import Ledger
 from postroad.worker.routing import DeliveryRoute, Routes
 
 _log = logger("worker")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from postroad.telemetry.logs import logger
-from postroad.worker.deliveries import UNFORESEEN
-from postroad.worker.job_table import JobTable
-from postroad.worker.ledger import Ledger
-from postroad.worker.look_ups import LookUps
-from postroad.worker.open_jobs import OpenJob
+from postroad.worker.jobs.deliveries import UNFORESEEN
+from postroad.worker.jobs.job_table import JobTable
+from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.jobs.look_ups import LookUps
+from postroad.worker.jobs.open_jobs import OpenJob
 
 _log = logger("worker")
 

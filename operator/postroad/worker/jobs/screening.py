@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from postroad.errors import PostroadError
 from postroad.telemetry.logs import logger
-from postroad.worker.deliveries import ids_of
-from postroad.worker.ledger import Ledger
-from postroad.worker.suppressing import Suppressing
+from postroad.worker.jobs.deliveries import ids_of
+from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.sites.suppressing import Suppressing
 
 _log = logger("worker")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from postroad.worker.ledger import Ledger
-from postroad.worker.open_jobs import OpenJob
+from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.jobs.open_jobs import OpenJob
 
 
 class JobTable:

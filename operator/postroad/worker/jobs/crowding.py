@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from postroad.worker.job_table import JobTable
-from postroad.worker.open_jobs import OpenJob
+from postroad.worker.jobs.job_table import JobTable
+from postroad.worker.jobs.open_jobs import OpenJob
 from postroad.worker.routing import DeliveryRoute
 
 

@@ -20,7 +20,7 @@ from postroad.errors import InvalidInput
 from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
 from postroad.telemetry.logs import logger
-from postroad.worker.board_use import BoardUse
+from postroad.worker.sites.board_use import BoardUse
 
 _log = logger("worker")
 

@@ -10,11 +10,11 @@ from enum import Enum, auto
 
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Clock
-from postroad.worker.ledger import Ledger
-from postroad.worker.open_jobs import OpenJob
-from postroad.worker.pacing import Pacer
+from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.jobs.open_jobs import OpenJob
 from postroad.worker.routing import DeliveryRoute
-from postroad.worker.site_control import SiteControl
+from postroad.worker.sites.control import SiteControl
+from postroad.worker.sites.pacing import Pacer
 
 PACED = "451 4.3.2 a limit by rate is used up"
 UNSHARED = "451 4.3.2 a limit by rate cannot be shared, as the board of the queue is away"

@@ -40,7 +40,7 @@ from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS
 from postroad.worker.reporting import DueReport, Reporting
-from postroad.worker.suppressing import Suppressing
+from postroad.worker.sites.suppressing import Suppressing
 
 _log = logger("worker")
 _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
-from postroad.worker.board_use import BoardUse
+from postroad.worker.sites.board_use import BoardUse
 
 READ_EVERY = timedelta(seconds=5)
 """After which every worker obeys what an administrator posts."""

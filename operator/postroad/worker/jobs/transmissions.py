@@ -35,14 +35,14 @@ from postroad.scheduling.events import (
     Withdrawn,
 )
 from postroad.telemetry.logs import logger
-from postroad.worker.deferrals import Deferrals
-from postroad.worker.deliveries import Deliverer, ids_of
-from postroad.worker.job_table import JobTable
-from postroad.worker.ledger import Ledger
-from postroad.worker.links import Link, Links
-from postroad.worker.open_jobs import LeaseOver, OpenJob, deferred_by
+from postroad.worker.jobs.deferrals import Deferrals
+from postroad.worker.jobs.deliveries import Deliverer, ids_of
+from postroad.worker.jobs.job_table import JobTable
+from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.jobs.links import Link, Links
+from postroad.worker.jobs.open_jobs import LeaseOver, OpenJob, deferred_by
+from postroad.worker.jobs.withdrawals import Withdrawals
 from postroad.worker.routing import DeliveryRoute
-from postroad.worker.withdrawals import Withdrawals
 
 _log = logger("worker")
 

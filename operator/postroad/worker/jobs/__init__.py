@@ -1,0 +1,1 @@
+"""From an item to its end: jobs, connections, outcomes."""

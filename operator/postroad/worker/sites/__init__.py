@@ -1,0 +1,1 @@
+"""Sites: suspended, flushed, rerouted, by what the processes of a queue share."""
