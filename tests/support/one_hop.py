@@ -10,7 +10,7 @@ from uuid import UUID
 
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.ports.connections import (
+from postroad.ports.delivery.connections import (
     ConnectionClosed,
     ConnectionEvent,
     ConnectionOpened,
@@ -20,7 +20,7 @@ from postroad.ports.connections import (
     Transmission,
     not_known,
 )
-from postroad.ports.signing import Signer
+from postroad.ports.delivery.signing import Signer
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.connections import SmtpConnection
 from postroad.smtp.client.connector import SmtpConnector

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, Protocol, TlsMode
-from postroad.ports.connections import (
+from postroad.ports.delivery.connections import (
     BeforeEnd,
     ConnectionClosed,
     OnEvent,

@@ -12,9 +12,9 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.connections import (
+from postroad.ports.delivery.attempt_log import AttemptLog
+from postroad.ports.delivery.connections import (
     BeforeEnd,
     ConnectionClosed,
     ConnectionEvent,

@@ -10,7 +10,7 @@ from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.mail.handed_mails import LARGEST_HANDED
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.octet_room import OctetRoom
-from postroad.ports.connections import Connector
+from postroad.ports.delivery.connections import Connector
 from postroad.settings import Settings
 
 SCHEME = "python:"

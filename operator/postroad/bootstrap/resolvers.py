@@ -9,8 +9,8 @@ from postroad.adapters.dns.caching import CachingResolver
 from postroad.adapters.dns.resolver import DnsResolver, name_servers
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.delivery_settings.routing import NameServers, StsSettings
-from postroad.ports.resolver import Resolver
-from postroad.ports.sts import StsPolicies
+from postroad.ports.delivery.resolver import Resolver
+from postroad.ports.delivery.sts import StsPolicies
 
 
 def open_resolver(settings: NameServers) -> Resolver:

@@ -11,8 +11,8 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.programs import open_function, open_webhook
 from postroad.bootstrap.ways import Way
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.ports.connections import Connector
-from postroad.ports.signing import Signer
+from postroad.ports.delivery.connections import Connector
+from postroad.ports.delivery.signing import Signer
 from postroad.settings import Settings
 from postroad.smtp.client.connector import SmtpConnector
 

@@ -29,9 +29,9 @@ from postroad.domain.queues.mail_views import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.slices import EntryKey
 from postroad.ports.administration import Administration, Operation
-from postroad.ports.board import Board
+from postroad.ports.delivery.board import Board
+from postroad.ports.delivery.suppression_list import SuppressionList
 from postroad.ports.mail_queue import NO_DELAY
-from postroad.ports.suppression_list import SuppressionList
 
 
 class DistributedQueue(Administration):

@@ -28,11 +28,11 @@ from postroad.embedded.store.maintenance import Maintenance
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import QueueClosed, StoreUnavailable
 from postroad.ports.administration import Administration, Operation
-from postroad.ports.board import Board
 from postroad.ports.clock import Clock
+from postroad.ports.delivery.board import Board
+from postroad.ports.delivery.suppression_list import SuppressionList
 from postroad.ports.files import Files, Lock
 from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue, check_delay
-from postroad.ports.suppression_list import SuppressionList
 
 T = TypeVar("T")
 FIND_TIMEOUT = timedelta(seconds=30)

@@ -20,8 +20,8 @@ from postroad.domain.queues.mail_views import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Administration
-from postroad.ports.board import Board
-from postroad.ports.suppression_list import SuppressionList
+from postroad.ports.delivery.board import Board
+from postroad.ports.delivery.suppression_list import SuppressionList
 
 NO_DELAY = timedelta(0)
 

@@ -22,10 +22,10 @@ from postroad.domain.queues.entries import Entry, UndecodableRow
 from postroad.domain.queues.ownership import Identity
 from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.values.clocks import Readings
-from postroad.ports.board import Board
+from postroad.ports.delivery.board import Board
+from postroad.ports.delivery.suppression_list import SuppressionList
 from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks
-from postroad.ports.suppression_list import SuppressionList
 
 NOT_READ = "a dead letter can be written anew only as `letter` returned it"
 """The error of `View.rewrite_letter` for any other letter."""

@@ -16,7 +16,7 @@ from itertools import count
 from postroad.domain.delivery.site_views import SiteView
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Randomness
-from postroad.ports.connections import Connector
+from postroad.ports.delivery.connections import Connector
 from postroad.ports.mail_queue import Item
 from postroad.scheduling.events import (
     Assign,

@@ -12,8 +12,8 @@ from postroad.domain.mail.internationalized import ascii_domain
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.resolver import Resolver
-from postroad.ports.sts import StsPolicies
+from postroad.ports.delivery.resolver import Resolver
+from postroad.ports.delivery.sts import StsPolicies
 from postroad.routing.finding import find_route, sts_domain
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute, ResolvedHop, Route, written_hop

@@ -33,7 +33,7 @@ from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.rollout import READING_LEASE, Rollout
 from postroad.domain.values.clocks import AGREEING
 from postroad.errors import ConfigurationConflict, ViewRefused
-from postroad.ports.board import Topic
+from postroad.ports.delivery.board import Topic
 from support.histories import transitions
 from support.scripted_session import ScriptedSession
 

@@ -15,7 +15,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.cli import main
 from postroad.domain.delivery.site_views import SiteState, SiteView, posted_views
-from postroad.ports.board import Topic
+from postroad.ports.delivery.board import Topic
 
 MINUTE = timedelta(minutes=1)
 

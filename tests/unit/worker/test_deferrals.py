@@ -12,7 +12,13 @@ import pytest
 from postroad.adapters.memory.connections import MemoryConnection, MemoryConnector
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.ports.connections import BeforeEnd, JobFinished, OnEvent, Transmission, at_once
+from postroad.ports.delivery.connections import (
+    BeforeEnd,
+    JobFinished,
+    OnEvent,
+    Transmission,
+    at_once,
+)
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.jobs import Site
 from postroad.worker.jobs.deferrals import MAX_REMEMBERED, Deferrals

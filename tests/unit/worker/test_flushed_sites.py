@@ -16,7 +16,7 @@ from postroad.domain.delivery.site_flushes import FlushAnswer
 from postroad.domain.delivery.suspensions import SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
-from postroad.ports.board import Topic
+from postroad.ports.delivery.board import Topic
 from postroad.worker.sites.board_reading import BoardReader
 from postroad.worker.sites.control import SiteControl
 from postroad.worker.sites.flush_answers import FlushAnswers

@@ -16,7 +16,7 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.delivery.limited_mail import LimitedBy, LimitedMail, LimitRule
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewUnavailable
-from postroad.ports.board import Board, Topic
+from postroad.ports.delivery.board import Board, Topic
 from postroad.worker.sites.pacing import LONGEST_HOLD, LONGEST_NOTED, Pacer
 
 SECOND = timedelta(seconds=1)

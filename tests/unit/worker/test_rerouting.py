@@ -16,7 +16,7 @@ from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.delivery.reroutes import Reroute, RerouteOf, RerouteTable
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidInput
-from postroad.ports.board import Topic
+from postroad.ports.delivery.board import Topic
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost

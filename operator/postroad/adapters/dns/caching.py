@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.ports.clock import Clock
-from postroad.ports.resolver import Resolver
+from postroad.ports.delivery.resolver import Resolver
 from postroad.routing.answers import NOT_KEPT, Answer, AnswerKind, Question
 
 LONGEST = {

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.ports.board import Topic
 from postroad.ports.clock import Clock
+from postroad.ports.delivery.board import Topic
 
 Notes = dict[tuple[Topic, str], tuple[str, timedelta]]
 """By topic and name: the text, and when its lifetime is over by the server's clock."""

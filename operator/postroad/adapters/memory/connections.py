@@ -10,7 +10,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
-from postroad.ports.connections import (
+from postroad.ports.delivery.connections import (
     BeforeEnd,
     ConnectionClosed,
     ConnectionEvent,

@@ -18,7 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from postroad import tls
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
-from postroad.ports.resolver import Resolver
+from postroad.ports.delivery.resolver import Resolver
 from postroad.routing.answers import Question
 from postroad.routing.plans import AddressFamily
 from postroad.routing.sts import StsPolicy

@@ -14,7 +14,7 @@ from typing import Any
 from postroad.adapters.mta_sts.fetching import PolicyNotFetched
 from postroad.adapters.mta_sts.keeping import MOST_FILES, PolicyFolder
 from postroad.ports.clock import Clock
-from postroad.ports.resolver import Resolver
+from postroad.ports.delivery.resolver import Resolver
 from postroad.routing.answers import Question, RecordType
 from postroad.routing.sts import DomainPolicy, KeptPolicy, StsPolicy, record_id
 from postroad.telemetry.metrics import STS_FETCHES

@@ -14,7 +14,7 @@ from postroad.adapters.programs.serial import NotReached, ProgramAnswer, SerialC
 from postroad.domain.mail.handed_mails import HandedMail
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.octet_room import OctetRoom
-from postroad.ports.connections import BeforeEnd, OnEvent, Transmission, at_once
+from postroad.ports.delivery.connections import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop
 from postroad.telemetry.logs import logger
 from postroad.threaded_calls import ThreadedCalls

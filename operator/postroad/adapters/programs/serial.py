@@ -14,7 +14,7 @@ from typing import Protocol
 
 from postroad.domain.mail.mail import Outcome
 from postroad.octet_room import OctetRoom
-from postroad.ports.connections import (
+from postroad.ports.delivery.connections import (
     BeforeEnd,
     ConnectionClosed,
     ConnectionOpened,

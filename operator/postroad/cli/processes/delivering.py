@@ -32,9 +32,9 @@ from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.smtp.bounces import use_rules
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
-from postroad.ports.attempt_log import AttemptLog
-from postroad.ports.board import Topic
 from postroad.ports.clock import Randomness
+from postroad.ports.delivery.attempt_log import AttemptLog
+from postroad.ports.delivery.board import Topic
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer

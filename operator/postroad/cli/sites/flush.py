@@ -18,8 +18,8 @@ from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Operation
-from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
+from postroad.ports.delivery.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue
 from postroad.worker.sites.board_reading import READ_EVERY
 

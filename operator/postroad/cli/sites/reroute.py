@@ -29,7 +29,7 @@ from postroad.domain.smtp.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.domain.values.durations import format_duration
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
-from postroad.ports.board import Board, Topic
+from postroad.ports.delivery.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue
 from postroad.worker.sites.board_reading import READ_EVERY
 

@@ -21,7 +21,7 @@ from postroad.domain.error_codes import FAILED, TRY_AGAIN
 from postroad.domain.mail.mail import OutcomeKind, check_address, domain_of
 from postroad.domain.values.durations import format_duration
 from postroad.errors import InvalidInput, InvalidMail
-from postroad.ports.board import Topic
+from postroad.ports.delivery.board import Topic
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import NULL_SENDER, RouteRequest
 from postroad.settings import from_environment

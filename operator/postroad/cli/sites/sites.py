@@ -25,7 +25,7 @@ from postroad.domain.values.durations import format_duration
 from postroad.domain.values.escaping import escaped
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
-from postroad.ports.board import Board, Topic
+from postroad.ports.delivery.board import Board, Topic
 from postroad.ports.mail_queue import MailQueue
 from postroad.worker.sites.board_reading import READ_EVERY
 from postroad.worker.sites.control import LONGEST_PUT_OFF

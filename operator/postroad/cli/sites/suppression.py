@@ -25,8 +25,8 @@ from postroad.domain.values.durations import format_duration
 from postroad.domain.values.escaping import json_line
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
+from postroad.ports.delivery.suppression_list import SuppressionList
 from postroad.ports.mail_queue import MailQueue
-from postroad.ports.suppression_list import SuppressionList
 from postroad.settings import from_environment
 
 TOGETHER = 50_000

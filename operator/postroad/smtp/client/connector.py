@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from postroad.ports.connections import BeforeEnd, OnEvent, at_once
-from postroad.ports.signing import Signer
+from postroad.ports.delivery.connections import BeforeEnd, OnEvent, at_once
+from postroad.ports.delivery.signing import Signer
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.authentication import authentication_at
 from postroad.smtp.client.connecting import (

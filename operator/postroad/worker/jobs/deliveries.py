@@ -34,8 +34,8 @@ from postroad.errors import (
     QueueClosed,
     StoreFull,
 )
-from postroad.ports.attempt_log import AttemptLog
 from postroad.ports.clock import Clock, Randomness
+from postroad.ports.delivery.attempt_log import AttemptLog
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS

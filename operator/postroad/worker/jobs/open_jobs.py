@@ -14,7 +14,7 @@ from postroad.domain.delivery.limited_mail import LimitedMail
 from postroad.domain.mail.mail import Envelope, Outcome, domain_of
 from postroad.domain.mail.shapes import Shape
 from postroad.errors import PostroadError, ServerError
-from postroad.ports.connections import Transmission
+from postroad.ports.delivery.connections import Transmission
 from postroad.scheduling.jobs import DeliveryJob
 from postroad.worker.jobs.deliveries import UNFORESEEN
 from postroad.worker.jobs.ledger import Ledger

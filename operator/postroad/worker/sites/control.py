@@ -17,8 +17,8 @@ from postroad.domain.delivery.suspensions import AnswerCounts, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
-from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
+from postroad.ports.delivery.board import Board, Topic
 from postroad.telemetry.logs import logger
 from postroad.worker.sites.board_use import BoardUse
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from postroad.domain.delivery.site_flushes import MOST_DOMAINS, FlushAnswer
-from postroad.ports.board import Board, Topic
+from postroad.ports.delivery.board import Board, Topic
 
 ANSWERED_FOR = timedelta(seconds=60)
 """An administrator waits for seconds."""

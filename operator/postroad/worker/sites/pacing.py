@@ -17,8 +17,8 @@ from hashlib import sha256
 from postroad.domain.delivery.limited_mail import LimitedMail, LimitRule, limits_of
 from postroad.domain.delivery.paces import Paces, Rate
 from postroad.errors import PostroadError
-from postroad.ports.board import Board, Topic
 from postroad.ports.clock import Clock
+from postroad.ports.delivery.board import Board, Topic
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from postroad.adapters.cassandra.connection.session import Session, Statement
 from postroad.adapters.cassandra.statements.cql import insert, select
-from postroad.ports.board import Topic
+from postroad.ports.delivery.board import Topic
 
 _OF_TOPIC = "queue = ? AND topic = ?"
 

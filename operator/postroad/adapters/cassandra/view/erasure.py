@@ -24,7 +24,7 @@ from postroad.adapters.cassandra.view.board import ERASE_BOARD
 from postroad.adapters.cassandra.view.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.view.suppression_list import erase_lists
 from postroad.domain.values.clocks import AGREEING
-from postroad.ports.board import Topic
+from postroad.ports.delivery.board import Topic
 
 AT_ONCE = 32
 """Deletions in flight."""

@@ -1,0 +1,1 @@
+"""What delivery needs: connections, DNS, policies, keys, lists."""
