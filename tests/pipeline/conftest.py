@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from postroad.cli import main
 from postroad.cli.pipeline import group as archive_command
 from postroad.cli.pipeline import options as pipeline_options
-from postroad.pipeline import jars
-from postroad.pipeline.key_stores import KeyStores
-from postroad.pipeline.spark.lake import EXTENSIONS
+from postroad.pipeline.java import jars
+from postroad.pipeline.java.key_stores import KeyStores
+from postroad.pipeline.spark.lake.lake import EXTENSIONS
 from postroad.pipeline.spark.session import BRIEF, SETTINGS, open_session
 from postroad.settings import Settings
 

@@ -16,7 +16,7 @@ from postroad.domain.delivery.attempts import OutcomeCount
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values.identifiers import Identifiers, moment_of
-from postroad.pipeline.spark.lake_schema import ENTRIES
+from postroad.pipeline.spark.lake.schema import ENTRIES
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -26,8 +26,8 @@ from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import Entry, UndecodableRow
 from postroad.domain.queues.names import QueueName
 from postroad.domain.queues.slices import Partition, slice_of
-from postroad.pipeline.spark.lake import LakeTables, open_lake
-from postroad.pipeline.spark.servers import lake_folder, s3_settings
+from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
+from postroad.pipeline.spark.reading.servers import lake_folder, s3_settings
 from postroad.ports.servers import Servers
 from postroad.ports.view import View
 from postroad.settings import from_environment

@@ -20,10 +20,10 @@ from postroad.domain.queues.lost_messages import MessageCount, Messages
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.slices import Partition, place
 from postroad.domain.values.identifiers import id_at
-from postroad.pipeline.findings import AuditTimes
-from postroad.pipeline.lines import age_name
-from postroad.pipeline.spark import auditing
-from postroad.pipeline.spark.waiting import ages, is_selected
+from postroad.pipeline.answers.findings import AuditTimes
+from postroad.pipeline.answers.lines import age_name
+from postroad.pipeline.spark.jobs import auditing
+from postroad.pipeline.spark.jobs.waiting import ages, is_selected
 from postroad.pipeline.states import EntryState
 
 pytestmark = [

@@ -32,12 +32,12 @@ from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import JobFailed
-from postroad.pipeline.key_stores import KeyStores
-from postroad.pipeline.planning import ReadCounts
+from postroad.pipeline.archive.planning import ReadCounts
+from postroad.pipeline.java.key_stores import KeyStores
 from postroad.pipeline.spark.address_columns import plain
-from postroad.pipeline.spark.lake_schema import ENTRIES
-from postroad.pipeline.spark.reading import PartitionReader
-from postroad.pipeline.spark.servers import cassandra_settings
+from postroad.pipeline.spark.lake.schema import ENTRIES
+from postroad.pipeline.spark.reading.reading import PartitionReader
+from postroad.pipeline.spark.reading.servers import cassandra_settings
 from postroad.ports.view import View
 from postroad.tls import ClientTls, Encryption
 from support.certificates import Certificates

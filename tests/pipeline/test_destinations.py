@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 from pipeline.duck import RECOVERIES, REPLIES, answer
 from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, drawn, failed, frame
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.pipeline.coverage import Stretch
-from postroad.pipeline.departures import Tally
-from postroad.pipeline.lines import DestinationLine, ReasonCount
-from postroad.pipeline.spark.destinations import destinations
+from postroad.pipeline.answers.departures import Tally
+from postroad.pipeline.answers.lines import DestinationLine, ReasonCount
+from postroad.pipeline.archive.coverage import Stretch
+from postroad.pipeline.spark.jobs.destinations import destinations
 
 pytestmark = [
     pytest.mark.needs("java", "mvn"),

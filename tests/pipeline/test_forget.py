@@ -18,11 +18,11 @@ from postroad.adapters.memory.fault_injection import FaultInjector, no_fault
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.slices import Partition, slice_of
 from postroad.pipeline.addresses import hashed_address
-from postroad.pipeline.archive_claim import ArchiveClaim
-from postroad.pipeline.coverage import Stretch
-from postroad.pipeline.spark.exporting import export
-from postroad.pipeline.spark.forgetting import before, forget, of_address
-from postroad.pipeline.spark.lake import LakeTables, open_lake
+from postroad.pipeline.archive.claim import ArchiveClaim
+from postroad.pipeline.archive.coverage import Stretch
+from postroad.pipeline.spark.jobs.exporting import export
+from postroad.pipeline.spark.jobs.forgetting import before, forget, of_address
+from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
 from postroad.ports.view import View
 
 pytestmark = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from postroad.pipeline.spark.lake_schema import SCHEMA_VERSION, STORE_TABLES
+from postroad.pipeline.spark.lake.schema import SCHEMA_VERSION, STORE_TABLES
 from support.repository import ROOT
 
 

@@ -22,10 +22,10 @@ from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values.identifiers import LAST, id_at
 from postroad.pipeline.addresses import hashed_address
-from postroad.pipeline.planning import ReadCounts
+from postroad.pipeline.archive.planning import ReadCounts
 from postroad.pipeline.spark import address_columns
-from postroad.pipeline.spark.lake_schema import ENTRIES
-from postroad.pipeline.spark.reading import counts_of, entry_lines, products
+from postroad.pipeline.spark.lake.schema import ENTRIES
+from postroad.pipeline.spark.reading.reading import counts_of, entry_lines, products
 from postroad.pipeline.states import STATES, EntryFlags
 from support.entry_lines import entry_line
 from support.lake_frames import in_order, lines_in

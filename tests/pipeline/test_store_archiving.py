@@ -33,14 +33,14 @@ from postroad.embedded.store.archive import Archived, read_archive
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.pipeline.addresses import kept_address
-from postroad.pipeline.coverage import Stretch
+from postroad.pipeline.archive.coverage import Stretch
 from postroad.pipeline.runs import Run
-from postroad.pipeline.spark.destinations import destinations
-from postroad.pipeline.spark.extent import extent_of
-from postroad.pipeline.spark.store_archiving import archive_history
-from postroad.pipeline.spark.store_lake import StoreLake, open_store_lake
-from postroad.pipeline.spark.tracing import TraceSelector, trace
-from postroad.pipeline.spark.traffic import traffic
+from postroad.pipeline.spark.jobs.destinations import destinations
+from postroad.pipeline.spark.jobs.store_archiving import archive_history
+from postroad.pipeline.spark.jobs.tracing import TraceSelector, trace
+from postroad.pipeline.spark.jobs.traffic import traffic
+from postroad.pipeline.spark.lake.extent import extent_of
+from postroad.pipeline.spark.lake.store_lake import StoreLake, open_store_lake
 from postroad.settings.pipeline import AddressKind
 from support.store_ledger import KINDS, RandomHistory
 

@@ -19,11 +19,10 @@ from postroad.domain.queues.slices import Partition
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.errors import InvalidInput
 from postroad.pipeline.addresses import hashed_address
-from postroad.pipeline.coverage import Stretch
-from postroad.pipeline.lines import TraceLine
+from postroad.pipeline.answers.lines import TraceLine
+from postroad.pipeline.archive.coverage import Stretch
 from postroad.pipeline.spark.address_columns import is_among
-from postroad.pipeline.spark.lake import open_lake
-from postroad.pipeline.spark.tracing import (
+from postroad.pipeline.spark.jobs.tracing import (
     FEW,
     TraceSelector,
     lines_of,
@@ -32,6 +31,7 @@ from postroad.pipeline.spark.tracing import (
     selector_of,
     trace,
 )
+from postroad.pipeline.spark.lake.lake import open_lake
 from postroad.settings.pipeline import AddressKind
 
 pytestmark = [

@@ -12,9 +12,9 @@ from pyspark.sql import SparkSession
 from pipeline.duck import TRAFFIC, answer
 from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, drawn, failed, frame
 from postroad.domain.values.instants import instant
-from postroad.pipeline.coverage import Stretch
-from postroad.pipeline.lines import TrafficLine
-from postroad.pipeline.spark.traffic import traffic
+from postroad.pipeline.answers.lines import TrafficLine
+from postroad.pipeline.archive.coverage import Stretch
+from postroad.pipeline.spark.jobs.traffic import traffic
 
 pytestmark = [
     pytest.mark.needs("java", "mvn"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import stack
-from postroad.pipeline import jars
+from postroad.pipeline.java import jars
 from stack import contexts, patience
 from support.kubectl import Kubectl, Manifest, documents_in, eventually, manifests, secret
 

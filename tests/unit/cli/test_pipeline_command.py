@@ -13,7 +13,7 @@ from postroad.cli.pipeline import options, report
 from postroad.cli.pipeline.keeping import _place
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
-from postroad.pipeline import jars
+from postroad.pipeline.java import jars
 
 URL = "distributed://mail.outgoing"
 

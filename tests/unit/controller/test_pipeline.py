@@ -36,7 +36,7 @@ from postroad.controller.spec.queue_resource import PipelineProgram, PodContext,
 from postroad.controller.spec.schedule import check_schedule
 from postroad.controller.spec.tls import CassandraTls
 from postroad.errors import InvalidInput
-from postroad.pipeline.executors import Executors
+from postroad.pipeline.java.executors import Executors
 from postroad.ports.kubernetes import Object
 from postroad.settings import from_environment
 from support.manual_loop import move, run

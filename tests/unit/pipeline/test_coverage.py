@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from postroad.pipeline.coverage import Coverage, Stretch, coverage_of
-from postroad.pipeline.planning import Gap
+from postroad.pipeline.archive.coverage import Coverage, Stretch, coverage_of
+from postroad.pipeline.archive.planning import Gap
 
 NOON, HOUR = datetime(2026, 3, 2, 12, tzinfo=UTC), timedelta(hours=1)
 DAY = Stretch(NOON, NOON + 24 * HOUR)

@@ -23,8 +23,8 @@ from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.segments import HEADER_BLOCK, read_header
 from postroad.embedded.store.archive import end_of, frames_in, read_archive
 from postroad.embedded.store.owner import OwnedQueue
-from postroad.pipeline.embedded_parts import HistoryPart, PartKind, lines_of, parts_of
-from postroad.pipeline.spark.lake_schema import ENTRIES
+from postroad.pipeline.archive.embedded_parts import HistoryPart, PartKind, lines_of, parts_of
+from postroad.pipeline.spark.lake.schema import ENTRIES
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 LAYOUT = Layout(ROOT, ROOT / "mail")

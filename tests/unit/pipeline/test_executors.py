@@ -13,8 +13,8 @@ from postroad.cli import main
 from postroad.cli.pipeline import session
 from postroad.cli.pipeline.session import spark_session, stores_of_a_pod
 from postroad.errors import InvalidSettings
-from postroad.pipeline.executors import Executors, java_command, run_secret
-from postroad.pipeline.key_stores import KeyStores
+from postroad.pipeline.java.executors import Executors, java_command, run_secret
+from postroad.pipeline.java.key_stores import KeyStores
 from postroad.settings import from_environment
 
 EXECUTORS = Executors(2, 1, "1536Mi", "mail", "postroad-pipeline:1", "/etc/pod.json", "pipeline")

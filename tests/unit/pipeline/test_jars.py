@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from postroad.errors import NotInstalled
-from postroad.pipeline.jars import Jar, default_folder, fetch, jars_in, pinned
+from postroad.pipeline.java.jars import Jar, default_folder, fetch, jars_in, pinned
 
 CONTENT = b"a jar"
 JAR = Jar("org.example", "one", "1.0", hashlib.sha256(CONTENT).hexdigest())

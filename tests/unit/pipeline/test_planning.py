@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.queues.slices import Partition
-from postroad.pipeline.planning import (
+from postroad.pipeline.archive.planning import (
     ArchivedPartition,
     Gap,
     ReadCounts,

@@ -8,8 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from postroad.pipeline.findings import FindingKind, summaries
-from postroad.pipeline.report import SHOWN, QueueReport, duration_text, page
+from postroad.pipeline.answers.findings import FindingKind, summaries
+from postroad.pipeline.answers.report import SHOWN, QueueReport, duration_text, page
 from unit.pipeline.report_cases import EMPTY, HOSTILE, destination, full
 
 PICTURES = {"traffic": b"\x89PNG traffic", "slices": b"\x89PNG slices"}

@@ -10,14 +10,14 @@ from postroad.configuration.evidence import observe
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.history import replay
 from postroad.errors import HistoryMissing
-from postroad.pipeline.lines import (
+from postroad.pipeline.answers.lines import (
     TRAFFIC_PARTS,
     DestinationLine,
     JobAnswer,
     TraceLine,
     TrafficLine,
 )
-from postroad.pipeline.sizing import AdviceLine, sizing
+from postroad.pipeline.answers.sizing import AdviceLine, sizing
 
 
 @click.command()
@@ -31,8 +31,8 @@ from postroad.pipeline.sizing import AdviceLine, sizing
 async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLine]:
     """Who sent how much where: recipients that were accepted, delivered, deferred, rejected and
     removed, attempts, bytes, and the time to delivery."""
-    from postroad.pipeline.spark.claimed_lake import in_thread
-    from postroad.pipeline.spark.traffic import traffic as find
+    from postroad.pipeline.spark.jobs.traffic import traffic as find
+    from postroad.pipeline.spark.lake.claimed_lake import in_thread
 
     coverage = await asked.coverage()
     parts = by or TRAFFIC_PARTS
@@ -45,8 +45,8 @@ async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLin
 async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
     """How each destination answers: rates, the commonest reasons, what was delivered on a retry,
     and what is out of line with the 7 days before."""
-    from postroad.pipeline.spark.claimed_lake import in_thread
-    from postroad.pipeline.spark.destinations import destinations as find
+    from postroad.pipeline.spark.jobs.destinations import destinations as find
+    from postroad.pipeline.spark.lake.claimed_lake import in_thread
 
     coverage = await asked.coverage()
     lines = await in_thread(find, asked.lake.entries(), coverage.stretch)
@@ -62,10 +62,10 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
     an address: every entry of them, in the lake and in the view. Without --from, since the lake
     began."""
     from postroad.pipeline.spark.address_columns import column_of
-    from postroad.pipeline.spark.claimed_lake import in_thread
-    from postroad.pipeline.spark.tracing import selector_of
-    from postroad.pipeline.spark.tracing import trace as find
-    from postroad.pipeline.spark.view_entries import unarchived_entries
+    from postroad.pipeline.spark.jobs.tracing import selector_of
+    from postroad.pipeline.spark.jobs.tracing import trace as find
+    from postroad.pipeline.spark.jobs.view_entries import unarchived_entries
+    from postroad.pipeline.spark.lake.claimed_lake import in_thread
 
     settings, opened, others = asked.settings, asked.opened, None
     key = address_key(settings)
@@ -88,8 +88,8 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
 async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
     """The sliceWindow, bucketCount and updateBrowseStartPace that suit the mail that the queue has
     had, with reasons. Nothing is applied. Without --from, since the lake began."""
-    from postroad.pipeline.spark.claimed_lake import in_thread
-    from postroad.pipeline.spark.slice_counts import slice_counts
+    from postroad.pipeline.spark.lake.claimed_lake import in_thread
+    from postroad.pipeline.spark.lake.slice_counts import slice_counts
 
     queue = asked.with_tables("there is nothing to set for it").queue
     coverage = await asked.coverage(length=None)

@@ -19,12 +19,12 @@ from postroad.cli.pipeline.summary import write_summary
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.values.escaping import escaped, json_line
-from postroad.pipeline.coverage import Coverage, Stretch
-from postroad.pipeline.findings import FindingKind, FindingLine, FindingSummary, summaries
-from postroad.pipeline.lines import JobAnswer, Line
+from postroad.pipeline.answers.findings import FindingKind, FindingLine, FindingSummary, summaries
+from postroad.pipeline.answers.lines import JobAnswer, Line
+from postroad.pipeline.archive.coverage import Coverage, Stretch
 
 if TYPE_CHECKING:
-    from postroad.pipeline.spark.audit_run import Audited
+    from postroad.pipeline.spark.jobs.audit_run import Audited
 
 SHOWN = 10
 """Findings of each kind that the text names; JSON has all."""
@@ -94,7 +94,7 @@ async def audited(
 ) -> tuple[Audited, Mapping[FindingKind, int]]:
     """Audit a queue; return what was found, and how much of each kind was repaired. Raises:
     ServerError, JobFailed, OwnedByAnother."""
-    from postroad.pipeline.spark.audit_run import Audit, AuditedQueue, repair
+    from postroad.pipeline.spark.jobs.audit_run import Audit, AuditedQueue, repair
 
     queue = opened.queue
     audited_queue = AuditedQueue(

@@ -8,16 +8,16 @@ import click
 
 from postroad.bootstrap.cluster import cassandra_access, s3_access
 from postroad.cli.pipeline.session import stores_of_a_pod
-from postroad.pipeline import jars
-from postroad.pipeline.executors import java_command
-from postroad.pipeline.java import java_home
+from postroad.pipeline.java import jars
+from postroad.pipeline.java.executors import java_command
+from postroad.pipeline.java.java import java_home
 from postroad.settings import from_environment
 
 
 @click.command(hidden=True)
 def executor() -> None:
     """Become an executor of the driver that made this pod."""
-    from postroad.pipeline.spark.servers import cassandra_settings, trust_options
+    from postroad.pipeline.spark.reading.servers import cassandra_settings, trust_options
     from postroad.pipeline.spark.session import own_jars
 
     settings = from_environment()

@@ -33,9 +33,9 @@ from postroad.cli.pipeline.view import ages, apply
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, StoreDamaged
-from postroad.pipeline import jars
-from postroad.pipeline.archive import Wanted
-from postroad.pipeline.planning import finest_window
+from postroad.pipeline.archive.archive import Wanted
+from postroad.pipeline.archive.planning import finest_window
+from postroad.pipeline.java import jars
 from postroad.pipeline.runs import Run
 from postroad.settings import Settings, from_environment
 
@@ -121,8 +121,9 @@ async def _archive(
     key = address_key(settings)
     with run_stores(settings) as stores:
         async with open_archived(url, settings, "name its lake with --lake") as queue:
-            from postroad.pipeline.spark import archiving, servers
             from postroad.pipeline.spark.address_columns import column_of
+            from postroad.pipeline.spark.jobs import archiving
+            from postroad.pipeline.spark.reading import servers
 
             source = archiving.ArchivedTables(
                 view=queue.view,

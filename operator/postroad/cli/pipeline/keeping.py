@@ -30,7 +30,7 @@ from postroad.domain.values.durations import parse_duration
 from postroad.domain.values.identifiers import EPOCH
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
-from postroad.pipeline.archive_claim import ArchiveClaim
+from postroad.pipeline.archive.claim import ArchiveClaim
 
 
 class Age(click.ParamType[timedelta]):
@@ -118,8 +118,8 @@ async def _export(
     asked: tuple[datetime | None, datetime | None],
     wanted: tuple[str, str, str],
 ) -> tuple[int, tuple[str, ...]]:
-    from postroad.pipeline.spark.claimed_lake import in_thread
-    from postroad.pipeline.spark.exporting import export as write
+    from postroad.pipeline.spark.jobs.exporting import export as write
+    from postroad.pipeline.spark.lake.claimed_lake import in_thread
 
     table, place, kind = wanted
     async with opened_lake(*of, asked) as lake:
@@ -169,7 +169,7 @@ def forget(
 
 
 async def _forget(of: _Lake, address: str | None, day: datetime | None, patience: timedelta) -> int:
-    from postroad.pipeline.spark import forgetting
+    from postroad.pipeline.spark.jobs import forgetting
 
     async with opened_lake(*of, (None, None)) as lake:
         if day is not None:

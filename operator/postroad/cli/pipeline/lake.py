@@ -29,12 +29,12 @@ from postroad.cli.pipeline.summary import write_summary
 from postroad.domain.values.escaping import escaped, json_line
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, InvalidQueueURL
-from postroad.pipeline.coverage import Coverage, Stretch
-from postroad.pipeline.lines import JobAnswer
+from postroad.pipeline.answers.lines import JobAnswer
+from postroad.pipeline.archive.coverage import Coverage, Stretch
 from postroad.settings import Settings, from_environment
 
 if TYPE_CHECKING:
-    from postroad.pipeline.spark.lake import LakeTables
+    from postroad.pipeline.spark.lake.lake import LakeTables
 
 DAY = timedelta(days=1)
 
@@ -56,8 +56,8 @@ class AskedLake:
         """Return the stretch that is asked about: until now, and of this length or from the lake's
         first slice on, unless options name its ends; and how far the lake covers it. Raises:
         InvalidInput for one that ends before it begins, ViewError, JobFailed."""
-        from postroad.pipeline.spark.claimed_lake import in_thread
-        from postroad.pipeline.spark.extent import extent_of
+        from postroad.pipeline.spark.lake.claimed_lake import in_thread
+        from postroad.pipeline.spark.lake.extent import extent_of
 
         extent = await in_thread(extent_of, self.lake)
         before = self.asked[1] or self.now
@@ -130,9 +130,9 @@ async def opened_lake(
     now = MachineClock().now()
     if local is None:
         async with open_with_spark(url, master, brief=True) as opened:
-            from postroad.pipeline.spark.claimed_lake import in_thread
-            from postroad.pipeline.spark.lake import open_lake
-            from postroad.pipeline.spark.servers import lake_folder, s3_settings
+            from postroad.pipeline.spark.lake.claimed_lake import in_thread
+            from postroad.pipeline.spark.lake.lake import open_lake
+            from postroad.pipeline.spark.reading.servers import lake_folder, s3_settings
 
             queue = opened.queue
             place, store = lake_folder(queue.bucket, queue.name), s3_settings(queue.s3)
@@ -142,8 +142,8 @@ async def opened_lake(
     settings, name = from_environment(), name_of(url)
     check_lake(local, name)
     async with open_spark(settings, master, brief=True) as session:
-        from postroad.pipeline.spark.claimed_lake import in_thread
-        from postroad.pipeline.spark.store_lake import open_store_lake
+        from postroad.pipeline.spark.lake.claimed_lake import in_thread
+        from postroad.pipeline.spark.lake.store_lake import open_store_lake
 
         lake = await in_thread(open_store_lake, session, local)
         yield AskedLake(settings, None, name, lake, asked, now)

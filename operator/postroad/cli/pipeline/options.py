@@ -19,13 +19,13 @@ from postroad.bootstrap.archiving import ArchivedQueue, open_archived
 from postroad.cli.mail.options import DURATION
 from postroad.cli.pipeline.session import run_stores, spark_session
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
-from postroad.pipeline import jars
-from postroad.pipeline.java import java_home
+from postroad.pipeline.java import jars
+from postroad.pipeline.java.java import java_home
 from postroad.settings import Settings, from_environment
 from postroad.settings.pipeline import LEAST_KEY, AddressKind
 
 if TYPE_CHECKING:
-    from postroad.pipeline.spark.view_entries import ViewTables
+    from postroad.pipeline.spark.jobs.view_entries import ViewTables
 
 
 class Instant(click.ParamType[datetime]):
@@ -95,7 +95,7 @@ class QueueWithSpark:
     def view_tables(self) -> ViewTables:
         """Let Spark reach the queue's view, and return its tables. Raises: as
         `configure_view`."""
-        from postroad.pipeline.spark.view_entries import ViewTables
+        from postroad.pipeline.spark.jobs.view_entries import ViewTables
 
         self.configure_view()
         queue = self.queue
@@ -118,7 +118,7 @@ async def open_with_spark(
         ):
 
             def configure_view() -> None:
-                from postroad.pipeline.spark.servers import cassandra_settings
+                from postroad.pipeline.spark.reading.servers import cassandra_settings
 
                 for name, value in cassandra_settings(queue.cassandra, stores).items():
                     session.conf.set(name, value)

@@ -16,8 +16,8 @@ from postroad.cli.pipeline.lake import AskedLake, opened_lake
 from postroad.cli.pipeline.options import INSTANT, lake_option, master_option
 from postroad.distributed.engine.timing import Timing
 from postroad.errors import InvalidInput, NotInstalled
-from postroad.pipeline.findings import FindingSummary, summaries
-from postroad.pipeline.report import PAGE, QueueReport, page
+from postroad.pipeline.answers.findings import FindingSummary, summaries
+from postroad.pipeline.answers.report import PAGE, QueueReport, page
 
 
 @click.command()
@@ -48,7 +48,7 @@ def report(
         )
     _make(place)
     found = asyncio.run(_report((url, folder, master), (first, before), audits))
-    from postroad.pipeline.charts import draw
+    from postroad.pipeline.answers.charts import draw
 
     pictures = draw(found)
     _write(place, {f"{name}.png": data for name, data in pictures.items()})
@@ -73,11 +73,11 @@ async def _findings(url: str, lake: AskedLake) -> tuple[FindingSummary, ...]:
 
 
 async def _answers(asked: AskedLake, findings: tuple[FindingSummary, ...] | None) -> QueueReport:
-    from postroad.pipeline.spark.claimed_lake import in_thread
-    from postroad.pipeline.spark.destinations import destinations
-    from postroad.pipeline.spark.slice_counts import slice_counts
-    from postroad.pipeline.spark.traffic import traffic
-    from postroad.pipeline.spark.waiting import count_ages
+    from postroad.pipeline.spark.jobs.destinations import destinations
+    from postroad.pipeline.spark.jobs.traffic import traffic
+    from postroad.pipeline.spark.jobs.waiting import count_ages
+    from postroad.pipeline.spark.lake.claimed_lake import in_thread
+    from postroad.pipeline.spark.lake.slice_counts import slice_counts
 
     coverage = await asked.coverage()
     entries, stretch, opened = asked.lake.entries(), coverage.stretch, asked.opened

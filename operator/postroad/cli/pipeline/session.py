@@ -11,8 +11,8 @@ from typing import Any
 
 from postroad.bootstrap.cluster import s3_access
 from postroad.errors import InvalidSettings
-from postroad.pipeline.executors import RUN_FOLDER, SECRET_FILE, Executors, run_secret
-from postroad.pipeline.key_stores import KeyStores, key_stores
+from postroad.pipeline.java.executors import RUN_FOLDER, SECRET_FILE, Executors, run_secret
+from postroad.pipeline.java.key_stores import KeyStores, key_stores
 from postroad.settings import Settings
 
 
@@ -43,8 +43,8 @@ async def spark_session(
 ) -> AsyncIterator[Any]:
     """Start Spark, and end it. `brief`: a job of seconds. Raises: NotInstalled, InvalidSettings,
     TlsRefused."""
-    from postroad.pipeline.spark.archiving import SESSION
-    from postroad.pipeline.spark.servers import java_settings
+    from postroad.pipeline.spark.jobs.archiving import SESSION
+    from postroad.pipeline.spark.reading.servers import java_settings
     from postroad.pipeline.spark.session import BRIEF, close_session, open_session
 
     java = java_settings(s3_access(settings), stores, BRIEF if brief else ())

@@ -29,9 +29,9 @@ async def archive_store(
     installed(settings)  # a store keeps nothing for a run that cannot be
     layout = begin_archive(url)
     async with LakeLock(lake, name, clock, patience), open_spark(settings, master) as session:
-        from postroad.pipeline.spark.claimed_lake import in_thread
-        from postroad.pipeline.spark.store_archiving import archive_history
-        from postroad.pipeline.spark.store_lake import open_store_lake
+        from postroad.pipeline.spark.jobs.store_archiving import archive_history
+        from postroad.pipeline.spark.lake.claimed_lake import in_thread
+        from postroad.pipeline.spark.lake.store_lake import open_store_lake
 
         tables = await in_thread(lambda: open_store_lake(session, lake, create=True))
         source = (DiskFiles(), layout, kept)

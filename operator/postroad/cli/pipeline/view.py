@@ -15,8 +15,8 @@ from postroad.cli.pipeline.options import master_option, open_with_spark
 from postroad.distributed.administration.found_entries import EntryChange
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.selection import Selector
-from postroad.pipeline.coverage import Coverage, Stretch
-from postroad.pipeline.lines import AgesLine, JobAnswer
+from postroad.pipeline.answers.lines import AgesLine, JobAnswer
+from postroad.pipeline.archive.coverage import Coverage, Stretch
 
 OPERATIONS = [each.value for each in EntryChange if each is not EntryChange.GIVE_UP_WITHOUT_BYTES]
 
@@ -32,7 +32,7 @@ def ages(url: str, master: str, as_json: bool) -> None:
 
 
 async def _ages(url: str, master: str) -> JobAnswer[AgesLine]:
-    from postroad.pipeline.spark.waiting import count_ages
+    from postroad.pipeline.spark.jobs.waiting import count_ages
 
     async with open_with_spark(url, master, "use `postroad ages`") as opened:
         now, tables = MachineClock().now(), opened.view_tables()
@@ -61,7 +61,7 @@ def apply(operation: str, url: str, selector: Selector, master: str, as_json: bo
 
 
 async def _apply(url: str, change: EntryChange, selector: Selector, master: str) -> int:
-    from postroad.pipeline.spark.waiting import change_selected
+    from postroad.pipeline.spark.jobs.waiting import change_selected
 
     async with open_with_spark(url, master, _instead(change)) as opened:
         now, tables = MachineClock().now(), opened.view_tables()

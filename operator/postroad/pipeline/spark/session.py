@@ -12,7 +12,7 @@ import pyspark
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from postroad.pipeline.java import java_home
+from postroad.pipeline.java.java import java_home
 
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of Java for what is done in seconds: the second compiler takes more than it saves, and no

@@ -1,0 +1,1 @@
+"""What jobs answer: lines, reports, advice."""

@@ -1,0 +1,266 @@
+"""What jobs answer: one typed line for each thing they found, as text and as JSON. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+from postroad.domain.delivery.attempts import OutcomeCount
+from postroad.domain.queues.ages import AGES
+from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import rfc3339
+from postroad.pipeline.answers.departures import Departure, Tally
+from postroad.pipeline.archive.coverage import Coverage
+
+MISSING = "-"
+
+TRAFFIC_PARTS = ("hour", "sender_domain", "domain", "site")
+"""What traffic can be asked by: fields of its lines."""
+
+
+class Line(Protocol):
+    """One line of an answer. `HEAD` names its cells."""
+
+    HEAD: ClassVar[tuple[str, ...]]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the line as people read it."""
+        ...
+
+
+L = TypeVar("L", bound=Line)
+
+
+@dataclass(frozen=True, slots=True)
+class JobAnswer(Generic[L]):
+    """What a job found out. `findings`: how many lines name what an administrator should look at;
+    None: of a job that looks for nothing."""
+
+    job: str
+    coverage: Coverage
+    lines: Sequence[L]
+    findings: int | None = None
+
+    def documents(self) -> Iterator[dict[str, Any]]:
+        """Yield the answer as JSON: what it is about, then its lines."""
+        stretch = self.coverage.stretch
+        lacking = [_between(*each) for each in self.coverage.lacking]
+        as_of = rfc3339(self.coverage.as_of)
+        yield {"job": self.job, **_between(*stretch), "lacking": lacking, "as_of": as_of}
+        for line in self.lines:
+            yield _document(line)
+
+    def text(self) -> str:
+        """Return the lines as a table, numbers to the right, without the columns in which no line
+        has anything; empty where there is no line."""
+        if not self.lines:
+            return ""
+        found = zip(self.lines[0].HEAD, *(line.cells() for line in self.lines), strict=True)
+        columns = [column for column in found if set(column[1:]) != {MISSING}]
+        rows = zip(*columns, strict=True)
+        widths = [max(map(len, column)) for column in columns]
+        numeric = [all(map(_is_number, column[1:])) for column in columns]
+        return "\n".join(
+            "  ".join(
+                cell.rjust(width) if right else cell.ljust(width)
+                for cell, width, right in zip(row, widths, numeric, strict=True)
+            ).rstrip()
+            for row in rows
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficLine:
+    """What happened in one hour to recipients of one domain, by the sender's domain and the site.
+
+    Recipients are counted, not mails, so that the numbers add up: what was accepted is delivered,
+    rejected or removed at last. `rejected`: refused for good, or given up. `site` is empty where no
+    site had a part in it, as in acceptance. `attempts` and `bytes` count a mail once for each
+    domain and site: `bytes` those of mails that were delivered. Seconds are from acceptance to
+    delivery; None without one. A part that was not asked about is None.
+    """
+
+    HEAD: ClassVar[tuple[str, ...]] = (
+        "hour", "from", "to", "site", "accepted", "delivered", "deferred", "rejected", "removed",
+        "attempts", "bytes", "p50 s", "p95 s", "p99 s",
+    )  # fmt: skip
+
+    hour: datetime | None
+    sender_domain: str | None
+    domain: str | None
+    site: str | None
+    accepted: int
+    delivered: int
+    deferred: int
+    rejected: int
+    removed: int
+    attempts: int
+    bytes: int
+    p50: float | None
+    p95: float | None
+    p99: float | None
+
+    def cells(self) -> tuple[str, ...]:
+        names = (self.sender_domain, self.domain, self.site)
+        counts = (
+            self.accepted, self.delivered, self.deferred, self.rejected, self.removed,
+            self.attempts, self.bytes,
+        )  # fmt: skip
+        return (
+            _moment(self.hour),
+            *(each or MISSING for each in names),
+            *map(str, counts),
+            *(
+                MISSING if each is None else f"{each:.1f}"
+                for each in (self.p50, self.p95, self.p99)
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonCount:
+    """How many recipients were refused with these words."""
+
+    reason: str
+    code: int
+    words: str
+    count: int
+
+    def __str__(self) -> str:
+        words = f" {self.code} {self.words}".rstrip() if self.code else f" {self.words}".rstrip()
+        return f"{self.count} {self.reason}:{words}" if words else f"{self.count} {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationLine:
+    """How one site answered about the recipients of one domain.
+
+    `outcomes` counts recipients; `classes` the refusals among them, by class. `deferred_mails`:
+    those of the domain that this site was the first to defer; `recovered`: those of them that were
+    delivered later, as far as the lake knows.
+    """
+
+    HEAD: ClassVar[tuple[str, ...]] = (
+        "to", "site", "outcomes", "delivered", "deferred", "failed", "recovered", "classes",
+        "commonest reasons", "out of line",
+    )  # fmt: skip
+
+    domain: str
+    site: str
+    outcomes: Tally
+    classes: Mapping[str, int]
+    reasons: tuple[ReasonCount, ...]
+    deferred_mails: int
+    recovered: int
+    out_of_line: tuple[Departure, ...]
+
+    def cells(self) -> tuple[str, ...]:
+        tally, mails = self.outcomes, self.deferred_mails
+        rates = (tally.delivered, tally.deferred, tally.failed)
+        by_frequency = sorted(self.classes.items(), key=lambda each: (-each[1], each[0]))
+        return (
+            self.domain or MISSING,
+            self.site or MISSING,
+            str(tally.total),
+            *(f"{each / tally.total:.1%}" if tally.total else MISSING for each in rates),
+            f"{self.recovered} of {mails}" if mails else MISSING,
+            ", ".join(f"{name} {count}" for name, count in by_frequency) or MISSING,
+            "; ".join(map(str, self.reasons)) or MISSING,
+            "; ".join(map(str, self.out_of_line)) or MISSING,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLine:
+    """One entry of a mail, and what came of it. The addresses are as the lake keeps them."""
+
+    HEAD: ClassVar[tuple[str, ...]] = (
+        "mail", "queued", "from", "to", "bytes", "attempt", "state", "ended", "s", "outcomes",
+    )  # fmt: skip
+
+    mail_id: str
+    enqueue_id: str
+    sender: str
+    sender_domain: str
+    recipients: tuple[str, ...]
+    domains: tuple[str, ...]
+    size_bytes: int
+    attempt: int
+    accepted_at: datetime
+    enqueued_at: datetime
+    due_at: datetime | None
+    state: str
+    delivered_at: datetime | None
+    ended_at: datetime | None
+    successor: str | None
+    seconds: float | None
+    outcomes: tuple[OutcomeCount, ...]
+
+    def cells(self) -> tuple[str, ...]:
+        return (
+            self.mail_id,
+            _moment(self.enqueued_at),
+            self.sender or self.sender_domain or "<>",
+            ", ".join(self.recipients or self.domains),
+            str(self.size_bytes),
+            str(self.attempt),
+            self.state,
+            _moment(self.delivered_at or self.ended_at),
+            MISSING if self.seconds is None else f"{self.seconds:.1f}",
+            "; ".join(map(_outcome_text, self.outcomes)) or MISSING,
+        )
+
+
+def age_name(limit: timedelta) -> str:
+    """Return an age limit as text."""
+    return "older" if limit == timedelta.max else format_duration(limit)
+
+
+@dataclass(frozen=True, slots=True)
+class AgesLine:
+    """How many mails for one domain wait, each under the first limit that its age is below."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("domain", "total", *map(age_name, AGES))
+
+    domain: str
+    total: int
+    ages: Mapping[str, int]
+
+    def cells(self) -> tuple[str, ...]:
+        return (self.domain or MISSING, str(self.total), *map(str, self.ages.values()))
+
+
+def _outcome_text(count: OutcomeCount) -> str:
+    place = " at ".join(each for each in (count.domain, count.site) if each)
+    reply = " ".join(
+        str(each) for each in (count.code, count.reason and count.reason.value, count.words) if each
+    )
+    return " ".join(each for each in (str(count.count), count.kind.value, place, reply) if each)
+
+
+def _document(line: Any) -> dict[str, Any]:
+    return {each.name: _value(getattr(line, each.name)) for each in fields(line)}
+
+
+def _value(value: Any) -> Any:
+    if is_dataclass(value):
+        return _document(value)
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    if isinstance(value, tuple):
+        return [_value(each) for each in value]
+    return value
+
+
+def _between(first: datetime, before: datetime) -> dict[str, Any]:
+    return {"first": rfc3339(first), "before": rfc3339(before)}
+
+
+def _moment(moment: datetime | None) -> str:
+    return MISSING if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _is_number(cell: str) -> bool:
+    return cell == MISSING or cell.rstrip("%").replace(".", "", 1).isdigit()

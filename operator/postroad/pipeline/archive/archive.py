@@ -1,0 +1,198 @@
+"""One run of the archive: reads what may have changed, replaces it in the lake, then moves
+`archived_through`, for which cleanup waits.
+
+The order makes a run that stopped anywhere harmless: what decides is read before what it decides
+about, and each table is written before the one that says that it was. Source: ADR 0037, 0047.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Generic, Protocol, TypeVar
+from uuid import UUID
+
+from postroad.domain.queues.lifetimes import longest_archive_wait
+from postroad.domain.queues.slices import Partition
+from postroad.pipeline.archive.planning import (
+    ArchivedPartition,
+    Gap,
+    ReadCounts,
+    after_reading,
+    archived_through,
+    merged,
+    new_gaps,
+    to_ask,
+    without_reading,
+)
+from postroad.pipeline.runs import Run
+from postroad.ports.marks import PartitionStamp
+from postroad.ports.view import ClosedSlice, View
+
+E = TypeVar("E")
+E_contra = TypeVar("E_contra", contravariant=True)
+Stamps = Mapping[Partition, PartitionStamp]
+Wanted = Callable[[datetime], bool]
+"""Whether the slice of this start is wanted."""
+
+JOB = "archive"
+"""The name of this job in the table of runs."""
+
+TOGETHER = 32
+"""Stamps that are read at the same time."""
+
+
+def every_slice(_: datetime) -> bool:
+    """Want every slice."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsRead(Generic[E]):
+    """The entries of some partitions, and what was counted in each."""
+
+    entries: E
+    counts: Mapping[Partition, ReadCounts]
+
+
+class EntrySource(Protocol[E]):
+    """Reads rows with their marks."""
+
+    async def read(self, stamps: Stamps) -> PartitionsRead[E]:
+        """Read these partitions; the watermark of the stamp holds for rows without a mark.
+        Raises: ViewError."""
+        ...
+
+
+class Lake(Protocol[E_contra]):
+    """The tables of an archive. Each method is one commit, and changes nothing when it fails."""
+
+    async def slices(self, first: datetime) -> Mapping[Partition, ArchivedPartition]:
+        """Return what the lake has of each partition, from a slice start on."""
+        ...
+
+    async def gaps(self) -> tuple[Gap, ...]:
+        """Return what the lake lacks."""
+        ...
+
+    async def put_entries(self, entries: E_contra, partitions: Collection[Partition]) -> None:
+        """Replace the entries of these partitions by those of them that are given; those of other
+        partitions stay, in the lake and ungiven."""
+        ...
+
+    async def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
+        """Replace the lines of these partitions."""
+        ...
+
+    async def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
+        """Replace all gaps."""
+        ...
+
+    async def put_run(self, run: Run) -> None:
+        """Add a run."""
+        ...
+
+
+class Archive(Generic[E]):
+    """Archives one queue.
+
+    `step`: the smallest slice window that the queue ever had. `row_lifetime` decides how long
+    cleanup waits. `skew`: how far the clocks of writers may differ. `now`: the clock.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        source: EntrySource[E],
+        lake: Lake[E],
+        *,
+        step: timedelta,
+        row_lifetime: timedelta,
+        skew: timedelta,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._view = view
+        self._source = source
+        self._lake = lake
+        self._step = step
+        self._skew = skew
+        self._shortest_wait = longest_archive_wait(row_lifetime) - 3 * skew
+        self._now = now
+
+    async def run(self, run_id: UUID, wanted: Wanted = every_slice) -> Run:
+        """Archive what can be of the slices that are wanted. Idempotent; any run may be stopped.
+        One at a time: two would each replace what the other wrote. Raises: ViewError, and what the
+        lake raises."""
+        began = self._now()
+        limits = await self._view.limits()
+        first = limits.content_start or limits.browse_start
+        if first is None:
+            return Run(run_id, JOB, began, self._now(), {})
+        closed = {each.slice_start: each async for each in self._view.closed_slices(first)}
+        had = await self._lake.slices(min(first, limits.archived_through or first))
+        asked = to_ask((each for start, each in closed.items() if wanted(start)), had)
+        stamps = await read_stamps(self._view, asked)
+        found = {
+            each: without_reading(had.get(each), closed[each.slice_start], stamp)
+            for each, stamp in stamps.items()
+        }
+        have = {each: archived for each, archived in found.items() if archived is not None}
+        changed = {each: stamp for each, stamp in stamps.items() if each not in have}
+        replaced = await self._replace(changed, closed, began)
+        have |= replaced
+        await self._lake.put_slices(have.values())
+        have = {**had, **have}
+        archived = limits.archived_through
+        waits = archived is not None and began - archived < self._shortest_wait
+        if gaps := new_gaps(limits, closed.values(), have.values(), step=self._step, waits=waits):
+            await self._lake.put_gaps(merged((*await self._lake.gaps(), *gaps)))
+        counts = {"asked": len(asked), "read": len(changed), "gaps": len(gaps)}
+        run = Run(run_id, JOB, began, self._now(), counts | _counted(replaced.values()))
+        await self._lake.put_run(run)
+        final = {each.partition for each in have.values() if each.is_final}
+        through = archived_through(limits, closed.values(), final)
+        await self._view.advance(archived_through=through)
+        return run
+
+    async def _replace(
+        self, changed: Stamps, closed: Mapping[datetime, ClosedSlice], now: datetime
+    ) -> dict[Partition, ArchivedPartition]:
+        """Read the changed partitions, and replace them in the lake but those that cleanup may have
+        overtaken; return what the lake has of all of them."""
+        if not changed:
+            return {}
+        read = await self._source.read(changed)
+        limits = await self._view.limits()
+        before = now - 3 * self._skew
+        discarded = {
+            each: ArchivedPartition(each, stamp, closed[each.slice_start].window)
+            for each, stamp in changed.items()
+        }
+        results = {
+            each: after_reading(had, closed[each.slice_start], read.counts[each], limits, before)
+            for each, had in discarded.items()
+        }
+        kept = {each: result for each, result in results.items() if result is not None}
+        await self._lake.put_entries(read.entries, kept.keys())
+        return discarded | kept
+
+
+async def read_stamps(
+    view: View, partitions: Sequence[Partition]
+) -> dict[Partition, PartitionStamp]:
+    """Read stamps, some at a time: each is a small read. Raises: ViewError."""
+    found: dict[Partition, PartitionStamp] = {}
+    for place in range(0, len(partitions), TOGETHER):
+        some = partitions[place : place + TOGETHER]
+        found |= zip(some, await asyncio.gather(*map(view.stamp, some)), strict=True)
+    return found
+
+
+def _counted(replaced: Collection[ArchivedPartition]) -> dict[str, int]:
+    return {
+        "rows": sum(each.rows for each in replaced),
+        "undecodable": sum(each.undecodable for each in replaced),
+        "discarded": sum(not each.rows for each in replaced),
+    }

@@ -1,0 +1,1 @@
+"""Java, its jars and key stores, and executors."""

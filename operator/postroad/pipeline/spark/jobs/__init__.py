@@ -1,0 +1,1 @@
+"""The jobs: archive, audit, answers, forgetting."""

@@ -1,0 +1,1 @@
+"""Rows, marks and objects of a queue as Spark reads them."""
