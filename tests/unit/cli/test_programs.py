@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from pydantic import SecretStr
 
 from postroad.adapters.programs.function import HandlerFunction
-from postroad.bootstrap.programs import open_webhook
-from postroad.bootstrap.ways import rules_of, way_of, window_of
+from postroad.bootstrap.delivery.programs import open_webhook
+from postroad.bootstrap.delivery.ways import rules_of, way_of, window_of
 from postroad.cli import main
 from postroad.cli.processes.delivery_options import with_relay
 from postroad.domain.delivery.webhooks import WebhookAddress

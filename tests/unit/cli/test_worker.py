@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from postroad.bootstrap.ways import Way, rules_of, window_of
+from postroad.bootstrap.delivery.ways import Way, rules_of, window_of
 from postroad.cli import main
 from postroad.cli.processes.delivering import way_and_file
 from postroad.cli.processes.delivery_options import with_relay

@@ -9,8 +9,8 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.memory.clock import ManualClock
-from postroad.bootstrap.delivery_file import DeliveryFile
-from postroad.bootstrap.signing import FileSigner
+from postroad.bootstrap.delivery.file import DeliveryFile
+from postroad.bootstrap.delivery.signing import FileSigner
 from postroad.domain.mail.mail import TENANT, Envelope
 from postroad.errors import InvalidSettings
 from support.mounted_secret import MountedSecret

@@ -16,7 +16,7 @@ import pytest
 
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
 from postroad.adapters.memory.fault_injection import Step
-from postroad.bootstrap.ways import rules_of, way_of, window_of
+from postroad.bootstrap.delivery.ways import rules_of, way_of, window_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.smtp.next_hops import NextHop

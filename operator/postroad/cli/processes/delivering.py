@@ -16,14 +16,14 @@ from uuid import uuid4
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap import board_of, suppression_list_of
-from postroad.bootstrap.transports import (
+from postroad.bootstrap.delivery.transports import (
     ehlo_name_of,
     open_attempt_log,
     open_connector,
     open_delivery,
     open_signer,
 )
-from postroad.bootstrap.ways import Way, rules_of, way_of, window_of
+from postroad.bootstrap.delivery.ways import Way, rules_of, way_of, window_of
 from postroad.cli.processes.long_running import Process, background_maintenance
 from postroad.cli.processes.reporting import reporting_of
 from postroad.delivery_settings.delivery import DeliverySettings
@@ -50,7 +50,7 @@ from postroad.worker.sites.rerouting import Reroutes
 from postroad.worker.sites.suppressing import Suppressing
 
 if TYPE_CHECKING:
-    from postroad.bootstrap.delivery_file import DeliveryFile, Use
+    from postroad.bootstrap.delivery.file import DeliveryFile, Use
     from postroad.cli.processes.routes_by_settings import RoutesBySettings
 
 _log = logger("worker")

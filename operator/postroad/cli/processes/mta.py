@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from postroad.bootstrap.ways import Way
+from postroad.bootstrap.delivery.ways import Way
 from postroad.cli.mail.options import queue_option
 from postroad.cli.processes.delivering import deliver, way_and_file
 from postroad.cli.processes.delivery_options import (
@@ -36,7 +36,7 @@ from postroad.settings import Settings, from_environment
 from postroad.smtp.server.certificates import ServerCertificate
 
 if TYPE_CHECKING:
-    from postroad.bootstrap.delivery_file import DeliveryFile
+    from postroad.bootstrap.delivery.file import DeliveryFile
 
 
 @click.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.bootstrap.transports import ehlo_name_of, hostname_of
+from postroad.bootstrap.delivery.transports import ehlo_name_of, hostname_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.reports.composing import ReportAuthor
 from postroad.domain.reports.deciding import ReportRules

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap.resolvers import open_resolver, open_sts
+from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
 from postroad.domain.delivery.reroutes import RerouteTable
 from postroad.ports.delivery.resolver import Resolver

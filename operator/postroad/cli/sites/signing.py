@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from postroad.bootstrap.signing import selected_keys
+from postroad.bootstrap.delivery.signing import selected_keys
 from postroad.cli.mail.options import json_option, say
 
 _LONGEST_STRING = 255

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from postroad.adapters.disk.attempt_log import FileAttemptLog, LogLimits
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.function import HandlerFunction
-from postroad.bootstrap.programs import open_function, open_webhook
-from postroad.bootstrap.ways import Way
+from postroad.bootstrap.delivery.programs import open_function, open_webhook
+from postroad.bootstrap.delivery.ways import Way
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.ports.delivery.connections import Connector
 from postroad.ports.delivery.signing import Signer
@@ -17,7 +17,7 @@ from postroad.settings import Settings
 from postroad.smtp.client.connector import SmtpConnector
 
 if TYPE_CHECKING:
-    from postroad.bootstrap.delivery_file import DeliveryFile
+    from postroad.bootstrap.delivery.file import DeliveryFile
 
 
 def open_connector(settings: Settings, way: Way, signer: Signer | None = None) -> Connector:
@@ -38,7 +38,7 @@ def open_delivery(settings: Settings) -> DeliveryFile | None:
     """Return the file of delivery; None where there is none. Raises: InvalidSettings."""
     if settings.worker.delivery_file is None:
         return None
-    from postroad.bootstrap.delivery_file import DeliveryFile  # nor cryptography for nothing
+    from postroad.bootstrap.delivery.file import DeliveryFile  # nor cryptography for nothing
 
     return DeliveryFile(settings.worker.delivery_file)
 
@@ -47,7 +47,7 @@ def open_signer(delivery: DeliveryFile | None) -> Signer | None:
     """Return what signs mail by a file of delivery; None where there is none."""
     if delivery is None:
         return None
-    from postroad.bootstrap.signing import FileSigner
+    from postroad.bootstrap.delivery.signing import FileSigner
 
     return FileSigner(lambda: delivery.current.signing, MachineClock())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from postroad.adapters.programs.function import HandlerFunction
-from postroad.bootstrap.programs import function_of, webhook_url_of
+from postroad.bootstrap.delivery.programs import function_of, webhook_url_of
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.delivery.webhooks import WebhookAddress

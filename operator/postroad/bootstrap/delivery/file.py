@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from postroad.bootstrap.signing import KeyFiles
+from postroad.bootstrap.delivery.signing import KeyFiles
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.files import read_delivery
 from postroad.errors import CredentialsMissing, InvalidSettings

@@ -1,0 +1,1 @@
+"""What a worker delivers by, from settings and files."""
