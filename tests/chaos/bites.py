@@ -16,7 +16,7 @@ from chaos.checker import Kind
 from chaos.nemesis import Fault, birth_offset
 from postroad.adapters.cassandra.view import view as cassandra_view
 from postroad.adapters.memory import blobs as memory_blobs
-from postroad.adapters.memory import view as memory_view
+from postroad.adapters.memory.view import view as memory_view
 from postroad.adapters.s3 import blobs as s3_blobs
 from postroad.distributed import opening
 from postroad.distributed.administration import dead_queue

@@ -11,8 +11,8 @@ import pytest
 
 from contract.admission_contract import AdmissionContract
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.errors import KubernetesRefused
 from support.admission import admitted, program, schemas, violations
 from support.resources import mail_queue

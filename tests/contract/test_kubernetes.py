@@ -13,8 +13,8 @@ from contract.kubernetes_contract import KubernetesContract, Watching, watching_
 from postroad.adapters.kubernetes.access import ApiAccess
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, api_over_http
 

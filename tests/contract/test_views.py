@@ -20,7 +20,7 @@ from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.adapters.memory.tables import Tables
+from postroad.adapters.memory.view.tables import Tables
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark
 from postroad.domain.queues.slices import EntryKey

@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
 from postroad.controller.credentials.connections import Connections
 from postroad.controller.credentials.credentials import read_credentials

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import cel
 
-from postroad.adapters.memory.kubernetes_world import ObjectPlace, copied
+from postroad.adapters.memory.kubernetes.world import ObjectPlace, copied
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Object
 from support.kubectl import manifests

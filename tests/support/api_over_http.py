@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from postroad.adapters.kubernetes.api_server import ACCESS_REVIEW, APPLY
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     EVENT,

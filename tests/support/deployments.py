@@ -7,9 +7,9 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-from postroad.adapters.memory.field_ownership import Manager, updated
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.field_ownership import Manager, updated
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT
 from postroad.errors import KubernetesConflict
 

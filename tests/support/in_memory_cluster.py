@@ -14,7 +14,7 @@ from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan,
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.queues import BrokerQueues
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.adapters.memory.tables import Tables
+from postroad.adapters.memory.view.tables import Tables
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.enqueue.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN

@@ -8,8 +8,8 @@ from typing import Any
 
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth

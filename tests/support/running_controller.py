@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from postroad.adapters.memory.clock import START, SeededRandomness
 from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector, Step
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.reads.indexes import OWN, User, as_object, as_user, key_of

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth

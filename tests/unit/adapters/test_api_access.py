@@ -16,7 +16,7 @@ from postroad.adapters.kubernetes import access
 from postroad.adapters.kubernetes.access import ApiAccess, load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.errors import KubernetesRefused, KubernetesUnavailable
 from support.api_over_http import HttpKubernetes, api_over_http

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 from postroad.adapters.kubernetes import api_requests
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.errors import KubernetesRefused, KubernetesUnavailable
 from support.access_to_kubernetes import access_to

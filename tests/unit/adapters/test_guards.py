@@ -14,7 +14,7 @@ from postroad.adapters.cassandra.connection.access import Access as CassandraAcc
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.driver_connection import CoalescingConnection

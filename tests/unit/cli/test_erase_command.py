@@ -17,8 +17,8 @@ from kubernetes.config import kube_config
 from postroad import Mail, open_queue
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.broker import MemoryBroker
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.bootstrap import memory
 from postroad.cli import main

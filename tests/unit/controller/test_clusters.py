@@ -12,8 +12,8 @@ import pytest
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.fault_injection import FaultInjector, Step
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.credentials.connections import Connections

@@ -14,7 +14,7 @@ import pytest
 from contract.view_contract import entry
 from postroad.adapters.memory.clock import START
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
-from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     CONFIRM_DELETION,

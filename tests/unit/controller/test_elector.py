@@ -13,8 +13,8 @@ import pytest
 
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, away
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.leadership.elector import Elector, LeasePlace
 from postroad.controller.leadership.fence import LOST, Fence, Watchdog

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.cluster.finalizers import has_finalizer
 from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Key

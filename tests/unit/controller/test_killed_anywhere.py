@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE, SECRET
 from postroad.controller.mailqueue.deletion import Deletion

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE
 from postroad.controller.run import program
 from postroad.controller.run.classes import lease_name

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.run.program import LEASE_NAMESPACE
 from postroad.controller.run.rights import LEASE_VERBS, missing_rights

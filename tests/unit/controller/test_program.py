@@ -10,7 +10,7 @@ import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld, ObjectPlace
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE, QUEUE_CLUSTER
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, HttpKubernetes, api_over_http

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     DEPLOYMENT,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT
 from postroad.controller.kubernetes.drift import MAX_ANSWERS, ApplyAnswers, with_hash
 from postroad.ports.kubernetes import Object

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.credentials.connections import server_settings
 from postroad.controller.credentials.credentials import read_credentials
 from postroad.controller.kubernetes.api import CONFIG_MAP, MAIL_QUEUE, QUEUE_CLUSTER, SECRET

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Step
-from postroad.adapters.memory.kubernetes_world import ObjectPlace
+from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD, QUEUE_CLUSTER
 from postroad.controller.pods import children
 from postroad.controller.pods.pods import pod_template

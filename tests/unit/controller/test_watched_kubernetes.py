@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes import MemoryKubernetes
-from postroad.adapters.memory.kubernetes_world import KubernetesWorld
+from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     INSTANCE,

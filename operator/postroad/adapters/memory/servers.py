@@ -9,8 +9,8 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.adapters.memory.queue_users import MemoryQueueUsers, MemoryUser
 from postroad.adapters.memory.queues import BrokerQueues
-from postroad.adapters.memory.tables import Tables
-from postroad.adapters.memory.view import MemoryView, MemoryViewStore, Schema
+from postroad.adapters.memory.view.tables import Tables
+from postroad.adapters.memory.view.view import MemoryView, MemoryViewStore, Schema
 from postroad.domain.queues.names import QueueName
 from postroad.ports.clock import Clock
 from postroad.ports.servers import Checked

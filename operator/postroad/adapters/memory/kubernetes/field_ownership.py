@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from postroad.adapters.memory.kubernetes_world import copied
+from postroad.adapters.memory.kubernetes.world import copied
 from postroad.errors import KubernetesConflict
 
 Path = tuple[str, ...]

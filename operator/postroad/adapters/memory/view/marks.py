@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.tables import Tables, delete, within
+from postroad.adapters.memory.view.tables import Tables, delete, within
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.entries import Ending, EndingKind, Mark, PurgeWatermark, Traits
 from postroad.domain.queues.slices import EntryKey, Partition

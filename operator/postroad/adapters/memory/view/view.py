@@ -11,9 +11,9 @@ from uuid import UUID
 from postroad.adapters.memory.board import MemoryBoard
 from postroad.adapters.memory.claims import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.marks import PAGE, MemoryMarks
 from postroad.adapters.memory.suppression_list import MemorySuppressionList
-from postroad.adapters.memory.tables import within
+from postroad.adapters.memory.view.marks import PAGE, MemoryMarks
+from postroad.adapters.memory.view.tables import within
 from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
 from postroad.domain.queues.entries import Entry, UndecodableRow
 from postroad.domain.queues.ownership import Identity

@@ -6,8 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.field_ownership import SERVER_FIELDS, Manager, applied, updated
-from postroad.adapters.memory.kubernetes_world import (
+from postroad.adapters.memory.kubernetes.field_ownership import (
+    SERVER_FIELDS,
+    Manager,
+    applied,
+    updated,
+)
+from postroad.adapters.memory.kubernetes.world import (
     KubernetesWorld,
     ObjectPlace,
     copied,
