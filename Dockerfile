@@ -40,10 +40,11 @@ RUN mkdir -p /usr/share/man/man1 && apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends maven
 WORKDIR /src/postroad
 COPY operator/postroad/__init__.py operator/postroad/errors.py ./
-COPY operator/postroad/pipeline/__init__.py operator/postroad/pipeline/java/jars.py \
-     operator/postroad/pipeline/jars.txt pipeline/
+COPY operator/postroad/pipeline/__init__.py pipeline/
+COPY operator/postroad/pipeline/java/__init__.py operator/postroad/pipeline/java/jars.py \
+     operator/postroad/pipeline/java/jars.txt pipeline/java/
 RUN PYTHONPATH=/src python -c \
-    "from pathlib import Path; from postroad.pipeline import jars; jars.fetch(Path('/'))"
+    "from pathlib import Path; from postroad.pipeline.java import jars; jars.fetch(Path('/'))"
 
 FROM $BASE AS runtime
 LABEL org.opencontainers.image.title="postroad" \

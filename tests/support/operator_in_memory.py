@@ -18,10 +18,11 @@ from postroad.controller.credentials.connections import Connections
 from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.mailqueue.engines import Engines
-from postroad.controller.mailqueue.servers import QueueServers, ReconcileState
+from postroad.controller.mailqueue.servers import QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads.indexes import Indexes
 from postroad.controller.spec.queue_resource import Queue
+from postroad.controller.status.reconcile import ReconcileState
 from postroad.controller.status.status import Report, Status, composed
 from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kind, Object

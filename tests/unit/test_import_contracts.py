@@ -87,7 +87,7 @@ DRIVERS = {
     "dns",
     "pyspark",
 }
-NEED_NO_SERVER = ["cli", "cli.kubectl", "cli.mta", "bootstrap.embedded_store"]
+NEED_NO_SERVER = ["cli", "cli.kubectl.plugin", "cli.processes.mta", "bootstrap.embedded_store"]
 IMPORTS = """
 import json, sys
 from importlib import import_module

@@ -7,9 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from postroad.adapters.memory.kubernetes.world import ObjectPlace
-from postroad.controller.cluster.finalizers import has_finalizer
 from postroad.controller.kubernetes.absences import PATIENCE
-from postroad.controller.kubernetes.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.kubernetes.api import (
+    FINALIZER,
+    MAIL_QUEUE,
+    QUEUE_CLUSTER,
+    Key,
+    has_finalizer,
+)
 from support.manual_loop import move, run
 from support.resources import mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller

@@ -7,12 +7,11 @@ servers. Every other resource can be deleted while no operator runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.kubernetes.actions import log_action
-from postroad.controller.kubernetes.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.kubernetes.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, has_finalizer
 from postroad.controller.spec.namespaces import allowed_by
 from postroad.controller.spec.queue_resource import is_erased_with_its_resource
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
@@ -79,8 +78,3 @@ class Finalizers:
         resource = f"{kind.name} {metadata['namespace']}/{metadata['name']}"
         log_action("set a finalizer" if wanted else "removed a finalizer", of=resource)
         return changed or found
-
-
-def has_finalizer(found: Mapping[str, Any]) -> bool:
-    """Whether a resource has the operator's finalizer."""
-    return FINALIZER in (found["metadata"].get("finalizers") or [])

@@ -12,7 +12,6 @@ from postroad.controller.cluster.keeping import KEEPER, is_kept_elsewhere, keepe
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.kubernetes.actions import log_repair
 from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, Key
-from postroad.controller.mailqueue.servers import CONFLICT
 from postroad.controller.pods.upgrades import Upgrades, named
 from postroad.controller.reads.indexes import User, key_of
 from postroad.controller.spec.cluster import pace_of
@@ -29,6 +28,7 @@ from postroad.controller.status.conditions import (
     shortened,
     unknown,
 )
+from postroad.controller.status.reconcile import CONFLICT
 from postroad.controller.status.status import Report, Status, composed
 from postroad.controller.status.status_writer import WARNING, Announcement, StatusWriter
 from postroad.domain.values.durations import format_duration

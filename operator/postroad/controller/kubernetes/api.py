@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from postroad.ports.kubernetes import Kind
 
@@ -101,3 +103,8 @@ class Key:
 
     def __str__(self) -> str:
         return f"{self.kind} {self.namespace}/{self.name}"
+
+
+def has_finalizer(found: Mapping[str, Any]) -> bool:
+    """Whether a resource has the operator's finalizer."""
+    return FINALIZER in (found["metadata"].get("finalizers") or [])

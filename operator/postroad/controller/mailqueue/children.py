@@ -34,7 +34,6 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.controller.kubernetes.drift import ApplyAnswers, hash_of, repair_of
 from postroad.controller.mailqueue.pipeline_runs import refused, report_pipeline
-from postroad.controller.mailqueue.servers import ReconcileState
 from postroad.controller.mailqueue.workloads import report_workload, within_quota
 from postroad.controller.pods.autoscalers import is_autoscaled
 from postroad.controller.pods.children import (
@@ -64,6 +63,7 @@ from postroad.controller.spec.queue_resource import (
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.attempts import attempt
 from postroad.controller.status.conditions import Finding, advice, unknown
+from postroad.controller.status.reconcile import ReconcileState
 from postroad.controller.status.status import deployment_facts
 from postroad.errors import InvalidInput, KubernetesRefused, NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from postroad.controller.cluster.claimed_parts import ClaimedParts
 from postroad.controller.cluster.clusters import Cluster, Clusters
-from postroad.controller.cluster.finalizers import Finalizers, has_finalizer
+from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.queue_claims import QueueClaims
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.kubernetes.actions import log_action
@@ -29,6 +29,7 @@ from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     NAMESPACE,
     POD,
+    has_finalizer,
 )
 from postroad.controller.mailqueue.children import find_children
 from postroad.controller.mailqueue.confirmation import (

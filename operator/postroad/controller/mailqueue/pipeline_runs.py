@@ -21,10 +21,10 @@ from postroad.controller.kubernetes.api import (
     PIPELINE_JOB,
     POD,
 )
-from postroad.controller.mailqueue.servers import ReconcileState
 from postroad.controller.pods.pipeline_children import PIPELINE, job_name
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import Finding, advice, good, shortened
+from postroad.controller.status.reconcile import ReconcileState
 from postroad.domain.values.durations import format_duration
 from postroad.ports.kubernetes import Kubernetes, Object
 

@@ -31,7 +31,7 @@ from postroad.controller.mailqueue.scope import (
     decide,
     with_applied,
 )
-from postroad.controller.mailqueue.servers import SERVER_CONDITIONS, QueueServers, ReconcileState
+from postroad.controller.mailqueue.servers import SERVER_CONDITIONS, QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads.indexes import Indexes, key_of
 from postroad.controller.spec.mailqueue import MailQueueSpec
@@ -39,6 +39,7 @@ from postroad.controller.spec.queue_resource import PipelineProgram, Queue, asks
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.attempts import attempt, count_error
 from postroad.controller.status.conditions import Finding, Truth, advice, unknown
+from postroad.controller.status.reconcile import ReconcileState
 from postroad.controller.status.status import Report, composed, hash_of_spec, paused_report
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.errors import KubernetesError, PostroadError

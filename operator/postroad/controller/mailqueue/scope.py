@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum, auto
 from typing import Any
 
-from postroad.controller.cluster.finalizers import has_finalizer
+from postroad.controller.kubernetes.api import has_finalizer
 from postroad.controller.reads.indexes import ChildVersion, User
 from postroad.controller.spec.queue_resource import is_erased_with_its_resource
 from postroad.controller.status.status import Status, wants_retry

@@ -7,8 +7,7 @@ crash between any two steps the history shows what is left to do. Source: ADR 00
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Coroutine
 from typing import Any
 
 from postroad.configuration.store import Settled, settle
@@ -22,35 +21,17 @@ from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.attempts import TOO_SLOW, attempt
 from postroad.controller.status.conditions import Finding, bad, good, unknown
-from postroad.controller.status.status import Report
+from postroad.controller.status.reconcile import CONFLICT, ReconcileState
 from postroad.domain.configuration.rules import Refusal
-from postroad.errors import ResourceConflict, ServerError
+from postroad.errors import ServerError
 from postroad.ports.blobs import OBJECTS_EXPIRE
 from postroad.ports.clock import Clock
 
 OPERATOR = "operator"
 """The operator's name in events of the configuration history."""
 
-CONFLICT = ResourceConflict.__name__
-"""The reason of a condition about an object that another claimant has."""
 
 SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLOBS_READY)
-
-
-@dataclass(slots=True)
-class ReconcileState:
-    """One reconcile of a MailQueue: what it read, and its findings so far. `expected`: kinds and
-    names of the children that are there unless another process deleted them. `waits`: a newer
-    operator wants to replace pods, and has not replaced all of them yet. `has_rows`: the view holds
-    something of the queue."""
-
-    queue: Queue
-    before: Mapping[str, Any]
-    report: Report
-    configured: bool = False
-    expected: frozenset[tuple[str, str]] = frozenset()
-    waits: bool = False
-    has_rows: bool = False
 
 
 class QueueServers:

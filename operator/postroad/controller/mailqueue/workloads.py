@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller.kubernetes.api import DEPLOYMENT
-from postroad.controller.mailqueue.servers import ReconcileState
 from postroad.controller.pods.children import WORKER, selector
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.status.conditions import PODS_NOT_READY, Finding, bad, good
+from postroad.controller.status.reconcile import ReconcileState
 from postroad.controller.status.status import deployment_facts
 from postroad.errors import QuotaExceeded
 from postroad.ports.kubernetes import Object

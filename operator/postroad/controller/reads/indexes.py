@@ -6,7 +6,6 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from postroad.controller.cluster.finalizers import has_finalizer
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     INSTANCE,
@@ -14,6 +13,7 @@ from postroad.controller.kubernetes.api import (
     MAIL_QUEUE,
     QUEUE_CLUSTER,
     Key,
+    has_finalizer,
 )
 from postroad.controller.spec.queue_resource import cluster_of
 from postroad.ports.kubernetes import Kind, Object

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.controller.cluster.finalizers import has_finalizer
-from postroad.controller.kubernetes.api import MAIL_QUEUE, Key
+from postroad.controller.kubernetes.api import MAIL_QUEUE, Key, has_finalizer
 from postroad.controller.mailqueue.confirmation import answers
 from postroad.controller.reads.cached_api import WatchedKubernetes
 from postroad.controller.reads.indexes import OWN, Indexes, key_of, owner_of

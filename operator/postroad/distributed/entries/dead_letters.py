@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.endings import CLEANED, end, mark_if_passed
-from postroad.distributed.reading.browse import view_of
+from postroad.distributed.entries.views import view_of
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark

@@ -21,13 +21,14 @@ from postroad.distributed.entries.live_slices import live_slices
 from postroad.distributed.entries.merge_join import with_marks
 from postroad.distributed.entries.replacement import replacement_of
 from postroad.distributed.entries.set_aside import SetAside
+from postroad.distributed.entries.views import view_of
 from postroad.domain.queues.entries import EndingKind, Entry, Mark, UndecodableRow
 from postroad.domain.queues.mail_views import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.values.identifiers import moment_of
 from postroad.errors import InvalidInput
-from postroad.ports.view import DeadLetter, View
+from postroad.ports.view import View
 
 ENQUEUE_ID = attrgetter("enqueue_id")
 
@@ -155,24 +156,6 @@ async def _waits_on(engine: Engine, successor: Entry) -> bool:
     predecessor's mark is `published`, which a process that ended never writes."""
     mark = await engine.view.mark(successor.key)
     return mark is None or mark.is_live
-
-
-def view_of(entry: Entry, now: datetime, letter: DeadLetter | None = None) -> MailView:
-    """Return the view of an entry that browsing and listings show."""
-    due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
-    return MailView(
-        enqueue_id=entry.enqueue_id,
-        mail_id=entry.mail_id,
-        mail=entry.envelope,
-        accepted_at=entry.accepted_at,
-        enqueued_at=entry.enqueued_at,
-        due_at=due_at,
-        held=entry.held,
-        attempt=entry.attempt,
-        size_bytes=entry.size_bytes,
-        last_error=entry.last_error,
-        reason=letter.reason if letter is not None else None,
-    )
 
 
 async def joined(

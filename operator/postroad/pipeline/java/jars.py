@@ -44,7 +44,7 @@ class Jar(NamedTuple):
 
 def pinned() -> tuple[Jar, ...]:
     """Return all jars. Those that PySpark brings are not among them."""
-    lines = files("postroad.pipeline").joinpath("jars.txt").read_text().splitlines()
+    lines = files("postroad.pipeline.java").joinpath("jars.txt").read_text().splitlines()
     return tuple(Jar(*re.split("[: ]", line)) for line in lines)
 
 

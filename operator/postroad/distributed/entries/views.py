@@ -1,0 +1,27 @@
+"""Entries as browsing and listings show them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.mail_views import MailView
+from postroad.ports.view import DeadLetter
+
+
+def view_of(entry: Entry, now: datetime, letter: DeadLetter | None = None) -> MailView:
+    """Return the view of an entry that browsing and listings show."""
+    due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
+    return MailView(
+        enqueue_id=entry.enqueue_id,
+        mail_id=entry.mail_id,
+        mail=entry.envelope,
+        accepted_at=entry.accepted_at,
+        enqueued_at=entry.enqueued_at,
+        due_at=due_at,
+        held=entry.held,
+        attempt=entry.attempt,
+        size_bytes=entry.size_bytes,
+        last_error=entry.last_error,
+        reason=letter.reason if letter is not None else None,
+    )
