@@ -518,7 +518,11 @@ def test_a_row_that_cannot_be_decoded_is_counted_on_stderr(url: str, command: st
 
     assert result.exit_code == 0
     answer = [json.loads(each) for each in result.stdout.splitlines()]
-    assert answer == ([{"count": 1}] if command == "hold" else [good])
+    if command == "hold":
+        assert answer == [{"count": 1}]
+    else:
+        assert answer[0] == good
+        assert [each["name"] for each in answer] == ["good", "unreadable mail"]
     logged = [json.loads(each) for each in result.stderr.splitlines()]
     (summary,) = [each for each in logged if each["level"] == "warning"]
     assert (summary["rows"], summary["marks"]) == (1, 0)

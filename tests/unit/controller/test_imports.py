@@ -9,7 +9,7 @@ from pathlib import Path
 OPERATOR = Path(__file__).parents[3] / "operator"
 IMPORT = """
 import sys
-from postroad.controller import program, watches
+from postroad.controller.run import program, watches
 print(*{each.partition(".")[0] for each in sys.modules})
 """
 OF_OTHERS = {"cryptography", "dns", "google_crc32c", "pyspark", "matplotlib"}
