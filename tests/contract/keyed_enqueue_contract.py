@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
@@ -120,6 +121,7 @@ class KeyedEnqueueContract:
         for mail, key in (
             (letter(), ""),
             (letter(), "k" * (LONGEST_KEY + 1)),
+            (letter(), cast("str", b"one")),
             (replace(letter(), content=stream()), "one"),
         ):
             with pytest.raises(InvalidInput):

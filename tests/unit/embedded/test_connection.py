@@ -13,7 +13,7 @@ import pytest
 from postroad.embedded.rpc import wire
 from postroad.embedded.rpc.connection import OwnerConnection
 from postroad.embedded.rpc.wire import FrameKind
-from postroad.errors import StoreUnavailable
+from postroad.errors import InvalidMail, StoreUnavailable
 
 SOON = 10
 
@@ -68,6 +68,18 @@ async def cancelled_call(connection: OwnerConnection, owner: Owner, operation: s
     await asyncio.wait([call])
     assert await owner.next_frame() == (number, FrameKind.CANCEL, b"")
     return number
+
+
+async def test_a_call_that_fits_into_no_frame_is_refused_and_the_connection_goes_on(
+    connection: OwnerConnection, owner: Owner
+) -> None:
+    """The owner would end the connection, and give all that it has leased to others."""
+    with pytest.raises(InvalidMail, match="too large"):
+        await connection.call("reject", item=1, reason="x" * wire.LONGEST, outcomes=None)
+
+    connection.tell("give_back", item=1)
+    _, _, body = await owner.next_frame()
+    assert json.loads(body) == {"op": "give_back", "item": 1}
 
 
 async def test_an_item_that_comes_after_its_consumer_stopped_waiting_is_given_back(

@@ -15,10 +15,13 @@ from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.mail_views import LeasedMail, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.json_values import to_json
+from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.rpc.operations import CALLS, Leased, leased_value
 from postroad.embedded.rpc.serving import OPERATIONS
+from postroad.embedded.rpc.wire import LONGEST
 from postroad.ports.administration import Operation
 
+LARGEST_ENVELOPE = StoreOptions().largest_envelope
 ENVELOPE = Envelope(None, ("b@example.net",))
 HEARD = AttemptOutcomes.of({"b@example.net": Outcome.deferred("450 Greylisted")}, 0.5)
 COUNTS = b'[["example.net","","deferred",450,"greylisted","Greylisted",1]]'
@@ -91,6 +94,21 @@ def test_a_leased_mail_comes_back_with_its_number_and_its_failures() -> None:
 
     leased = CALLS["next"].result.decode(value)
     assert leased == Leased(3, vars(mail), {"c@example.net": "550"})
+
+
+@pytest.mark.parametrize("text", ["x" * 512, "\U0001f4e7" * 128], ids=["ASCII", "others"])
+def test_what_was_heard_of_any_number_of_recipients_fits_into_a_frame(text: str) -> None:
+    """Else the connection ends with all its leases, each time that such a mail is leased."""
+    heard = {f"{number}@example.net": Outcome.failed(text) for number in range(150_000)}
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    mail = LeasedMail(UUID(int=7), UUID(int=8), ENVELOPE, moment, moment, 2, 10)
+
+    leased = leased_value(3, mail, {to: each.text for to, each in heard.items()})
+    recorded = CALLS["record"].encoded({"item": 3, "outcomes": heard})
+
+    for value in leased["failures"], recorded["outcomes"]:
+        assert value.keys() == heard.keys()
+    assert max(len(to_json(leased)), len(to_json(recorded))) < LONGEST - LARGEST_ENVELOPE
 
 
 def test_the_owner_does_each_call() -> None:

@@ -19,10 +19,11 @@ from postroad.contents import chunks_of
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, check_named, explanation
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.enqueue_keys import digest_of
+from postroad.domain.queues.enqueue_keys import digest_of, token_of
 from postroad.domain.queues.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.options import LONGEST_LEASE
+from postroad.embedded.log.records import cut
 from postroad.embedded.log.spool_files import CHUNK
 from postroad.embedded.rpc import wire
 from postroad.embedded.rpc.connection import OwnerConnection
@@ -36,6 +37,11 @@ from postroad.errors import (
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import NO_DELAY, checked_reason
+
+
+def _as_kept(text: str | None) -> str | None:
+    """Return no more of a text than the owner keeps: a frame has not the room for any text."""
+    return None if text is None else cut(text).decode()
 
 
 class RemoteItem(LeasedMail):
@@ -101,7 +107,7 @@ class RemoteItem(LeasedMail):
         error: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        error = checked_reason(delay, error)
+        error = _as_kept(checked_reason(delay, error))
         await self._end("retry", delay=delay, remaining=remaining, error=error, outcomes=outcomes)
 
     async def put_off(
@@ -111,12 +117,12 @@ class RemoteItem(LeasedMail):
         reason: str | None = None,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        reason = checked_reason(delay, reason)
+        reason = _as_kept(checked_reason(delay, reason))
         how = {"delay": delay, "remaining": remaining, "reason": reason, "outcomes": outcomes}
         await self._end("put_off", **how)
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        await self._end("reject", reason=explanation(reason), outcomes=outcomes)
+        await self._end("reject", reason=_as_kept(explanation(reason)), outcomes=outcomes)
 
     async def _end(self, operation: str, **arguments: Any) -> None:
         try:
@@ -175,7 +181,8 @@ class RemoteQueue(Administration):
 
     async def _enqueue(self, mail: Mail, delay: timedelta, key: str | None) -> UUID:
         if key is not None:
-            digest_of(mail)  # refused here: the owner would take a stream for bytes
+            token_of(key)  # both are refused here: JSON has no bytes, and the owner would take
+            digest_of(mail)  # a stream for bytes
         content = mail.content
         whole = content if isinstance(content, bytes) and len(content) <= CHUNK else None
         enqueue_id: UUID = await self.connection.call(

@@ -16,7 +16,13 @@ from postroad.embedded.rpc import wire
 from postroad.embedded.rpc.operations import CALLS
 from postroad.embedded.rpc.sockets import short_path
 from postroad.embedded.rpc.wire import FrameKind
-from postroad.errors import EnqueueUnknown, PostroadError, QueueClosed, StoreUnavailable
+from postroad.errors import (
+    EnqueueUnknown,
+    InvalidMail,
+    PostroadError,
+    QueueClosed,
+    StoreUnavailable,
+)
 from postroad.telemetry.logs import logger
 
 log = logger("embedded")
@@ -186,10 +192,10 @@ class OwnerConnection:
         self._check()
         self._next += 1
         number = self._next
+        request = _request(number, operation, arguments)
         call = self._calls[number] = _PendingCall(operation)
         is_answered = False
         try:
-            request = _request(number, operation, arguments)
             if isinstance(content, bytes):  # at once: the owner is woken once
                 request += wire.frame(number, FrameKind.DATA, content) + wire.frame(
                     number, FrameKind.END
@@ -260,5 +266,10 @@ def _settle(answer: asyncio.Future[bytes], kind: FrameKind, body: bytes) -> None
 
 
 def _request(number: int, operation: str, arguments: Mapping[str, Any]) -> bytes:
+    """Raises: InvalidMail for what the owner would take for no frame: it would end the connection,
+    and with it all other calls and leases of this process."""
     value = {"op": operation, **CALLS[operation].encoded(arguments)}
-    return wire.json_frame(number, FrameKind.CALL, value)
+    request = wire.json_frame(number, FrameKind.CALL, value)
+    if len(request) > wire.LONGEST:
+        raise InvalidMail("the envelope is too large for one record")
+    return request

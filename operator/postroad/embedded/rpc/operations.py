@@ -20,6 +20,9 @@ from postroad.domain.queues.mail_views import LeasedMail, Sizes
 from postroad.domain.values.instants import duration, duration_us
 from postroad.ports.administration import Operation
 
+MAX_TEXTS = 512 * 1024
+"""Characters of the texts of one frame, which have up to 12 octets each in JSON (wire.LONGEST)."""
+
 
 def _as_it_is(value: Any) -> Any:
     return value
@@ -49,11 +52,24 @@ class Leased(NamedTuple):
 
 def leased_value(number: int, mail: LeasedMail, failures: Mapping[str, str]) -> dict[str, Any]:
     """Return what `Leased` is read from."""
-    return {"item": number, **documents.leased_value(mail), "failures": dict(failures)}
+    longest = _longest_text(failures)
+    cut = {address: text[:longest] for address, text in failures.items()}
+    return {"item": number, **documents.leased_value(mail), "failures": cut}
 
 
 def _leased_of(value: Mapping[str, Any]) -> Leased:
     return Leased(value["item"], documents.leased_fields(value), value["failures"])
+
+
+def _recorded_value(outcomes: Mapping[str, Outcome]) -> dict[str, list[str]]:
+    longest = _longest_text(outcomes)
+    return {to: [each.kind, each.text[:longest]] for to, each in outcomes.items()}
+
+
+def _longest_text(recipients: Mapping[str, object]) -> int:
+    """Return how long a text for each of these recipients may be, so that all fit into a frame,
+    beside the largest envelope and their addresses."""
+    return MAX_TEXTS // max(1, len(recipients))
 
 
 class Codec(NamedTuple):
@@ -72,7 +88,7 @@ SIZES = Codec(documents.sizes_value, lambda value: Sizes(**value))
 AGES = Codec(_ages_value, _ages_of)
 OUTCOMES = Codec(documents.outcomes_value, documents.outcomes_of)
 RECORDED = Codec(
-    lambda outcomes: {to: [each.kind, each.text] for to, each in outcomes.items()},
+    _recorded_value,
     lambda value: {to: Outcome(*each) for to, each in value.items()},
 )
 ADDRESSES = Codec(decode=lambda value: None if value is None else tuple(value))
