@@ -228,6 +228,24 @@ async def test_a_refusal_of_this_side_ends_no_mail(reply: str, at: int) -> None:
     assert reply in outcomes["b@dest.example"].text
 
 
+@pytest.mark.parametrize("protocol", Protocol)
+@pytest.mark.parametrize("at", range(4), ids=["MAIL", "RCPT", "DATA", "end"])
+async def test_a_refusal_is_of_one_recipient_where_it_answers_that_alone(
+    at: int, protocol: Protocol
+) -> None:
+    """A reply to MAIL, DATA or the end of a mail may be about its sender or its content."""
+    usual = ["250 ok", "250 ok", "354 go", "250 kept"]
+    script = [*usual[:at], "550 5.1.1 user unknown", *usual[at + 1 :]]
+
+    outcomes = await hand_over(ScriptedHop(lines("220 hop", "250 hop", *script)), ONE, protocol)
+
+    outcome = outcomes["b@dest.example"]
+    assert outcome.kind is OutcomeKind.FAILED
+    assert outcome.responder is not None
+    answers_recipient = at == 1 or (at == 3 and protocol is Protocol.LMTP)
+    assert outcome.responder.is_of_mail is not answers_recipient
+
+
 @pytest.mark.parametrize(
     "kept",
     [b"250 " + b"x" * 60_000 + b"\r\n", b"250-kept\r\n" * 1000 + b"250 kept\r\n"],

@@ -23,6 +23,7 @@ from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 GONE = Outcome(
     OutcomeKind.FAILED, "550 5.1.1 <b@one.example>: no such user", responder=Responder("mx")
 )
+OF_MAIL = "550 5.1.1 user unknown"
 LEARNING = SuppressionRules(frozenset({BounceClass.NO_MAILBOX}), after=1)
 TWICE = replace(LEARNING, after=2)
 
@@ -199,11 +200,15 @@ async def test_a_recipient_is_mailed_again_when_its_entry_expires() -> None:
         "554 5.7.1 <b@one.example>: Recipient address rejected: Access denied",
         "550 5.7.1 <b@one.example>: Recipient address rejected: DMARC policy of that domain",
         "554 5.7.1 <b@one.example>: Recipient address rejected: blocked using zen.example",
+        "550 Verification failed for <A@Origin.example>: no such user",
+        "501 5.1.1 a@origin.example: unknown user",
+        OF_MAIL,
     ],
 )
 async def test_a_fault_of_the_senders_side_suppresses_no_address(text: str) -> None:
     async with a_suppressing_worker() as suppressed:
-        outcome = Outcome(OutcomeKind.FAILED, text, responder=Responder("mx"))
+        responder = Responder("mx", is_of_mail=text == OF_MAIL)
+        outcome = Outcome(OutcomeKind.FAILED, text, responder=responder)
         suppressed.worker.hops.outcomes["b@one.example"] = outcome
         await suppressed.enqueue("b@one.example")
         await suppressed.worker.pass_time(SECOND)

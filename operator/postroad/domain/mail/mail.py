@@ -7,7 +7,7 @@ forward-paths (`recipients`). The content is opaque bytes; the queue never chang
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -219,6 +219,10 @@ class Responder:
 
     is_final: bool = False
     """Whether it delivers (LMTP), and relays no further."""
+
+    is_of_mail: bool = False
+    """Whether a refusal was its reply to MAIL, DATA or the end of a mail, for all recipients: it
+    tells of none of them alone, as it may be about the sender or the content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,10 +453,11 @@ def domain_of(address: str) -> str:
     return address.rpartition("@")[2].lower() if "@" in address else ""
 
 
-def check_named(named: Iterable[str], left: Collection[str]) -> None:
+def check_named(named: Iterable[str], recipients: Iterable[str]) -> None:
     """Check that recipients are among those left, in the same spelling: one to be tried again who
     is not named counts as delivered, one whose outcome is recorded under another name is tried
     again. Raises: InvalidInput."""
+    left = set(recipients)
     unknown = sum(each not in left for each in named)
     if unknown:
         raise InvalidInput(

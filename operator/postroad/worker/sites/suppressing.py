@@ -58,16 +58,16 @@ class Suppressing:
             return False
 
     async def learn(self, envelope: Envelope, outcomes: Mapping[str, Outcome]) -> None:
-        """Count refusals of a class that puts a recipient on the list. Mail with the null
-        reverse-path teaches nothing: who forges a sender chooses where reports go. What
-        cannot be written is learnt from the next refusal."""
+        """Count refusals of a class that puts a recipient on the list, if they are about that
+        recipient. Mail with the null reverse-path teaches nothing: who forges a sender chooses
+        where reports go. What cannot be written is learnt from the next refusal."""
         rules = self.rules
         if rules is None or not rules.bounces or envelope.sender is None:
             return
         now, refused = self._clock.now(), {}
         for recipient, token in _tokens(outcomes).items():
             outcome = outcomes[recipient]
-            if outcome.kind is OutcomeKind.FAILED and outcome.responder is not None:
+            if _is_about(recipient, envelope.sender, outcome):
                 bounce = bounce_of(outcome.text, (recipient,))
                 if bounce.reason in rules.bounces:
                     refused[token] = recipient, bounce
@@ -82,6 +82,16 @@ class Suppressing:
         except Exception as error:  # a driver's bug must not keep the mail from its end
             text = error.explain() if isinstance(error, PostroadError) else repr(error)
             _log.warning("refused recipients are not suppressed yet", error=text)
+
+
+def _is_about(recipient: str, sender: str, outcome: Outcome) -> bool:
+    """Whether a reply refused this recipient for good: not the whole mail, nor its sender, whose
+    address stands in the reply then."""
+    if outcome.kind is not OutcomeKind.FAILED or outcome.responder is None:
+        return False
+    text = outcome.text.lower()
+    is_of_sender = sender.lower() in text and recipient.lower() not in text
+    return not (outcome.responder.is_of_mail or is_of_sender)
 
 
 def _tokens(addresses: Mapping[str, Outcome] | tuple[str, ...]) -> dict[str, bytes]:

@@ -85,7 +85,7 @@ class ChunkTransaction(MailReplies):
             raise OutOfStep(f"451 4.5.0 the next hop offers CHUNKING, and answered: {end}")
         if end.is_positive and not (self._accepted or self._is_unclear):
             raise OutOfStep("451 4.5.0 the next hop took a mail without recipients")
-        self._answer_accepted(self._heard(end.final_outcome))
+        self._answer_accepted(self._heard_of_mail(end.final_outcome))
         self.is_clean = True
 
     def ended(self, error: WireError) -> bool:

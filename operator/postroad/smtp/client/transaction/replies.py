@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
-from postroad.domain.mail.mail import Envelope, Outcome, Responder
+from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, Responder
 from postroad.domain.smtp.replies import Reply
 from postroad.smtp.client.exchange import OutOfStep, text_of
 from postroad.smtp.client.transaction.commands import (
@@ -73,7 +74,9 @@ class MailReplies:
         if number > 0:
             self._note(self._recipients[number - 1], reply)
         elif not reply.is_positive:
-            self.outcomes.update(dict.fromkeys(self._recipients, self._heard(reply.refusal)))
+            self.outcomes.update(
+                dict.fromkeys(self._recipients, self._heard_of_mail(reply.refusal))
+            )
 
     def _note(self, recipient: str, reply: Reply) -> None:
         if recipient in self.outcomes:
@@ -87,6 +90,11 @@ class MailReplies:
 
     def _heard(self, outcome: Outcome) -> Outcome:
         return outcome.from_responder(self._responder)
+
+    def _heard_of_mail(self, outcome: Outcome) -> Outcome:
+        if outcome.kind is not OutcomeKind.FAILED:
+            return self._heard(outcome)
+        return outcome.from_responder(replace(self._responder, is_of_mail=True))
 
     def _answer_accepted(self, outcome: Outcome) -> None:
         for recipient in self._accepted:

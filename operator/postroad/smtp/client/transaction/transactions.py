@@ -108,7 +108,7 @@ class ClientTransaction(MailReplies):
         if reply is None:
             await self._reset()
         elif not reply.is_intermediate:
-            self._answer_accepted(self._heard(reply.refusal))
+            self._answer_accepted(self._heard_of_mail(reply.refusal))
             if reply.is_unclear:
                 self._exchange.wire.abort()  # it may wait for the content
             else:
@@ -144,7 +144,7 @@ class ClientTransaction(MailReplies):
                 await self._read_each()
             else:
                 reply = answer(await self._exchange.reply(self.time_left))
-                self._answer_accepted(self._heard(reply.final_outcome))
+                self._answer_accepted(self._heard_of_mail(reply.final_outcome))
         except WireError as error:
             self.ended_by = error
             known = isinstance(error, SessionRefused)
@@ -249,7 +249,9 @@ class ClientTransaction(MailReplies):
         if reply is None or reply.code == 421:
             self.ended_by = ConnectionLost() if reply is None else ServiceUnavailable(str(reply))
         refused = reply is not None and not (reply.is_positive or reply.is_intermediate)
-        outcome = self._heard(reply.refusal) if reply and refused else Outcome.deferred(text)
+        outcome = (
+            self._heard_of_mail(reply.refusal) if reply and refused else Outcome.deferred(text)
+        )
         self._answer_accepted(outcome)
 
     async def _read_each(self) -> None:
