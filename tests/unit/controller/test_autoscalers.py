@@ -80,6 +80,31 @@ def test_an_autoscaler_has_the_replicas_until_it_is_deleted(
     run(scene())
 
 
+def test_operator_that_begins_while_an_autoscaler_is_replaced_leaves_the_replicas() -> None:
+    async def scene() -> None:
+        async with declared() as first:
+            wanted = autoscaler(HORIZONTAL, "Deployment", "outgoing-worker")
+            made = await first.user.create(HORIZONTAL, wanted)
+            scale(first.kubernetes, WORKERS, 20, "kube-controller-manager")
+            await move(A_FULL_RECONCILE)
+            await first.user.delete(HORIZONTAL, made)
+        async with running_controller(beside=first) as operator:
+            await move(A_FULL_RECONCILE)
+            assert replicas(operator) == 20
+            made = await operator.user.create(HORIZONTAL, wanted)
+            await move(PATIENCE.total_seconds() + A_FULL_RECONCILE)
+            assert replicas(operator) == 20
+
+            await operator.user.delete(HORIZONTAL, made)
+            await move(PATIENCE.total_seconds() + 2 * A_FULL_RECONCILE)
+            assert replicas(operator) == 2
+            scale(operator.kubernetes, WORKERS, 7, "kubectl")
+            await move(5)
+            assert replicas(operator) == 2
+
+    run(scene())
+
+
 def test_a_deployment_that_is_scaled_by_hand_is_scaled_back() -> None:
     async def scene() -> None:
         async with declared() as operator:

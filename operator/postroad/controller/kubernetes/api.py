@@ -48,6 +48,9 @@ operator is the cause of another template."""
 UPGRADED = f"{GROUP}/upgraded"
 """Annotation of a Deployment: a newer operator brought its template, in its QueueCluster's pace."""
 
+AUTOSCALED = f"{GROUP}/autoscaled"
+"""Annotation of a Deployment: it was applied without replicas, which are an autoscaler's."""
+
 APPLIED_HASH = f"{GROUP}/applied-hash"
 """Annotation of a child: hash of what the operator last applied. An equal hash saves the write; a
 different one also shows fields that are no longer wanted."""

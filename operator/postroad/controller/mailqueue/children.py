@@ -23,6 +23,7 @@ from postroad.controller.credentials.credentials import (
 from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.actions import log_action, log_repair
 from postroad.controller.kubernetes.api import (
+    AUTOSCALED,
     CHILDREN,
     COMPONENT,
     DEPLOYMENT,
@@ -47,7 +48,7 @@ from postroad.controller.pods.children import (
 from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.delivery_secrets import check_delivery_secrets
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
-from postroad.controller.pods.upgrades import Upgrades, is_rolling, marked, paced
+from postroad.controller.pods.upgrades import Upgrades, hash_in, is_rolling, marked, paced
 from postroad.controller.reads.cached_api import version_of
 from postroad.controller.reads.indexes import as_child, owner_of
 from postroad.controller.reads.read_cache import Reads
@@ -88,7 +89,6 @@ class QueueChildren:
         pipeline: PipelineProgram = NO_PIPELINE,
     ) -> None:
         self._absences = absences
-        self._autoscaled: set[str] = set()
         self._pipeline = pipeline
         self._api = api
         self._reads = reads
@@ -218,13 +218,11 @@ class QueueChildren:
         if present is None:
             return False
         uid = present["metadata"]["uid"]
-        if await is_autoscaled(self._api, present):
-            self._autoscaled.add(uid)
+        has_autoscaler = await is_autoscaled(self._api, present)
+        if has_autoscaler or not hash_in(present, AUTOSCALED):
             self._absences.end(uid)
-        elif uid in self._autoscaled and self._absences.lasts(uid):
-            self._autoscaled.discard(uid)
-            self._absences.end(uid)
-        return uid in self._autoscaled
+            return has_autoscaler
+        return not self._absences.lasts(uid)
 
     async def _apply_pipeline(
         self, state: ReconcileState, context: PodContext, found: Found

@@ -12,6 +12,7 @@ from typing import Any
 from postroad.controller.kubernetes.api import (
     API_VERSION,
     APPLIED_HASH,
+    AUTOSCALED,
     COMPONENT,
     CONFIG_MAP,
     DECLARED_HASH,
@@ -232,7 +233,7 @@ def _deployment(
     deployment["metadata"]["annotations"] = {
         TEMPLATE_HASH: hash_of(template),
         DECLARED_HASH: declared_hash(queue, context),
-    }
+    } | ({AUTOSCALED: "true"} if autoscaled else {})
     children = [(kind, deployment)]
     if replicas > 1 or autoscaled:
         budget = {
