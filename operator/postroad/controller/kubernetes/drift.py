@@ -11,10 +11,12 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from postroad.controller.kubernetes.api import APPLIED_HASH
+from postroad.ports.clock import Clock
 
 _IDENTITIES = ("name", "mountPath", "containerPort", "topologyKey", "port", "type", "key")
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(m|k|M|G|T|Ki|Mi|Gi|Ti)?")
@@ -27,6 +29,13 @@ _UNITS = {
 
 MAX_ANSWERS = 10_000
 """Children whose answers are kept; a further one costs all of them one apply."""
+
+ANSWER_AGE = timedelta(minutes=10)
+"""After so long an answer is asked for again: the webhook may be gone, or have been mended."""
+
+FIELDS_OF_SERVICE = (("data",), ("spec", "replicas"), ("spec", "ports"), ("spec", "selector"))
+"""Fields without whose values a queue does not work: pods get other settings, or no mail, or there
+are none. Those of pod templates show in the pods."""
 
 _sorted_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 """Made once: `json.dumps` with options makes an encoder for each call."""
@@ -51,23 +60,46 @@ def is_current(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bo
 
 class ApplyAnswers:
     """What the API server made of children, where it is not as applied: an admission webhook
-    rewrites a field. To apply the same again would change nothing."""
+    rewrites a field. To apply the same again would change nothing for some time."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[str, timedelta]] = {}
 
     def is_settled(self, wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
         """Whether applying the wanted object would change nothing, as far as is known."""
         if found is None or is_current(wanted, found):
             return found is not None
-        return self._known.get(found["metadata"]["uid"]) == _fingerprint(wanted, found)
+        _, at = self._known.get(found["metadata"]["uid"], ("", timedelta()))
+        is_recent = self._clock.elapsed() - at < ANSWER_AGE
+        return is_recent and self.is_answer(wanted, found)
+
+    def is_answer(self, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+        """Whether an object is as the API server last made it of the wanted one."""
+        known, _ = self._known.get(found["metadata"]["uid"], ("", None))
+        return known == _fingerprint(wanted, found)
 
     def note(self, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Keep the answer to an apply."""
         if len(self._known) >= MAX_ANSWERS:
             self._known.clear()
         if not is_current(wanted, answer):
-            self._known[answer["metadata"]["uid"]] = _fingerprint(wanted, answer)
+            answered = _fingerprint(wanted, answer), self._clock.elapsed()
+            self._known[answer["metadata"]["uid"]] = answered
+
+
+def rewritten_fields(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Return the fields that another process keeps from their values, of those that a queue needs
+    to work."""
+    altered = []
+    for path in FIELDS_OF_SERVICE:
+        value: Any = wanted
+        stored: Any = found
+        for field in path:
+            value, stored = (value or {}).get(field), (stored or {}).get(field)
+        if value is not None and not _holds(value, stored):
+            altered.append(".".join(path))
+    return altered
 
 
 def _fingerprint(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> str:

@@ -33,9 +33,14 @@ from postroad.controller.kubernetes.api import (
     ROLE_BINDING,
     Key,
 )
-from postroad.controller.kubernetes.drift import ApplyAnswers, hash_of, repair_of
+from postroad.controller.kubernetes.drift import (
+    ApplyAnswers,
+    hash_of,
+    repair_of,
+    rewritten_fields,
+)
 from postroad.controller.mailqueue.pipeline_runs import refused, report_pipeline
-from postroad.controller.mailqueue.workloads import report_workload, within_quota
+from postroad.controller.mailqueue.workloads import as_applied, report_workload, within_quota
 from postroad.controller.pods.autoscalers import is_autoscaled
 from postroad.controller.pods.children import (
     INTAKE,
@@ -67,6 +72,7 @@ from postroad.controller.status.conditions import Finding, advice, unknown
 from postroad.controller.status.reconcile import ReconcileState
 from postroad.controller.status.status import deployment_facts
 from postroad.errors import InvalidInput, KubernetesRefused, NameTaken
+from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 COMPONENTS = {WORKER: condition.WORKERS_READY, INTAKE: condition.INTAKE_READY}
@@ -86,6 +92,7 @@ class QueueChildren:
         image: str,
         upgrades: Upgrades,
         absences: Absences,
+        clock: Clock,
         pipeline: PipelineProgram = NO_PIPELINE,
     ) -> None:
         self._absences = absences
@@ -94,7 +101,7 @@ class QueueChildren:
         self._reads = reads
         self._image = image
         self._upgrades = upgrades
-        self._answers = ApplyAnswers()
+        self._answers = ApplyAnswers(clock)
 
     async def make(self, cluster: Cluster, state: ReconcileState) -> list[Finding]:
         """Apply the children once the queue has a configuration, because workers before would only
@@ -112,7 +119,10 @@ class QueueChildren:
             self._upgrades.end(queue.key)
             return [replace(failed[QUEUE], condition=each) for each, *_ in wanted]
         reported = [(each[2], report_workload(state, now, *each)) for each in wanted]
-        findings = [failed.get(component, finding) for component, finding in reported]
+        findings = [
+            failed.get(component) or as_applied(state, component, finding)
+            for component, finding in reported
+        ]
         waiting = self._carry_on(cluster, state, now)
         findings[0] = within_quota(state, cluster.spec.quota.workers_per_queue, findings[0])
         async with attempt(condition.INTAKE_READY) as certificate:
@@ -334,19 +344,29 @@ async def apply_children(
             raise NameTaken(f"{kind.name} {other['metadata']['name']} exists already")
         if present is not None and answers.is_settled(child, present):
             now[place] = present
+            _note_rewritten(state, child, present)
             continue
+        was_answer = present is not None and answers.is_answer(child, present)
         now[place] = await api.apply(kind, child)
+        _note_rewritten(state, child, now[place])
         answers.note(child, now[place])
         if present is not None and version_of(now[place]) == version_of(present):
             continue  # a webhook rewrites it, also what another operator applied
         state.report.applied.append(as_child(now[place]))
         done = repair_of(child, present, expected=place in state.expected)
-        if done is None:
+        if done is None or was_answer:
             log_action("applied a child", child=" ".join(place), existed=present is not None)
         else:
             log_repair("child", child=" ".join(place), was=done)
             state.report.repairs.append(f"{' '.join(place)} was {done}; it is as declared again")
     return now
+
+
+def _note_rewritten(state: ReconcileState, child: Mapping[str, Any], now: Object) -> None:
+    if altered := rewritten_fields(child, now):
+        text = f"{child['kind']} {child['metadata']['name']} ({', '.join(altered)})"
+        component = child["metadata"]["labels"][COMPONENT]
+        state.rewritten.setdefault(component, []).append(text)
 
 
 async def delete_unwanted(

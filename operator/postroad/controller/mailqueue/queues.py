@@ -95,7 +95,7 @@ class Queues:
         logins = QueueLogins(api, clusters, clock)
         self._servers = QueueServers(clusters, engines, clock, logins)
         self._children = QueueChildren(
-            api, clusters.reads, image, upgrades, clusters.absences, pipeline
+            api, clusters.reads, image, upgrades, clusters.absences, clock, pipeline
         )
         self._turns = turns
 

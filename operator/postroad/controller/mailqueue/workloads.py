@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from postroad.controller.kubernetes.api import DEPLOYMENT
-from postroad.controller.pods.children import WORKER, selector
+from postroad.controller.pods.children import QUEUE, WORKER, selector
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import Workers
-from postroad.controller.status.conditions import PODS_NOT_READY, Finding, bad, good
+from postroad.controller.status.conditions import PODS_NOT_READY, REWRITTEN, Finding, bad, good
 from postroad.controller.status.reconcile import ReconcileState
 from postroad.controller.status.status import deployment_facts
 from postroad.errors import QuotaExceeded
@@ -39,6 +39,15 @@ def report_workload(
     if deployment is None:  # it could not be made, which is reported instead
         return bad(which, PODS_NOT_READY, f"no {what} made", retryable=True)
     return workload_finding(which, what, deployment, spec.replicas)
+
+
+def as_applied(state: ReconcileState, component: str, found: Finding) -> Finding:
+    """Return the finding, or a bad one where another process rewrites what the pods depend on."""
+    altered = [each for part in (QUEUE, component) for each in state.rewritten.get(part, [])]
+    if not altered or not found.is_good:
+        return found
+    message = f"an admission webhook or another controller rewrites {', '.join(altered)}"
+    return bad(found.condition, REWRITTEN, message, retryable=True)
 
 
 def within_quota(state: ReconcileState, most: int | None, found: Finding) -> Finding:

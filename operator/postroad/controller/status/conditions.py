@@ -29,6 +29,9 @@ PENDING = "Pending"
 PODS_NOT_READY = "PodsNotReady"
 """The reason while a Deployment has fewer ready pods than replicas."""
 
+REWRITTEN = "Rewritten"
+"""The reason while another process keeps a child from what was applied."""
+
 PAUSED_BY_USER = "PausedByUser"
 """The reason while `spec.paused` is true."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from postroad.controller.spec.queue_resource import Queue
@@ -19,7 +19,8 @@ class ReconcileState:
     """One reconcile of a MailQueue: what it read, and its findings so far. `expected`: kinds and
     names of the children that are there unless another process deleted them. `waits`: a newer
     operator wants to replace pods, and has not replaced all of them yet. `has_rows`: the view holds
-    something of the queue."""
+    something of the queue. `rewritten`: fields of children, by component, that another process
+    keeps from the values that were applied."""
 
     queue: Queue
     before: Mapping[str, Any]
@@ -28,3 +29,4 @@ class ReconcileState:
     expected: frozenset[tuple[str, str]] = frozenset()
     waits: bool = False
     has_rows: bool = False
+    rewritten: dict[str, list[str]] = field(default_factory=dict)

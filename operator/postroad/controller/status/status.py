@@ -18,6 +18,7 @@ from postroad.controller.status.conditions import (
     PODS_NOT_READY,
     READY,
     RECONCILING,
+    REWRITTEN,
     STALLED,
     VIEW_READY,
     WORKERS_READY,
@@ -133,10 +134,11 @@ def servers_are_good(status: Mapping[str, Any]) -> bool:
 
 def wants_retry(status: Mapping[str, Any]) -> bool:
     """Whether a full reconcile should be repeated soon. Pods that are not ready need none, because
-    the watch of their Deployment has an event when they are."""
+    the watch of their Deployment has an event when they are; what a webhook rewrites is applied
+    again in its own time."""
     return not servers_are_good(status) or any(
         each["type"] in (WORKERS_READY, INTAKE_READY)
         and each["status"] == "False"
-        and each["reason"] != PODS_NOT_READY
+        and each["reason"] not in (PODS_NOT_READY, REWRITTEN)
         for each in status.get("conditions") or []
     )
