@@ -6,7 +6,10 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
+from collections.abc import Mapping
 from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +28,26 @@ def test_no_module_is_named_like_one_of_the_standard_library() -> None:
 
     assert named
     assert [str(path) for path, name in named.items() if name in sys.stdlib_module_names] == []
+
+
+MAX_MODULES = 15
+
+
+def crowded(folders: Mapping[Path, int]) -> list[Path]:
+    """Folders with more modules than a reader takes in at a look."""
+    return [folder for folder, modules in folders.items() if modules > MAX_MODULES]
+
+
+def test_a_folder_of_more_than_fifteen_modules_is_found() -> None:
+    assert crowded({Path("a"): MAX_MODULES, Path("b"): MAX_MODULES + 1}) == [Path("b")]
+
+
+def test_no_folder_has_more_than_fifteen_modules() -> None:
+    modules = [each for each in (ROOT / "operator").rglob("*.py") if each.stem != "__init__"]
+    counted = Counter(each.parent for each in modules)
+
+    assert counted
+    assert crowded(counted) == []
 
 
 SHARED_NAMES = {
