@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from postroad.controller.kubernetes import absences, event_pace
 from postroad.controller.kubernetes.api import (
     AUTOSCALERS,
     CONFIG_MAP,
@@ -19,7 +20,7 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.ports.kubernetes import Kind, Object
 from support.resources import intake, mail_queue, secret, workers
-from support.running_operator import Running
+from support.running_operator import QUICK, Running
 
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 
@@ -82,7 +83,10 @@ async def test_a_deleted_child_comes_back(ready: Running, kind: Kind, name: str)
     assert found["metadata"]["uid"] != before["metadata"]["uid"]
 
 
-async def test_a_child_that_is_deleted_twice_is_one_event(ready: Running) -> None:
+async def test_a_child_that_is_deleted_twice_is_one_event(
+    ready: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_pace, "TOGETHER", QUICK.full)
     for times in (1, 2):
         found = await child(ready, CONFIG_MAP, "outgoing-queue")
         await ready.api.delete(CONFIG_MAP, found)
@@ -169,7 +173,10 @@ async def test_a_changed_secret_reaches_the_operator_and_replaces_no_pods(ready:
     assert stamp(await child(ready, DEPLOYMENT, "outgoing-worker")) == before
 
 
-async def test_replicas_are_the_autoscalers_as_long_as_there_is_one(ready: Running) -> None:
+async def test_replicas_are_the_autoscalers_as_long_as_there_is_one(
+    ready: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(absences, "PATIENCE", QUICK.full)
     (autoscaler, _) = AUTOSCALERS
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "outgoing-worker"}
     made = await ready.api.create(
