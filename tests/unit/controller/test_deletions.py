@@ -502,13 +502,16 @@ def test_a_list_that_cannot_be_written_is_reported_and_waited_for() -> None:
     run(scene())
 
 
-def test_a_list_that_stays_refused_holds_up_a_forced_deletion_for_two_hours() -> None:
+@pytest.mark.parametrize("also", [set(), {("update", "mailqueues")}], ids=["list", "status too"])
+def test_a_list_that_stays_refused_holds_up_a_forced_deletion_for_two_hours(
+    also: set[tuple[str, str]],
+) -> None:
     async def scene() -> None:
         async with running_controller() as operator:
             await declare(operator)
             operator.faults.plan = away("blobs")
             await operator.delete(MAIL_QUEUE, "outgoing")
-            operator.api.refused |= {("create", "configmaps")}
+            operator.api.refused |= {("create", "configmaps"), *also}
             await annotate(operator, FORCE_DELETION)
             await move(7000)
             assert not is_gone(operator)

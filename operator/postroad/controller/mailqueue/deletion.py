@@ -116,7 +116,8 @@ class Deletion:
         self._leftovers = leftovers
         self._stepping = 0
         self._ending: dict[str, timedelta] = {}
-        """Since when deletions wait for pods, by the uid of the MailQueue."""
+        self._unlisted: dict[str, timedelta] = {}
+        """Since when deletions wait for pods, and for the list, by the uid of the MailQueue."""
         self._claims = QueueClaims(clusters.claims)
         self._logins = QueueLogins(api, clusters, clock)
 
@@ -319,6 +320,7 @@ class Deletion:
             log_action("left behind", queue=leftover.queue, **leftover.left)
         await self._status_writer.announce(found, [_outcome(leftover, listed)])
         await self._finalizers.remove(MAIL_QUEUE, found)
+        self._unlisted.pop(found["metadata"]["uid"], None)
         return None
 
     async def _stays_unlisted(self, found: Object, leftover: Leftover, error: str) -> bool:
@@ -329,7 +331,15 @@ class Deletion:
             f"after {format_duration(UNLISTED)}; left behind: {_parts(leftover)}"
         )
         listed = Finding(LISTED, Truth.FALSE, "ListRefused", message)
-        await self._report(found, HELD_UP, message, also=[listed])
+        uid, now = found["metadata"]["uid"], self._clock.elapsed()
+        waits = now - self._unlisted.setdefault(uid, now)
+        try:
+            await self._report(found, HELD_UP, message, also=[listed])
+        except KubernetesError as refused:  # a status that is refused too must not hold it for ever
+            if ends_reconcile(refused):
+                raise
+        if waits >= UNLISTED:
+            return True
         known = (found.get("status") or {}).get("conditions") or []
         since = [each["lastTransitionTime"] for each in known if each["type"] == LISTED]
         ends = datetime.fromisoformat(since[0]) + UNLISTED if since else None
