@@ -22,7 +22,7 @@ from support.senders import SampleMail, Sender
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes", "helm"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(600, func_only=True),
 ]
 
 HELM_SECONDS = 180

@@ -14,7 +14,7 @@ from support.servers import broker_object, cql, object_keys
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(600, func_only=True),
 ]
 
 WAITING = [f"waits-{number}@inn.example" for number in range(20)]

@@ -18,7 +18,7 @@ from support.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(900, func_only=True),
 ]
 
 STEADY_SECONDS = 4

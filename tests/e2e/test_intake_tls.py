@@ -14,7 +14,7 @@ from support.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(600, func_only=True),
 ]
 
 KUBELET_SECONDS = 240

@@ -24,7 +24,7 @@ ROLE = Path(__file__).parents[2] / "manifests" / "users.yaml"
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(600, func_only=True),
 ]
 
 KUBELET_SECONDS = 240

@@ -23,7 +23,7 @@ from support.servers import object_keys
 
 pytestmark = [
     pytest.mark.needs("rabbitmq", "cassandra", "s3", "kubernetes", "mvn"),
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(1800, func_only=True),
     pytest.mark.skipif(
         "POSTROAD_TEST_PIPELINE" not in os.environ,
         reason="the image takes minutes, a run after a killed one too: set POSTROAD_TEST_PIPELINE",
