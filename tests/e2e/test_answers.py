@@ -34,8 +34,10 @@ def test_a_condition_names_a_missing_cluster_and_the_queue_recovers_when_it_appe
     sandbox.wait_ready()
 
 
+@pytest.mark.timeout(1200, func_only=True)
 def test_a_second_cluster_over_a_keyspace_gets_it_after_the_first(sandbox: Sandbox) -> None:
-    """The claims stand in Cassandra, RabbitMQ and S3 themselves."""
+    """The claims stand in Cassandra, RabbitMQ and S3 themselves. A QueueCluster counts as gone
+    after ten minutes."""
     kubectl, namespace = sandbox.kubectl, sandbox.namespace
     sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0), intake=sandbox.intake(0)))
     sandbox.wait_ready()
@@ -49,7 +51,7 @@ def test_a_second_cluster_over_a_keyspace_gets_it_after_the_first(sandbox: Sandb
     eventually(refused, within_seconds=90)
     kubectl("delete", "mailqueue", "outgoing", "-n", namespace)
     kubectl("delete", "queuecluster", "main", "-n", namespace)
-    sandbox.installation.wait_ready("queuecluster", "second", namespace, 120)
+    sandbox.installation.wait_ready("queuecluster", "second", namespace, 900)
     sandbox.apply(sandbox.mail_queue(clusterRef={"name": "second"}))
     sandbox.wait_ready()
 
