@@ -78,7 +78,7 @@ def made_user(sandbox: Sandbox) -> str:
 def test_the_operator_makes_a_user_of_the_queues_own_and_switches_it(sandbox: Sandbox) -> None:
     sandbox.apply(*manifests(ROLE))
     sandbox.apply(cluster_with_users(sandbox))
-    sandbox.apply(sandbox.mail_queue())
+    sandbox.apply(sandbox.mail_queue(deletionPolicy="Delete"))
     sandbox.wait_ready()
     first = made_user(sandbox)
     before = {part: sandbox.pods(part)[0]["metadata"]["uid"] for part in ("worker", "intake")}
