@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from postroad.cli.mail.options import json_option, say
+from postroad.cli.options import json_option, say
 from postroad.delivery_settings.files import read_delivery
 from postroad.domain.smtp.bounces import BounceRule, decided
 from postroad.errors import InvalidInput

@@ -16,7 +16,7 @@ import click
 
 from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
 from postroad.cli.kubectl import configuration_output as output
-from postroad.cli.mail.options import DURATION, json_option, say
+from postroad.cli.options import DURATION, json_option, say
 from postroad.configuration import store
 from postroad.configuration.evidence import has_rows, observe, used_configurations
 from postroad.domain.configuration.advice import advise

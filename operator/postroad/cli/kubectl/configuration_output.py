@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import click
 
-from postroad.cli.mail.options import say
+from postroad.cli.options import say
 from postroad.domain.configuration.advice import Advice, Seen
 from postroad.domain.configuration.documents import Document, configuration_document, to_document
 from postroad.domain.configuration.history import (

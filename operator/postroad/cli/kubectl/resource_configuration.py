@@ -25,7 +25,7 @@ from postroad.cli.kubectl.configuration import (
 )
 from postroad.cli.kubectl.manifests import mail_queues, queue_of, specification_after
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
-from postroad.cli.mail.options import json_option
+from postroad.cli.options import json_option
 from postroad.domain.configuration.consistency import readable
 from postroad.domain.configuration.documents import configuration_from
 from postroad.domain.configuration.history import ConfigurationEvent

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
-from postroad.cli.mail.options import json_option, say
+from postroad.cli.options import json_option, say
 from postroad.domain.values.escaping import json_line
 
 directory = click.argument(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from postroad.cli.mail.options import DURATION, json_option, say, with_queue
+from postroad.cli.options import DURATION, json_option, say, with_queue
 from postroad.domain.mail.address_lists import addresses_in
 from postroad.domain.mail.mail import HIGHEST_PRIORITY, LOWEST_PRIORITY, Mail
 from postroad.errors import InvalidInput

@@ -10,7 +10,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.erasing import open_erasable
-from postroad.cli.mail.options import json_option, queue_option, say
+from postroad.cli.options import json_option, queue_option, say
 from postroad.controller.kubernetes.api import FIELD_MANAGER
 from postroad.controller.mailqueue.leftovers import Leftovers
 from postroad.distributed.maintenance.erasure import SERVERS, Erasable, Erasure, Part

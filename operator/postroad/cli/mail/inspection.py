@@ -9,7 +9,7 @@ from uuid import UUID
 
 import click
 
-from postroad.cli.mail.options import (
+from postroad.cli.options import (
     json_option,
     say,
     selecting,

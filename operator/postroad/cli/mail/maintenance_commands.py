@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import click
 
-from postroad.cli.mail.options import DURATION, json_option, say, with_queue
+from postroad.cli.options import DURATION, json_option, say, with_queue
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import click
 
-from postroad.cli.mail.options import (
+from postroad.cli.options import (
     DURATION,
     json_option,
     on_purpose,

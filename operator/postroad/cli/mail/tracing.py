@@ -9,7 +9,7 @@ from uuid import UUID
 import click
 
 from postroad.adapters.disk.attempt_log import read_attempts
-from postroad.cli.mail.options import DURATION, json_option, say
+from postroad.cli.options import DURATION, json_option, say
 from postroad.domain.delivery.attempt_log import AttemptSelector, LoggedAttempt, to_document
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.values.durations import format_duration

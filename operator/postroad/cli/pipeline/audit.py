@@ -13,7 +13,7 @@ import click
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.archiving import list_keys
-from postroad.cli.mail.options import json_option, queue_option
+from postroad.cli.options import json_option, queue_option
 from postroad.cli.pipeline.options import QueueWithSpark, master_option, open_with_spark
 from postroad.cli.pipeline.summary import write_summary
 from postroad.distributed.engine.timing import Timing

@@ -11,7 +11,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import open_archived
-from postroad.cli.mail.options import json_option, queue_option, say
+from postroad.cli.options import json_option, queue_option, say
 from postroad.cli.pipeline.answers import advise, destinations, trace, traffic
 from postroad.cli.pipeline.audit import audit
 from postroad.cli.pipeline.keeping import export, forget

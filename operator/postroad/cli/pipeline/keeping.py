@@ -14,7 +14,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archived_store import LakeLock
-from postroad.cli.mail.options import json_option, queue_option, say
+from postroad.cli.options import json_option, queue_option, say
 from postroad.cli.pipeline.lake import DAY, AskedLake, opened_lake
 from postroad.cli.pipeline.options import (
     INSTANT,

@@ -15,7 +15,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archived_store import check_lake, name_of
-from postroad.cli.mail.options import json_option, queue_option
+from postroad.cli.options import json_option, queue_option
 from postroad.cli.pipeline.options import (
     INSTANT,
     QueueWithSpark,

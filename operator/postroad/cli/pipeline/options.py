@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from postroad.bootstrap.archived_store import is_in_a_directory, lake_of
 from postroad.bootstrap.archiving import ArchivedQueue, open_archived
-from postroad.cli.mail.options import DURATION
+from postroad.cli.options import DURATION
 from postroad.cli.pipeline.session import run_stores, spark_session
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
 from postroad.pipeline.java import jars

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from postroad.cli.mail.options import queue_option
+from postroad.cli.options import queue_option
 from postroad.cli.pipeline.audit import audited
 from postroad.cli.pipeline.lake import AskedLake, opened_lake
 from postroad.cli.pipeline.options import INSTANT, lake_option, master_option

@@ -9,7 +9,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import change_entries
-from postroad.cli.mail.options import json_option, on_purpose, queue_option, say, selecting
+from postroad.cli.options import json_option, on_purpose, queue_option, say, selecting
 from postroad.cli.pipeline.lake import say_answer, summarize
 from postroad.cli.pipeline.options import master_option, open_with_spark
 from postroad.distributed.administration.found_entries import EntryChange

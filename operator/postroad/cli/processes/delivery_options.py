@@ -9,7 +9,7 @@ from typing import Any
 import click
 from pydantic import SecretStr
 
-from postroad.cli.mail.options import RELAY
+from postroad.cli.options import RELAY
 from postroad.domain.smtp.next_hops import SOCKET_SCHEME, TlsMode, parse_host_port
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.settings import Settings

@@ -9,7 +9,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.delivery.transports import hostname_of
-from postroad.cli.mail.options import LISTEN, NETWORKS, queue_option
+from postroad.cli.options import LISTEN, NETWORKS, queue_option
 from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.long_running import (
     Inheritance,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postroad.bootstrap.delivery.ways import Way
-from postroad.cli.mail.options import queue_option
+from postroad.cli.options import queue_option
 from postroad.cli.processes.delivering import deliver, way_and_file
 from postroad.cli.processes.delivery_options import (
     concurrency_option,

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from postroad.cli.mail.options import queue_option
+from postroad.cli.options import queue_option
 from postroad.cli.processes.delivering import deliver, way_and_file
 from postroad.cli.processes.delivery_options import (
     concurrency_option,

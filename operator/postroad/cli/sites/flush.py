@@ -11,7 +11,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import board_of
-from postroad.cli.mail.options import json_option, on_purpose, say_count, selecting, with_queue
+from postroad.cli.options import json_option, on_purpose, say_count, selecting, with_queue
 from postroad.cli.sites.sites import site_name, suspensions_of
 from postroad.domain.delivery.site_flushes import FlushAnswer
 from postroad.domain.queues.selection import Selector

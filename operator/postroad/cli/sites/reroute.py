@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import board_of
-from postroad.cli.mail.options import DURATION, with_queue
+from postroad.cli.options import DURATION, with_queue
 from postroad.cli.sites.sites import known_sites, site_name
 from postroad.delivery_settings.hops import Hop
 from postroad.domain.delivery.reasons import checked_reason

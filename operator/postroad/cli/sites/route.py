@@ -13,7 +13,7 @@ import click
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import board_of, open_queue
 from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
-from postroad.cli.mail.options import json_option, say
+from postroad.cli.options import json_option, say
 from postroad.delivery_settings.files import read_delivery, read_routing
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.delivery.reroutes import RerouteTable, reroutes_in

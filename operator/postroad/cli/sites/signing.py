@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from postroad.bootstrap.delivery.signing import selected_keys
-from postroad.cli.mail.options import json_option, say
+from postroad.cli.options import json_option, say
 
 _LONGEST_STRING = 255
 """Octets of one string of a TXT record. Source: RFC 1035 3.3.14."""

@@ -12,7 +12,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import board_of
-from postroad.cli.mail.options import DURATION, json_option, say, with_queue
+from postroad.cli.options import DURATION, json_option, say, with_queue
 from postroad.domain.delivery.reasons import checked_reason
 from postroad.domain.delivery.reroutes import Reroute, RerouteOf, reroutes_in
 from postroad.domain.delivery.site_views import SiteState, SiteView, read_views

@@ -11,7 +11,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import suppression_list_of
-from postroad.cli.mail.options import DURATION, json_option, say, with_queue
+from postroad.cli.options import DURATION, json_option, say, with_queue
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.suppression import MAX_LIFETIME
 from postroad.domain.delivery.reasons import checked_reason
