@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from postroad.cli import main
 from postroad.cli.pipeline import group as archive_command
-from postroad.cli.pipeline import options as pipeline_options
+from postroad.cli.pipeline import spark as pipeline_spark
 from postroad.pipeline.java import jars
 from postroad.pipeline.java.key_stores import KeyStores
 from postroad.pipeline.spark.lake.lake import EXTENSIONS
@@ -80,7 +80,7 @@ def run_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunJob:
         yield new
         sessions.setDefaultSession(spark._jsparkSession)
 
-    for module in (archive_command, pipeline_options):
+    for module in (archive_command, pipeline_spark):
         monkeypatch.setattr(module, "spark_session", session)
     monkeypatch.setenv("POSTROAD_PIPELINE_ADDRESSES", "plain")
 

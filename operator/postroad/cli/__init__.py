@@ -68,7 +68,7 @@ _PLACES = {
     "erase": "postroad.cli.mail.erasing:erase",
     "config": "postroad.cli.kubectl.configuration:config",
     "pipeline": "postroad.cli.pipeline.group:pipeline",
-    "executor": "postroad.cli.pipeline.executor:executor",
+    "executor": "postroad.cli.pipeline.spark:executor",
     "verify": "postroad.cli.mail.directories:verify",
     "dump": "postroad.cli.mail.directories:dump",
     "rebuild": "postroad.cli.mail.directories:rebuild",

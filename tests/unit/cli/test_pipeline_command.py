@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from postroad.adapters.disk.files import DiskFiles
 from postroad.cli import main
-from postroad.cli.pipeline import options, report
+from postroad.cli.pipeline import answers, spark
 from postroad.cli.pipeline.keeping import _place
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
@@ -43,7 +43,7 @@ def assert_refused(result: Result, text: str, code: int = 1) -> None:
 
 
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    monkeypatch.setattr(spark, "find_spec", lambda _: None)
 
     assert_refused(archive(), "install postroad with the extra `pipeline`")
 
@@ -102,7 +102,7 @@ def test_a_lake_is_that_of_one_queue(tmp_path: Path) -> None:
 
 def test_without_spark_no_archive_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = a_store(tmp_path / "store")
-    monkeypatch.setattr(options, "find_spec", lambda _: None)
+    monkeypatch.setattr(spark, "find_spec", lambda _: None)
 
     assert_refused(archive("--lake", str(tmp_path / "lake"), url=url), "the extra `pipeline`")
 
@@ -222,7 +222,7 @@ def test_a_report_needs_a_directory(tmp_path: Path) -> None:
 def test_without_what_draws_it_a_report_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "find_spec", lambda _: None)
+    monkeypatch.setattr(answers, "find_spec", lambda _: None)
 
     assert_refused(a_report(tmp_path), "install postroad with the extra `pipeline`")
 

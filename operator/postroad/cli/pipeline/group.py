@@ -12,10 +12,10 @@ import click
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import open_archived
 from postroad.cli.options import json_option, queue_option, say
-from postroad.cli.pipeline.answers import advise, destinations, trace, traffic
-from postroad.cli.pipeline.audit import audit
-from postroad.cli.pipeline.keeping import export, forget
-from postroad.cli.pipeline.options import (
+from postroad.cli.pipeline.answers import advise, destinations, report, trace, traffic
+from postroad.cli.pipeline.keeping import archive_store, export, forget
+from postroad.cli.pipeline.servers import ages, apply, audit
+from postroad.cli.pipeline.spark import (
     INSTANT,
     address_key,
     installed,
@@ -23,13 +23,11 @@ from postroad.cli.pipeline.options import (
     lake_directory,
     lake_option,
     master_option,
+    run_stores,
+    spark_session,
     wait_option,
+    write_summary,
 )
-from postroad.cli.pipeline.report import report
-from postroad.cli.pipeline.session import run_stores, spark_session
-from postroad.cli.pipeline.store import archive_store
-from postroad.cli.pipeline.summary import write_summary
-from postroad.cli.pipeline.view import ages, apply
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, StoreDamaged

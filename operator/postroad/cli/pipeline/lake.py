@@ -16,7 +16,7 @@ import click
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archived_store import check_lake, name_of
 from postroad.cli.options import json_option, queue_option
-from postroad.cli.pipeline.options import (
+from postroad.cli.pipeline.spark import (
     INSTANT,
     QueueWithSpark,
     lake_directory,
@@ -24,8 +24,8 @@ from postroad.cli.pipeline.options import (
     master_option,
     open_spark,
     open_with_spark,
+    write_summary,
 )
-from postroad.cli.pipeline.summary import write_summary
 from postroad.domain.values.escaping import escaped, json_line
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, InvalidQueueURL

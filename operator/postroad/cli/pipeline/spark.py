@@ -1,12 +1,16 @@
-"""What all jobs of the pipeline share: options, what must be installed, and a queue with Spark."""
+"""Runs a job of the pipeline on Spark: what must be installed, key stores for Java, the queue, and
+the summary that the operator reads in the end.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,16 +20,95 @@ from pydantic import SecretStr
 
 from postroad.bootstrap.archived_store import is_in_a_directory, lake_of
 from postroad.bootstrap.archiving import ArchivedQueue, open_archived
+from postroad.bootstrap.cluster import cassandra_access, s3_access
 from postroad.cli.options import DURATION
-from postroad.cli.pipeline.session import run_stores, spark_session
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
 from postroad.pipeline.java import jars
+from postroad.pipeline.java.executors import (
+    RUN_FOLDER,
+    SECRET_FILE,
+    Executors,
+    java_command,
+    run_secret,
+)
 from postroad.pipeline.java.java import java_home
+from postroad.pipeline.java.key_stores import KeyStores, key_stores
 from postroad.settings import Settings, from_environment
 from postroad.settings.pipeline import LEAST_KEY, AddressKind
 
 if TYPE_CHECKING:
     from postroad.pipeline.spark.jobs.view_entries import ViewTables
+
+
+def write_summary(
+    file: Path | None,
+    counts: Mapping[str, int],
+    *,
+    lag: timedelta | None = None,
+    findings: int | None = None,
+) -> None:
+    """Write what a run counted, how far it was behind in the end, and how many findings it has of
+    what it looked for; nothing without a file. Raises: OSError."""
+    if file is not None:
+        seconds = None if lag is None else max(0, int(lag.total_seconds()))
+        found = {"counts": dict(counts), "lag_seconds": seconds, "findings": findings}
+        file.write_text(json.dumps(found))
+
+
+@contextmanager
+def run_stores(settings: Settings) -> Iterator[KeyStores]:
+    """Give a run its key stores. Raises: InvalidSettings."""
+    if settings.pipeline.executors_file is None:
+        with key_stores() as stores:
+            yield stores
+    else:
+        yield stores_of_a_pod(settings)
+
+
+def stores_of_a_pod(settings: Settings) -> KeyStores:
+    """Return the key stores of a driver's or an executor's pod, and make the secret that they
+    share. Raises: InvalidSettings."""
+    servers = (settings.rabbitmq, settings.cassandra, settings.s3)
+    logins = [each.login_folder for each in servers if each.login_folder is not None]
+    RUN_FOLDER.mkdir(mode=0o700, exist_ok=True)
+    SECRET_FILE.touch(mode=0o600)
+    SECRET_FILE.write_text(run_secret(logins, _required(settings, "pod_name")))
+    return KeyStores(RUN_FOLDER)
+
+
+@asynccontextmanager
+async def spark_session(
+    settings: Settings, stores: KeyStores, jars: Sequence[Path], master: str, *, brief: bool = False
+) -> AsyncIterator[Any]:
+    """Start Spark, and end it. `brief`: a job of seconds. Raises: NotInstalled, InvalidSettings,
+    TlsRefused."""
+    from postroad.pipeline.spark.jobs.archiving import SESSION
+    from postroad.pipeline.spark.reading.servers import java_settings
+    from postroad.pipeline.spark.session import BRIEF, close_session, open_session
+
+    java = java_settings(s3_access(settings), stores, BRIEF if brief else ())
+    started = {**SESSION, **java, **_of_executors(settings)}
+    session = await asyncio.to_thread(open_session, master, started, jars)
+    try:
+        session.sparkContext.setLogLevel("FATAL")  # what fails is raised, in one line
+        yield session
+    finally:
+        close_session(session)
+
+
+def _of_executors(settings: Settings) -> Mapping[str, str]:
+    file = settings.pipeline.executors_file
+    if file is None:
+        return {}
+    pod_name, pod_ip = _required(settings, "pod_name"), _required(settings, "pod_ip")
+    return Executors.read(file).settings(pod_name, pod_ip)
+
+
+def _required(settings: Settings, field: str) -> str:
+    value: str | None = getattr(settings.pipeline, field)
+    if not value:
+        raise InvalidSettings(f"POSTROAD_PIPELINE_{field.upper()}: executors need it")
+    return value
 
 
 class Instant(click.ParamType[datetime]):
@@ -171,3 +254,19 @@ def _key_in(file: Path | None) -> SecretStr | None:
     if len(key) < LEAST_KEY:
         raise InvalidSettings(f"{file}: a key of addresses has at least {LEAST_KEY} characters")
     return SecretStr(key)
+
+
+@click.command(hidden=True)
+def executor() -> None:
+    """Become an executor of the driver that made this pod."""
+    from postroad.pipeline.spark.reading.servers import cassandra_settings, trust_options
+    from postroad.pipeline.spark.session import own_jars
+
+    settings = from_environment()
+    stores = stores_of_a_pod(settings)
+    cassandra_settings(cassandra_access(settings), stores)  # for the stores that the driver names
+    folder = settings.pipeline.jars or jars.default_folder()
+    java = java_home(os.environ.get("JAVA_HOME")) / "bin/java"
+    command = java_command(os.environ, java, f"{own_jars()}/*:{folder}/*")
+    command[1:1] = trust_options(s3_access(settings), stores)
+    os.execv(command[0], command)  # noqa: S606 - no shell: a program of the image
