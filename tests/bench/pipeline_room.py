@@ -1,5 +1,5 @@
 """The data pipeline on real servers. `CASE=turns`: see `pipeline_turns`. `CASE=audit`, the default:
-`postroad pipeline audit` finds planted faults, repairs them, and finds none of these again; beside
+`postroad audit --deep` finds planted faults, repairs them, and finds none of these again; beside
 `postroad audit`, one plain process, which finds the orphans alone.
 
 `BENCH_MAILS` (20,000) wait whole, `BENCH_ROWS` (1,000,000) ended with their bytes gone,
@@ -91,12 +91,12 @@ async def _plant(planted: PlantedFaults) -> dict[str, int]:
 def _audits(url: str, target: BenchServers, expected: dict[str, int]) -> list[Result]:
     plain, plain_cost = postroad(target, "audit", "--queue", url)
     assert len(plain) == expected["orphan bytes"], len(plain)
-    found, cost = postroad(target, "pipeline", "audit", "--queue", url)
+    found, cost = postroad(target, "audit", "--deep", "--queue", url)
     assert _counts(found, "found") == expected, _counts(found, "found")
-    repaired, _ = postroad(target, "pipeline", "audit", "--queue", url, "--repair")
+    repaired, _ = postroad(target, "audit", "--deep", "--queue", url, "--repair")
     mended = {kind: number for kind, number in expected.items() if kind not in NAMED_ONLY}
     assert _counts(repaired, "repaired") == mended, _counts(repaired, "repaired")
-    again, _ = postroad(target, "pipeline", "audit", "--queue", url)
+    again, _ = postroad(target, "audit", "--deep", "--queue", url)
     left = {kind: number for kind, number in expected.items() if kind in NAMED_ONLY}
     assert _counts(again, "found") == left, _counts(again, "found")
     case = f"{MAILS:,} mails, {ROWS:,} rows, {OBJECTS:,} objects"

@@ -1,5 +1,5 @@
-"""`CASE=turns`: `postroad pipeline archive`, `traffic` and `trace` over mail that was delivered
-some hours ago: each from a cold start, beside a plain Python process (`pipeline_plain`).
+"""`CASE=turns`: `postroad pipeline archive` and `traffic`, and `postroad trace` over mail that was
+delivered some hours ago: each from a cold start, beside a plain Python process (`pipeline_plain`).
 
 `BENCH_TURNS` (100,000) turns; `BENCH_CORES` (2) tasks at a time.
 """
@@ -32,6 +32,7 @@ from support.stored_queue import HOUR, close_slices
 TURNS = int(os.environ.get("BENCH_TURNS", "100000"))
 CORES = int(os.environ.get("BENCH_CORES", "2"))
 HOURS = 8
+COMMANDS = {"trace": ("trace",), **{job: ("pipeline", job) for job in ("archive", "traffic")}}
 JOBS = {"archive": (), "traffic": ("--by", "domain"), "trace": ("b7@example.net",)}
 CASE = f"{TURNS:,} turns, {CORES} cores"
 
@@ -75,7 +76,7 @@ def _beside_plain(url: str, name: str, target: BenchServers, pages: int) -> list
         file = str(Path(folder) / "turns.gz")
         for job, more in JOBS.items():
             before = _reads(target)
-            documents, ours = postroad(target, "pipeline", job, *more, *options)
+            documents, ours = postroad(target, *COMMANDS[job], *more, *options)
             reads = {table: count - before[table] for table, count in _reads(target).items()}
             plain = [sys.executable, "-m", "bench.pipeline_plain", target.keyspace, name, file, job]
             (counted,), theirs = run(target, [*plain, *(more if job == "trace" else ())])

@@ -17,7 +17,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from postroad.cli import main
-from postroad.cli.pipeline import group as archive_command
+from postroad.cli.pipeline import keeping
 from postroad.cli.pipeline import spark as pipeline_spark
 from postroad.pipeline.java import jars
 from postroad.pipeline.java.key_stores import KeyStores
@@ -61,7 +61,7 @@ RunJob = Callable[..., Awaitable[Result]]
 
 @pytest.fixture
 def run_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunJob:
-    """Runs `postroad pipeline …` in this process and its Spark, whose catalogs are its own."""
+    """Runs `postroad …` in this process and its Spark, whose catalogs are its own."""
 
     @asynccontextmanager
     async def session(
@@ -80,11 +80,11 @@ def run_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunJob:
         yield new
         sessions.setDefaultSession(spark._jsparkSession)
 
-    for module in (archive_command, pipeline_spark):
+    for module in (keeping, pipeline_spark):
         monkeypatch.setattr(module, "spark_session", session)
     monkeypatch.setenv("POSTROAD_PIPELINE_ADDRESSES", "plain")
 
     async def run(*arguments: str) -> Result:
-        return await asyncio.to_thread(CliRunner().invoke, main, ["pipeline", *arguments])
+        return await asyncio.to_thread(CliRunner().invoke, main, arguments)
 
     return run

@@ -1,4 +1,4 @@
-"""`postroad pipeline audit` over real servers, with planted faults, beside a producer and a
+"""`postroad audit --deep` over real servers, with planted faults, beside a producer and a
 consumer. It finds exactly these, and the engine repairs what it can."""
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ async def test_exactly_the_planted_faults_are_found_and_repaired_beside_traffic(
         }
         traffic = Traffic(queue, broker)
 
-        found, repaired, named = found_in(await run_job("audit", "--queue", url, "--json"))
+        found, repaired, named = found_in(
+            await run_job("audit", "--deep", "--queue", url, "--json")
+        )
 
         assert found.pop("lost messages", 0) <= len(SILENT)  # those of live mail hide some
         assert found == named_only | repairable
@@ -142,7 +144,9 @@ async def test_exactly_the_planted_faults_are_found_and_repaired_beside_traffic(
         assert named["mark without a row"] == {str(entries[each].enqueue_id) for each in MARKS}
         assert named["misplaced row"] == {str(each.enqueue_id) for each in misplaced}
 
-        found, repaired, _ = found_in(await run_job("audit", "--queue", url, "--repair", "--json"))
+        found, repaired, _ = found_in(
+            await run_job("audit", "--deep", "--queue", url, "--repair", "--json")
+        )
         lost = found.pop("lost messages", 0)
         assert repaired.pop("lost messages", 0) == lost
         assert (found, repaired) == (named_only | repairable, repairable)
@@ -152,10 +156,12 @@ async def test_exactly_the_planted_faults_are_found_and_repaired_beside_traffic(
         await traffic.rest(silent)
 
         expected = {"lost messages": len(silent)} if silent else {}
-        found, repaired, _ = found_in(await run_job("audit", "--queue", url, "--repair", "--json"))
+        found, repaired, _ = found_in(
+            await run_job("audit", "--deep", "--queue", url, "--repair", "--json")
+        )
         assert (found, repaired) == (named_only | expected, expected)
 
-        text = await run_job("audit", "--queue", url)
+        text = await run_job("audit", "--deep", "--queue", url)
         assert text.exit_code == 0, text.output
         none = dict.fromkeys((*repairable, "vanished rows", "lost messages"), "0")
         assert found_lines(text.stdout) == none | {
@@ -173,12 +179,10 @@ async def test_exactly_the_planted_faults_are_found_and_repaired_beside_traffic(
         keys = {each async for each in blobs.keys(f"{name}/20")}
         assert len(keys) == len(waiting)
 
-        _, line = documents(await run_job("ages", "--queue", url, "--json"))
+        _, line = documents(await run_job("ages", "--spark", "--queue", url, "--json"))
         assert (line["domain"], line["total"]) == ("example.net", len(waiting))
         assert line["ages"]["older"] + line["ages"]["10h40m"] == len(waiting) - len(young)
         options = ("--queue", url, "--sender", "live@example.org", "--json")
-        assert documents(await run_job("apply", "hold", *options)) == [
-            {"operation": "hold", "count": len(young)}
-        ]
+        assert documents(await run_job("hold", "--spark", *options)) == [{"count": len(young)}]
         held = [str(each.mail.sender) async for each in queue.browse() if each.held]
         assert sorted(held) == ["a@example.org"] * len(MISPLACED) + ["live@example.org"]

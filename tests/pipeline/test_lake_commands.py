@@ -58,28 +58,28 @@ async def test_what_the_lake_answers(
     async with open_queue(url, create=True) as queue:
         await fill(queue)
         view = real.views().view(str(name))
-        missing = await run_job("traffic", "--queue", url)
+        missing = await run_job("pipeline", "traffic", "--queue", url)
         assert missing.exit_code == 1
         assert "run `postroad pipeline archive` first" in missing.stderr
         await close_all(view)
-        documents(await run_job("archive", "--queue", url, "--json"))
+        documents(await run_job("pipeline", "archive", "--queue", url, "--json"))
         await queue.remove(Selector(name="held"))
         late = await queue.enqueue(Mail("new@example.org", ("b@example.net",), b"x"))
 
         head, line = documents(
-            await run_job("traffic", "--queue", url, "--by", "nothing", "--json")
+            await run_job("pipeline", "traffic", "--queue", url, "--by", "nothing", "--json")
         )
         assert (head["job"], line["accepted"], line["attempts"]) == ("traffic", 21, 12)
         assert line["delivered"] + line["rejected"] + line["removed"] < 21  # some wait still
         assert head["as_of"] is not None
 
-        text = await run_job("traffic", "--queue", url, "--by", "domain")
+        text = await run_job("pipeline", "traffic", "--queue", url, "--by", "domain")
         assert text.exit_code == 0, text.output
         assert "example.com" in text.stdout
         assert "note: the answer lacks what happened since" in text.stdout
         assert "mx.example.net" not in text.stdout
 
-        _, *lines = documents(await run_job("destinations", "--queue", url, "--json"))
+        _, *lines = documents(await run_job("pipeline", "destinations", "--queue", url, "--json"))
         assert {(each["domain"], each["site"]) for each in lines} == {
             ("example.net", "mx.example.net"),
             ("example.com", "mx.example.net"),
@@ -98,13 +98,13 @@ async def test_what_the_lake_answers(
         nothing = await run_job("trace", "--queue", url, "nothing")
         assert (nothing.exit_code, "neither an id nor an address" in nothing.stderr) == (1, True)
 
-        _, *advice = documents(await run_job("advise", "--queue", url, "--json"))
+        _, *advice = documents(await run_job("pipeline", "advise", "--queue", url, "--json"))
         assert [each["field"] for each in advice] == [
             *("sliceWindow", "bucketCount", "updateBrowseStartPace"),
         ]
         assert "too little history" in advice[0]["reason"]
 
-        reported = await run_job("report", str(tmp_path / "report"), "--queue", url)
+        reported = await run_job("pipeline", "report", str(tmp_path / "report"), "--queue", url)
         assert reported.exit_code == 0, reported.output
         page = (tmp_path / "report/index.html").read_text()
         assert page.count("data:image/png") == len(list((tmp_path / "report").glob("*.png"))) == 5
@@ -112,15 +112,17 @@ async def test_what_the_lake_answers(
 
         place = tmp_path / "exported"
         options = ("--queue", url, "--format", "json", "--json")
-        (exported,) = documents(await run_job("export", str(place), *options))
+        (exported,) = documents(await run_job("pipeline", "export", str(place), *options))
         written = "".join(each.read_text() for each in place.glob("*.json")).splitlines()
         assert len(written) == exported["count"] > 14
-        refused = await run_job("export", str(place), *options)
+        refused = await run_job("pipeline", "export", str(place), *options)
         assert "name a new directory" in refused.stderr
         (forgotten,) = documents(
-            await run_job("forget", "a1@example.org", "--queue", url, "--json")
+            await run_job("pipeline", "forget", "a1@example.org", "--queue", url, "--json")
         )
         texts = [line for line in written if "a1@example.org" in line]
         assert forgotten["entries"] == len(texts) > 0
-        _, line = documents(await run_job("traffic", "--queue", url, "--by", "nothing", "--json"))
+        _, line = documents(
+            await run_job("pipeline", "traffic", "--queue", url, "--by", "nothing", "--json")
+        )
         assert line["accepted"] == 21

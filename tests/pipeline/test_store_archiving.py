@@ -293,21 +293,21 @@ async def test_jobs_over_the_lake_of_a_directory(
         assert result.exit_code == 0, result.output
         return [json.loads(line) for line in result.stdout.splitlines()]
 
-    (archived,) = await answered("archive")
+    (archived,) = await answered("pipeline", "archive")
     assert archived["entries"] == 7
-    _, line = await answered("traffic", "--by", "nothing", *stretch)
+    _, line = await answered("pipeline", "traffic", "--by", "nothing", *stretch)
     assert (line["accepted"], line["delivered"], line["removed"]) == (5, 4, 1)
-    _, line = await answered("destinations", *stretch)
+    _, line = await answered("pipeline", "destinations", *stretch)
     assert (line["site"], line["recovered"], line["deferred_mails"]) == ("mx.example.net", 1, 1)
     _, *lines = await answered("trace", "retried@example.net")
     assert [each["state"] for each in lines] == ["replaced", "delivered"]
-    (forgotten,) = await answered("forget", "retried@example.net")
+    (forgotten,) = await answered("pipeline", "forget", "retried@example.net")
     assert forgotten["entries"] == 2
     _, *lines = await answered("trace", "retried@example.net")
     assert lines == []
-    advised = await run_job("advise", *options)
+    advised = await run_job("pipeline", "advise", *options)
     assert (advised.exit_code, "nothing to set" in advised.stderr) == (2, True)
-    reported = await run_job("report", str(tmp_path / "report"), *options[:4], *stretch)
+    reported = await run_job("pipeline", "report", str(tmp_path / "report"), *options[:4], *stretch)
     assert reported.exit_code == 0, reported.output
     assert "postroad ages" in (tmp_path / "report/index.html").read_text()
 

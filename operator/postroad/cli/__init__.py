@@ -5,27 +5,12 @@ Exit codes: 0 done, 1 refused or failed, 2 usage, 75 try again later (sysexits' 
 
 from __future__ import annotations
 
-import errno
-import sys
-from collections.abc import Callable, Mapping
 from functools import partial
-from importlib import import_module
-from typing import Any
 
 import click
 
-from postroad.domain.error_codes import FAILED, codes_of
-from postroad.errors import PostroadError
+from postroad.cli.lazy import LazyGroup, Load, load
 from postroad.ports.administration import Operation
-
-Load = Callable[[], click.Command]
-
-
-def _load(place: str) -> click.Command:
-    """Return the command at `module:attribute`."""
-    module, _, attribute = place.partition(":")
-    command: click.Command = getattr(import_module(module), attribute)
-    return command
 
 
 def _load_operation(operation: Operation) -> click.Command:
@@ -67,7 +52,7 @@ _PLACES = {
     "audit": "postroad.cli.mail.maintenance_commands:audit",
     "erase": "postroad.cli.mail.erasing:erase",
     "config": "postroad.cli.kubectl.configuration:config",
-    "pipeline": "postroad.cli.pipeline.group:pipeline",
+    "pipeline": "postroad.cli.pipeline:pipeline",
     "executor": "postroad.cli.pipeline.spark:executor",
     "verify": "postroad.cli.mail.directories:verify",
     "dump": "postroad.cli.mail.directories:dump",
@@ -75,9 +60,9 @@ _PLACES = {
 }
 
 COMMANDS: dict[str, Load] = {
-    **{name: partial(_load, place) for name, place in _PLACES.items()},
+    **{name: partial(load, place) for name, place in _PLACES.items()},
     **{operation.value: partial(_load_operation, operation) for operation in Operation},
-    Operation.FLUSH.value: partial(_load, "postroad.cli.sites.flush:flush"),
+    Operation.FLUSH.value: partial(load, "postroad.cli.sites.flush:flush"),
 }
 """Subcommands, each imported when it is called or listed."""
 
@@ -87,40 +72,11 @@ _REMOTE = (
 )  # fmt: skip
 
 KUBECTL_COMMANDS: dict[str, Load] = {
-    "plan": partial(_load, "postroad.cli.kubectl.resource_configuration:plan"),
-    "adopt": partial(_load, "postroad.cli.kubectl.resource_configuration:adopt_resource"),
+    "plan": partial(load, "postroad.cli.kubectl.resource_configuration:plan"),
+    "adopt": partial(load, "postroad.cli.kubectl.resource_configuration:adopt_resource"),
     **{name: partial(_load_remote, name) for name in (*_REMOTE, *Operation)},
 }
 """The same for `kubectl mailqueue`."""
-
-
-class LazyGroup(click.Group):
-    """A group whose commands live in modules that are imported on use. It prints an error in one
-    line, with what to do about it."""
-
-    def __init__(self, *args: Any, lazy: Mapping[str, Load], **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._lazy = lazy
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *self._lazy})
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self._lazy:
-            return super().get_command(ctx, cmd_name)
-        return self._lazy[cmd_name]()
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except PostroadError as error:
-            click.echo(f"postroad: {error.explain()}", err=True)
-            sys.exit(codes_of(error).exit)
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # the reader has what it wanted: click ends quietly
-                raise
-            click.echo(f"postroad: {error}", err=True)
-            sys.exit(FAILED)
 
 
 HELP = {"help_option_names": ["-h", "--help"]}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from postroad.bootstrap import open_queue
 from postroad.domain.queues.mail_views import MailView
@@ -41,6 +42,25 @@ class DurationType(click.ParamType[timedelta]):
             return parse_duration(value)
         except InvalidInput as error:
             self.fail(str(error), param, ctx)
+
+
+class InstantType(click.ParamType[datetime]):
+    """A moment with a zone, such as `2026-01-01T10:00:00Z`."""
+
+    name = "instant"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            self.fail("write a moment as 2026-01-01T10:00:00Z", param, ctx)
+        if moment.tzinfo is None:
+            self.fail("a moment needs a zone, as in 2026-01-01T10:00:00Z", param, ctx)
+        return moment.astimezone(UTC)
 
 
 class AddressType(click.ParamType[str]):
@@ -90,7 +110,10 @@ class NetworksType(click.ParamType[Networks]):
             self.fail(str(error), param, ctx)
 
 
+BY_SPARK = "By Spark, of a queue with tables that is too large for one process (docs/lake.md)."
+
 DURATION = DurationType()
+INSTANT = InstantType()
 NETWORKS = NetworksType()
 LISTEN, RELAY = AddressType(0), RelayType(1)
 
@@ -101,6 +124,15 @@ queue_option = click.option(
     envvar="POSTROAD_QUEUE",
     required=True,
     help="embedded:///DIR, memory://NAME or distributed://NAMESPACE.NAME (or POSTROAD_QUEUE).",
+)
+lake_option = click.option(
+    "--lake",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="The directory of the lake, of a queue in a directory.",
+)
+master_option = click.option(
+    "--master", default="local[*]", help="Spark's master; default: this process."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
@@ -123,6 +155,31 @@ def with_queue(
         return asyncio.run(session())
 
     return run
+
+
+def is_given(option: str) -> bool:
+    """Return whether the command line has an option of the present command."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.COMMANDLINE
+
+
+def by_spark(job: Command, flag: str = "--spark", text: str = BY_SPARK) -> Callable[[Command], Any]:
+    """Add a flag with which `job` runs in place of the command, with its options and `master`."""
+
+    def adding(command: Command) -> Command:
+        @click.option(flag, "is_by_spark", is_flag=True, help=text)
+        @master_option
+        @wraps(command)
+        def run(*, is_by_spark: bool, master: str, **options: Any) -> Any:
+            if is_by_spark:
+                return job(master=master, **options)
+            if is_given("master"):
+                raise click.UsageError(f"--master is for {flag}")
+            return command(**options)
+
+        return run
+
+    return adding
 
 
 def selecting(command: Command) -> Command:

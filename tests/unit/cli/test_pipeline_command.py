@@ -94,8 +94,14 @@ def test_a_lake_is_that_of_one_queue(tmp_path: Path) -> None:
     lake.mkdir()
     (lake / "queue").write_text(str(tmp_path / "one"))
 
-    for job in (("archive",), ("traffic",), ("forget", "a@b.example"), ("trace", "a@b.example")):
-        arguments = ["pipeline", *job, "--queue", urls[1], "--lake", str(lake)]
+    jobs = (
+        "pipeline archive",
+        "pipeline traffic",
+        "pipeline forget a@b.example",
+        "trace a@b.example",
+    )
+    for job in jobs:
+        arguments = [*job.split(), "--queue", urls[1], "--lake", str(lake)]
         assert_refused(CliRunner().invoke(main, arguments), f"of the queue in {tmp_path / 'one'}")
     assert not (tmp_path / "two/archive").exists(), "what no run will read is not kept"
 
@@ -136,33 +142,31 @@ def test_while_cassandra_is_away_the_command_is_to_be_repeated(
 
 
 WITH_TABLES = [
-    (("ages",), "use `postroad ages`"),
-    (("audit",), "use `postroad verify DIR`"),
-    (("apply", "hold", "--all"), "use `postroad hold`"),
-    (("apply", "republish", "--all"), "there is no message of it"),
+    ("ages --spark", "leave --spark away"),
+    ("audit --deep", "use `postroad verify DIR`"),
+    *((f"{each} --spark --all", "leave --spark away") for each in ("hold", "flush", "expire")),
+    ("republish --spark --older-than 1h", "leave --spark away"),
 ]
 OVER_A_LAKE = [
-    *(("traffic",), ("destinations",), ("trace", "a@b.example"), ("advise",)),
-    *(("export", "somewhere"), ("forget", "a@b.example")),
+    *("pipeline traffic", "pipeline destinations", "trace a@b.example", "pipeline advise"),
+    *("pipeline export somewhere", "pipeline forget a@b.example"),
 ]
 
 
 @pytest.mark.parametrize(("job", "text"), WITH_TABLES)
 def test_a_job_over_tables_names_what_serves_a_queue_in_a_directory(
-    job: tuple[str, ...], text: str, tmp_path: Path
+    job: str, text: str, tmp_path: Path
 ) -> None:
     url = f"embedded://{tmp_path}/store"
-    result = CliRunner().invoke(main, ["pipeline", *job, "--queue", url])
+    result = CliRunner().invoke(main, [*job.split(), "--queue", url])
 
     assert_refused(result, text, code=2)
 
 
-@pytest.mark.parametrize("job", OVER_A_LAKE, ids=[each[0] for each in OVER_A_LAKE])
-def test_a_job_over_a_lake_asks_for_the_directory_of_it(
-    job: tuple[str, ...], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("job", OVER_A_LAKE)
+def test_a_job_over_a_lake_asks_for_the_directory_of_it(job: str, tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/store"
-    result = CliRunner().invoke(main, ["pipeline", *job, "--queue", url])
+    result = CliRunner().invoke(main, [*job.split(), "--queue", url])
 
     assert_refused(result, "name its directory with --lake")
 
@@ -170,18 +174,27 @@ def test_a_job_over_a_lake_asks_for_the_directory_of_it(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("apply", "hold"), "--all"),
-        (("apply", "requeue", "--all"), "'requeue' is not one of"),
-        (("apply", "give-up-without-bytes", "--all"), "is not one of"),
-        (("forget",), "name an ADDRESS, or give --older-than"),
-        (("forget", "a@b.example", "--older-than", "400d"), "name an ADDRESS, or give"),
-        (("forget", "--older-than", "99999999999d"), "is no age"),
-        (("forget", "--older-than", "0d"), "is no age"),
-        (("traffic", "--by", "day"), "'day' is not one of"),
+        ("hold --spark", "--all"),
+        ("requeue --spark --all", "No such option '--spark'"),
+        ("discard --spark --all", "No such option '--spark'"),
+        ("republish --spark", "Missing option '--older-than'"),
+        ("flush --spark --site mx.example.net", "--site goes without --spark"),
+        ("hold --all --master local", "--master is for --spark"),
+        ("ages --master local", "--master is for --spark"),
+        ("audit --master local", "--master is for --deep"),
+        ("audit --deep --adopt", "--adopt goes without --deep"),
+        ("pipeline forget", "name an ADDRESS, or give --older-than"),
+        ("pipeline forget a@b.example --older-than 400d", "name an ADDRESS, or give"),
+        ("pipeline forget --older-than 99999999999d", "is no age"),
+        ("pipeline forget --older-than 0d", "is no age"),
+        ("pipeline traffic --by day", "'day' is not one of"),
+        ("trace", "name what to search for in the lake"),
+        ("trace --domain b.example", "--domain is for an attempt log"),
+        ("trace a@b.example --log .", "--log and --queue"),
     ],
 )
-def test_what_a_job_cannot_do_is_named(arguments: tuple[str, ...], text: str) -> None:
-    result = CliRunner().invoke(main, ["pipeline", *arguments, "--queue", URL])
+def test_what_a_job_cannot_do_is_named(arguments: str, text: str) -> None:
+    result = CliRunner().invoke(main, [*arguments.split(), "--queue", URL])
 
     assert result.exit_code == 2
     assert text in result.stderr

@@ -126,6 +126,10 @@ def test_usage_errors_come_before_any_call_of_kubectl(
     assert not (queue / "executed").exists()
 
 
+NOT_OF_A_POD = {"--queue", "--spark", "--deep", "--master"}
+"""Options for what a pod of the queue does not have."""
+
+
 def in_groups(group: click.Group, words: Sequence[str]) -> click.Command:
     found: click.Command = group
     for word in words:
@@ -151,7 +155,8 @@ def test_a_command_has_the_options_that_it_has_for_a_url(words: tuple[str, ...])
 
     theirs = {each for param in remote.params for each in param.opts}
 
-    assert {each for param in local.params for each in param.opts} - {"--queue"} <= theirs
+    assert {each for param in local.params for each in param.opts} - NOT_OF_A_POD <= theirs
+    assert not {"--queue", "--spark", "--master"} & theirs
     assert {"--namespace", "--context", "--kubeconfig"} <= theirs
 
 

@@ -66,9 +66,67 @@ def test_a_search_by_address_in_a_log_without_addresses_tells_what_to_search_by(
     assert len(run(tmp_path, "--domain", "example.net").stdout.splitlines()) == 2
 
 
-def test_a_search_for_nothing_is_refused(tmp_path: Path) -> None:
-    found = run(tmp_path)
-    assert (found.exit_code, "--recipient" in found.stderr) == (2, True)
+@pytest.mark.parametrize("what", ["B@example.net", str(UUID(int=1)), str(UUID(int=2))])
+def test_an_address_or_an_id_of_mail_or_entry_is_found_in_the_log(
+    tmp_path: Path, what: str
+) -> None:
+    write(tmp_path)
+
+    lines = run(tmp_path, what).stdout.splitlines()
+
+    assert len(lines) == (2 if "@" in what else 4)
+    assert all("b@example.net" in line for line in lines) == ("@" in what)
+
+
+def test_a_sender_is_found_by_its_address(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    assert len(run(tmp_path, "a@x.example").stdout.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ((), "--recipient"),
+        (("nothing",), "neither an id nor an address"),
+        (("--within", "1h", "--from", "2026-01-02T00:00:00Z"), "--from or --within"),
+        (("--from", "2026-01-02T00:00:00"), "zone"),
+        (("a@x.example", "--lake", "lake"), "--log and --lake"),
+    ],
+)
+def test_a_search_that_names_nothing_or_two_places_is_refused(
+    tmp_path: Path, options: tuple[str, ...], text: str
+) -> None:
+    found = run(tmp_path, *options)
+    assert (found.exit_code, text in found.stderr) == (2, True)
+
+
+def test_without_a_log_and_a_queue_both_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSTROAD_QUEUE", raising=False)
+    found = CliRunner().invoke(trace, ["a@x.example"])
+    assert found.exit_code == 2
+    assert "--log" in found.stderr
+    assert "--queue" in found.stderr
+
+
+def test_a_queue_of_the_command_line_stands_before_a_log_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    monkeypatch.setenv("POSTROAD_WORKER_ATTEMPT_LOG", str(tmp_path))
+    monkeypatch.setenv("POSTROAD_QUEUE", "embedded:///nowhere")
+
+    assert len(CliRunner().invoke(trace, ["a@x.example"]).stdout.splitlines()) == 4
+    found = CliRunner().invoke(main, ["trace", "a@x.example", "--queue", "embedded:///nowhere"])
+    assert (found.exit_code, "--lake" in found.stderr) == (1, True)
+
+
+def test_a_search_ends_before_a_moment(tmp_path: Path) -> None:
+    write(tmp_path)
+
+    lines = run(tmp_path, "--to", "2026-01-02T12:02:00Z").stdout.splitlines()
+
+    assert [line.split("  ")[3] for line in lines] == ["attempt 1", "attempt 1"]
 
 
 def test_nothing_found_is_one_note_and_what_cannot_be_read_another(tmp_path: Path) -> None:

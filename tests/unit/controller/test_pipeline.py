@@ -7,11 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import click
 import pytest
 from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
-from postroad.cli.pipeline.group import pipeline as commands
+from postroad.cli import main
 from postroad.cli.pipeline.keeping import Age
 from postroad.controller.kubernetes.api import (
     CRON_JOB,
@@ -90,32 +91,39 @@ def pod_of(cron_job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], di
     return pod, container, {each["name"]: each.get("value", "") for each in container["env"]}
 
 
-def test_each_job_that_can_be_scheduled_is_a_command() -> None:
-    assert set(JOBS) <= set(commands.commands)
-
-
 @pytest.mark.parametrize(
-    ("job", "more", "options"),
+    ("command", "more", "options"),
     [
-        ("traffic", {}, []),
-        ("audit", {}, []),
-        ("audit", {"repair": True}, ["--repair"]),
-        ("forget", {"olderThan": "400d"}, ["--wait", "15m", "--older-than", "400d"]),
+        ("pipeline traffic", {}, []),
+        ("pipeline destinations", {}, []),
+        ("pipeline advise", {}, []),
+        ("ages --spark", {}, []),
+        ("audit --deep", {}, []),
+        ("audit --deep", {"repair": True}, ["--repair"]),
+        ("pipeline archive", {}, ["--wait", "15m"]),
+        ("pipeline forget", {"olderThan": "400d"}, ["--wait", "15m", "--older-than", "400d"]),
     ],
 )
-def test_a_job_has_the_options_that_its_fields_name(
-    job: str, more: dict[str, Any], options: list[str]
+def test_a_job_runs_its_command_with_the_options_that_its_fields_name(
+    command: str, more: dict[str, Any], options: list[str]
 ) -> None:
+    words = command.split()
+    job = words[1] if words[0] == "pipeline" else words[0]
     jobs: dict[str, Any] = {job: HOURLY | more}
     found = children(queue(addresses={"keep": "none"}, **jobs))
     _, container, _ = pod_of(found["CronJob", f"out-{job}"])
 
     arguments = [
-        *("pipeline", job, "--queue", "distributed://mail.out", "--master", "local[2]"),
+        *(*words, "--queue", "distributed://mail.out", "--master", "local[2]"),
         *(*options, "--json"),
     ]
     assert container["args"] == arguments
-    assert commands.commands[job].make_context(job, arguments[2:])  # the command takes them
+    context, group = click.Context(main), main.get_command(click.Context(main), words[0])
+    assert group is not None
+    if isinstance(group, click.Group):
+        group = group.get_command(context, job)
+    assert group is not None
+    assert group.make_context(job, arguments[2 if words[0] == "pipeline" else 1 :])  # it takes them
 
 
 def test_each_job_has_a_cron_job_of_its_own() -> None:

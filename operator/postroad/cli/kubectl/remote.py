@@ -21,6 +21,10 @@ from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
 from postroad.domain.queues.names import QueueName
 from postroad.errors import PostroadError
 
+NOT_PASSED_ON = frozenset({"url", "is_by_spark", "master"})
+"""Options of a command that a pod of the queue cannot obey, or that name the queue: it has no
+Spark."""
+
 START_SECONDS = 120
 """For a pod that is made for a command: the image may have to be pulled."""
 
@@ -44,7 +48,7 @@ def remote(local: click.Command, *above: str) -> click.Command:
         names = (*above, str(local.name))
         below = {name: remote(each, *names) for name, each in local.commands.items()}
         return click.Group(local.name, commands=below, help=local.help)
-    passed_on = [_as_given(each) for each in local.params if each.name != "url"]
+    passed_on = [_as_given(each) for each in local.params if each.name not in NOT_PASSED_ON]
 
     @with_kubectl
     @click.argument("resource", metavar="NAME")

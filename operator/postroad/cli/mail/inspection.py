@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import click
 
 from postroad.cli.options import (
+    by_spark,
     json_option,
     say,
     selecting,
@@ -77,7 +79,14 @@ async def size(queue: MailQueue, as_json: bool) -> None:
     say(sizes_value(sizes), as_json=as_json, text=text)
 
 
+def _ages_by_spark(**options: Any) -> None:
+    from postroad.cli.pipeline.servers import ages
+
+    ages(**options)
+
+
 @click.command()
+@by_spark(_ages_by_spark)
 @with_queue
 @json_option
 async def ages(queue: MailQueue, as_json: bool) -> None:

@@ -4,11 +4,12 @@ S3 with mails."""
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
 import click
 
-from postroad.cli.options import DURATION, json_option, say, with_queue
+from postroad.cli.options import DURATION, INSTANT, by_spark, json_option, say, with_queue
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
@@ -45,9 +46,27 @@ async def maintain(queue: MailQueue, every: timedelta | None, lost: str | None) 
         await asyncio.sleep(every.total_seconds())
 
 
+def _deep_audit(**options: Any) -> None:
+    from postroad.cli.pipeline.servers import audit
+
+    audit(**options)
+
+
 @click.command()
+@by_spark(
+    _deep_audit,
+    "--deep",
+    "Compare, by Spark, objects, dead letters, rows, marks and messages: waiting mail without"
+    " bytes, marks without rows, rows that vanished or do not belong, lost messages too"
+    " (docs/lake.md). What was accepted less than an hour before is no finding.",
+)
 @with_queue
-@click.option("--repair", is_flag=True, help="Delete these objects.")
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Delete these objects; with --deep also make dead letters of mail without bytes, and give"
+    " waiting mail new messages where some are lost. The rest is only named.",
+)
 @click.option(
     "--adopt",
     is_flag=True,
@@ -59,7 +78,7 @@ async def audit(queue: MailQueue, repair: bool, adopt: bool, as_json: bool) -> N
     """List the objects that no mail needs, oldest first.
 
     Maintenance finds and deletes them within hours. Objects younger than the longest upload
-    (6 hours) are left out.
+    (6 hours) are left out. Without --repair, nothing is written.
     """
     judge = getattr(queue, "audit", None)
     if judge is None:
@@ -82,17 +101,7 @@ async def _accept_loss(queue: MailQueue, lost: str) -> None:
     accept = getattr(queue, "accept_loss", None)
     if accept is None:
         raise click.UsageError("rows do not vanish from a queue of this engine")
-    first, *last = [_slice_start(each) for each in lost.split("/", 1)]
+    first, *last = [INSTANT.convert(each, None, None) for each in lost.split("/", 1)]
     if last and last[0] < first:
         raise click.UsageError("the first SLICE is later than the last")
     await accept(first, *last)
-
-
-def _slice_start(text: str) -> datetime:
-    try:
-        slice_start = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.UsageError("write SLICE as 2026-01-01T10:00:00Z") from error
-    if slice_start.tzinfo is None:
-        raise click.UsageError("SLICE needs a zone, as in 2026-01-01T10:00:00Z")
-    return slice_start.astimezone(UTC)

@@ -1,15 +1,25 @@
-"""`postroad trace`: what became of mail, from the attempt log."""
+"""`postroad trace`: what became of mail, from the attempt log or from the lake."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import click
 
 from postroad.adapters.disk.attempt_log import read_attempts
-from postroad.cli.options import DURATION, json_option, say
+from postroad.cli.options import (
+    DURATION,
+    INSTANT,
+    is_given,
+    json_option,
+    lake_option,
+    master_option,
+    say,
+)
 from postroad.domain.delivery.attempt_log import AttemptSelector, LoggedAttempt, to_document
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.values.durations import format_duration
@@ -18,49 +28,107 @@ from postroad.errors import InvalidInput
 
 
 @click.command()
+@click.argument("what", metavar="[ADDRESS|ID]", required=False)
 @click.option(
     "--log",
-    "folder",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     envvar="POSTROAD_WORKER_ATTEMPT_LOG",
-    required=True,
     help="The folder of the attempt log (or POSTROAD_WORKER_ATTEMPT_LOG).",
 )
-@click.option("--recipient", help="A recipient, where the log has addresses.")
-@click.option("--sender", help="The reverse-path, where the log has addresses; '<>': the null one.")
-@click.option("--domain", help="The domain of recipients.")
-@click.option("--site", help="The site that the mail was handed to, or was to be.")
-@click.option("--mail-id", type=click.UUID, help="The id of a mail.")
-@click.option("--outcome", type=click.Choice([each.value for each in OutcomeKind]))
-@click.option("--within", type=DURATION, help="Attempts of the last so long, e.g. 24h.")
+@click.option(
+    "--queue",
+    "url",
+    metavar="URL",
+    envvar="POSTROAD_QUEUE",
+    help="The queue, whose lake is read where no attempt log is named (or POSTROAD_QUEUE).",
+)
+@lake_option
+@master_option
+@click.option("--recipient", help="A recipient, of a log with addresses.")
+@click.option("--sender", help="The reverse-path, of a log with addresses; '<>': the null one.")
+@click.option("--domain", help="The domain of recipients, of a log.")
+@click.option("--site", help="The site that the mail was handed to, or was to be, of a log.")
+@click.option(
+    "--outcome", type=click.Choice([each.value for each in OutcomeKind]), help="Of a log."
+)
+@click.option("--from", "since", type=INSTANT, help="From then on; default: since the beginning.")
+@click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
+@click.option("--within", type=DURATION, help="In place of --from: the last so long, e.g. 24h.")
 @json_option
 def trace(
-    folder: Path,
-    recipient: str | None,
-    sender: str | None,
-    domain: str | None,
-    site: str | None,
-    mail_id: UUID | None,
-    outcome: str | None,
+    *,
+    what: str | None,
+    log: Path | None,
+    url: str | None,
+    folder: Path | None,
+    master: str,
     within: timedelta | None,
+    since: datetime | None,
+    before: datetime | None,
     as_json: bool,
+    **fields: Any,
 ) -> None:
-    """Print the attempts at delivering mail, also of mail that is gone, in order of time.
+    """Print what became of mail, also of mail that is gone: of the mails from or to an address, or
+    of one by its mail id or an enqueue id.
 
-    Workers write them where POSTROAD_WORKER_ATTEMPT_LOG names a folder, with addresses where
-    POSTROAD_WORKER_ATTEMPT_LOG_ADDRESSES is true.
+    The attempt log, which workers write where POSTROAD_WORKER_ATTEMPT_LOG names a folder, has the
+    attempts at delivering them (addresses: with POSTROAD_WORKER_ATTEMPT_LOG_ADDRESSES=true). The
+    lake of a queue has every entry of them, and the view what the lake has not yet.
     """
-    wanted = AttemptSelector(
-        recipient=recipient,
-        sender="" if sender == "<>" else sender,
-        domain=domain,
-        site=site,
-        mail_id=mail_id,
-        outcome=None if outcome is None else OutcomeKind(outcome),
-        since=None if within is None else datetime.now(UTC) - within,
-    )
+    if within is not None:
+        if since is not None:
+            raise click.UsageError("give --from or --within")
+        since = datetime.now(UTC) - within
+    given = {name: value for name, value in fields.items() if value is not None}
+    options = {"--queue": "url", "--lake": "folder", "--master": "master"}
+    of_a_lake = [option for option, name in options.items() if is_given(name)]
+    if of_a_lake and is_given("log"):
+        raise click.UsageError(f"--log and {of_a_lake[0]} name two places to read: give one")
+    if log is not None and not of_a_lake:
+        _trace_log(log, _selector(what, given, since, before), as_json=as_json)
+        return
+    if url is None:
+        raise click.UsageError(
+            "name what to read: an attempt log by --log, or a queue with a lake by --queue"
+        )
+    if given:
+        raise click.UsageError(
+            f"--{next(iter(given))} is for an attempt log: of a lake, give ADDRESS or ID"
+        )
+    if what is None:
+        raise click.UsageError("name what to search for in the lake: ADDRESS or ID")
+    from postroad.cli.pipeline.answers import trace as job
+    from postroad.cli.pipeline.lake import LakeRequest, print_answer
+
+    request = LakeRequest(url, folder, master, since, before)
+    print_answer(request, partial(job, what=what), as_json=as_json)
+
+
+def _selector(
+    what: str | None,
+    given: dict[str, str],
+    since: datetime | None,
+    before: datetime | None,
+) -> AttemptSelector:
+    fields: dict[str, Any] = dict(given)
+    if "outcome" in given:
+        fields["outcome"] = OutcomeKind(given["outcome"])
+    if given.get("sender") == "<>":
+        fields["sender"] = ""
+    if what is not None:
+        try:
+            fields["identifier"] = UUID(what)
+        except ValueError:
+            if "@" not in what:
+                raise click.UsageError(f"{what!r} is neither an id nor an address") from None
+            fields["address"] = what
+    wanted = AttemptSelector(since=since, before=before, **fields)
     if wanted == AttemptSelector():
-        raise click.UsageError("name what to search for, such as --recipient or --within 1h")
+        raise click.UsageError("name what to search for: ADDRESS, ID, or such as --recipient")
+    return wanted
+
+
+def _trace_log(folder: Path, wanted: AttemptSelector, *, as_json: bool) -> None:
     found, without_addresses, unreadable = _search(folder, wanted)
     for line in found:
         say(to_document(line), as_json=as_json, text=attempt_text(line))
@@ -69,7 +137,7 @@ def trace(
     if not found and wanted.needs_addresses and without_addresses:
         raise InvalidInput(
             f"{without_addresses} lines of the log have no addresses, none with addresses fits",
-            hint="search by --domain or --mail-id; POSTROAD_WORKER_ATTEMPT_LOG_ADDRESSES=true "
+            hint="search by --domain or an id; POSTROAD_WORKER_ATTEMPT_LOG_ADDRESSES=true "
             "keeps addresses from now on",
         )
     if not found:

@@ -1,1 +1,23 @@
-"""`postroad pipeline`: jobs over the lake and over the view."""
+"""`postroad pipeline …`: jobs over the lake of a queue. Those that run Spark import it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import click
+
+from postroad.cli.lazy import LazyGroup, load
+
+_PLACES = {
+    **dict.fromkeys(("traffic", "destinations", "advise", "report"), "answers"),
+    **dict.fromkeys(("fetch", "archive", "export", "forget"), "keeping"),
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={name: partial(load, f"{__name__}.{at}:{name}") for name, at in _PLACES.items()},
+)
+def pipeline() -> None:
+    """Keep what the view of a queue forgets, and answer from it. It needs the extra `pipeline`,
+    Java 17, and the jars that `postroad pipeline fetch` fetches once."""

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
-from postroad.cli.options import queue_option
-from postroad.cli.pipeline.lake import AskedLake, lake_job, opened_lake
+from postroad.cli.pipeline.lake import AskedLake, LakeRequest, lake_job, opened_lake, with_lake
 from postroad.cli.pipeline.servers import audited
-from postroad.cli.pipeline.spark import INSTANT, address_key, lake_option, master_option
+from postroad.cli.pipeline.spark import address_key
 from postroad.configuration.evidence import observe
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.history import replay
@@ -35,7 +33,8 @@ from postroad.pipeline.answers.sizing import AdviceLine, sizing
     "--by",
     multiple=True,
     type=click.Choice([*TRAFFIC_PARTS, "nothing"]),
-    help="One line for each value of this; repeatable; default: by all. `nothing`: one line.",
+    default=["hour"],
+    help="One line for each value of this; repeatable; default: hour. `nothing`: one line.",
 )
 @lake_job
 async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLine]:
@@ -45,8 +44,7 @@ async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLin
     from postroad.pipeline.spark.lake.claimed_lake import in_thread
 
     coverage = await asked.coverage()
-    parts = by or TRAFFIC_PARTS
-    lines = await in_thread(find, asked.lake.entries(), coverage.stretch, parts)
+    lines = await in_thread(find, asked.lake.entries(), coverage.stretch, by)
     return JobAnswer("traffic", coverage, lines)
 
 
@@ -64,9 +62,6 @@ async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
     return JobAnswer("destinations", coverage, lines, out_of_line)
 
 
-@click.command()
-@click.argument("what", metavar="ADDRESS|ID")
-@lake_job
 async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
     """What became of a mail, by its mail id or one of its enqueue ids, or of all mails from or to
     an address: every entry of them, in the lake and in the view. Without --from, since the lake
@@ -115,21 +110,9 @@ async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
 
 @click.command()
 @click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
-@queue_option
-@click.option("--from", "first", type=INSTANT, help="From then on; default: a day before --to.")
-@click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
 @click.option("--audit", "audits", is_flag=True, help="Audit the queue too, and show the findings.")
-@lake_option
-@master_option
-def report(
-    place: Path,
-    url: str,
-    first: datetime | None,
-    before: datetime | None,
-    audits: bool,
-    folder: Path | None,
-    master: str,
-) -> None:
+@with_lake
+def report(place: Path, request: LakeRequest, audits: bool) -> None:
     """Write a page into a directory: traffic, time to delivery, destinations, waiting mail by age,
     mails a slice, findings. index.html has its pictures in itself; they lie beside it as PNGs too.
 
@@ -140,7 +123,7 @@ def report(
             "matplotlib is missing", hint="install postroad with the extra `pipeline`"
         )
     _make(place)
-    found = asyncio.run(_report((url, folder, master), (first, before), audits))
+    found = asyncio.run(_report(request, audits))
     from postroad.pipeline.answers.charts import draw
 
     pictures = draw(found)
@@ -149,13 +132,9 @@ def report(
     click.echo(f"wrote {place / PAGE}")
 
 
-async def _report(
-    of: tuple[str, Path | None, str],
-    asked: tuple[datetime | None, datetime | None],
-    audits: bool,
-) -> QueueReport:
-    async with opened_lake(*of, asked) as lake:
-        findings = await _findings(of[0], lake) if audits else None
+async def _report(request: LakeRequest, audits: bool) -> QueueReport:
+    async with opened_lake(request) as lake:
+        findings = await _findings(request.url, lake) if audits else None
         return await _answers(lake, findings)
 
 

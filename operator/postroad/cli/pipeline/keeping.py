@@ -1,4 +1,4 @@
-"""`postroad pipeline archive` of a queue in a directory."""
+"""`postroad pipeline fetch`, `archive`, `export`, `forget`: fill a lake, and keep it."""
 
 from __future__ import annotations
 
@@ -15,43 +15,135 @@ import click
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archived_store import LakeLock, begin_archive, check_lake, name_of
-from postroad.cli.options import json_option, queue_option, say
-from postroad.cli.pipeline.lake import DAY, AskedLake, opened_lake
+from postroad.bootstrap.archiving import open_archived
+from postroad.cli.options import json_option, lake_option, master_option, queue_option, say
+from postroad.cli.pipeline.lake import DAY, AskedLake, LakeRequest, opened_lake, with_lake
 from postroad.cli.pipeline.spark import (
-    INSTANT,
     address_key,
     installed,
+    jars_folder,
     lake_directory,
-    lake_option,
-    master_option,
     open_spark,
+    run_stores,
+    spark_session,
     wait_option,
     write_summary,
 )
+from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.slices import slice_of
 from postroad.domain.values.durations import parse_duration
 from postroad.domain.values.identifiers import EPOCH
 from postroad.domain.values.instants import rfc3339
-from postroad.errors import InvalidInput
+from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline.addresses import kept_address
+from postroad.pipeline.archive.archive import Wanted
 from postroad.pipeline.archive.claim import ArchiveClaim
+from postroad.pipeline.archive.planning import finest_window
+from postroad.pipeline.java import jars
 from postroad.pipeline.runs import Run
-from postroad.settings import Settings
+from postroad.settings import Settings, from_environment
 
 
-async def archive_store(
-    url: str, lake: Path, settings: Settings, master: str, patience: timedelta
+@click.command()
+def fetch() -> None:
+    """Fetch the jars of Spark into POSTROAD_PIPELINE_JARS, by Maven; their checksums are known."""
+    folder = jars_folder(from_environment())
+    count = jars.fetch(folder)
+    click.echo(f"fetched {count} jar{'' if count == 1 else 's'} into {folder}")
+
+
+@click.command()
+@with_lake
+@wait_option
+@json_option
+def archive(request: LakeRequest, patience: timedelta, *, as_json: bool) -> None:
+    """Copy what ended to the lake in the queue's bucket, slice by slice; of a queue in a directory,
+    to the lake in --lake.
+
+    The first run switches the archive on. From then on cleanup waits for it, for a quarter of the
+    lifetime of rows; a store in a directory keeps segments for it in DIR/archive, for 7 days, up
+    to 1 GiB. A run may be stopped and repeated at any time. --from and --to are starts of slices;
+    without them all are archived.
+    """
+    settings, first, before = from_environment(), request.first, request.before
+    local = lake_directory(request.url, request.folder)
+    if local is not None and (first is not None or before is not None):
+        raise InvalidInput("--from and --to choose slices, which a queue in a directory has not")
+
+    def wanted(start: datetime) -> bool:
+        return (first is None or first <= start) and (before is None or start < before)
+
+    through: datetime | None = None
+    damaged: Sequence[str] = ()
+    if local is None:
+        run, through = asyncio.run(_archive(request, settings, wanted, patience))
+    else:
+        run, damaged = asyncio.run(_archive_store(request, local, settings, patience))
+    lag = None if through is None else run.ended - through
+    write_summary(settings.pipeline.summary_file, run.counts, lag=lag)
+    values = {
+        "run_id": str(run.run_id),
+        "began_at": rfc3339(run.began),
+        "ended_at": rfc3339(run.ended),
+        **run.counts,
+    }
+    text = ", ".join(f"{count} {name}" for name, count in run.counts.items())
+    say(values, as_json=as_json, text=f"archived: {text or 'nothing is closed yet'}")
+    if damaged:
+        raise StoreDamaged(
+            f"not all of {', '.join(damaged)} could be read: the time of it is a gap of the lake",
+            hint="files of the archive were renamed, and are kept; of the log, run postroad verify",
+        )
+
+
+async def _archive(
+    request: LakeRequest, settings: Settings, wanted: Wanted, patience: timedelta
+) -> tuple[Run, datetime | None]:
+    """Return the run, and the instant before which all is archived."""
+    files = installed(settings)
+    key = address_key(settings)
+    with run_stores(settings) as stores:
+        async with open_archived(request.url, settings, "name its lake with --lake") as queue:
+            from postroad.pipeline.spark.address_columns import column_of
+            from postroad.pipeline.spark.jobs import archiving
+            from postroad.pipeline.spark.reading import servers
+
+            source = archiving.ArchivedTables(
+                view=queue.view,
+                keyspace=queue.cassandra.keyspace,
+                queue=str(queue.name),
+                step=finest_window(queue.events),
+                row_lifetime=queue.row_lifetime,
+                timing=Timing(),
+                settings=servers.cassandra_settings(queue.cassandra, stores),
+            )
+            place = archiving.LakePlace(
+                servers.lake_folder(queue.bucket, queue.name), servers.s3_settings(queue.s3)
+            )
+            async with spark_session(settings, stores, files, request.master) as session:
+                kept = column_of(settings.pipeline.addresses, key)
+                run = await archiving.archive(
+                    session, source, place, kept, MachineClock(), wanted, patience
+                )
+            return run, (await queue.view.limits()).archived_through
+
+
+async def _archive_store(
+    request: LakeRequest, lake: Path, settings: Settings, patience: timedelta
 ) -> tuple[Run, Sequence[str]]:
     """Put into a lake what the store of a URL recorded since the last run; return the run, and the
     files that could not be read whole. `patience`: how long it waits for another run. Raises:
     NotInstalled, InvalidQueueURL, InvalidInput, QueueNotFound, StoreDamaged, ArchiveUnderWay,
     LakeTooNew, JobFailed."""
     kept = kept_address(settings.pipeline.addresses, address_key(settings))
-    name, clock = name_of(url), MachineClock()
+    name, clock = name_of(request.url), MachineClock()
     check_lake(lake, name)
     installed(settings)  # a store keeps nothing for a run that cannot be
-    layout = begin_archive(url)
-    async with LakeLock(lake, name, clock, patience), open_spark(settings, master) as session:
+    layout = begin_archive(request.url)
+    async with (
+        LakeLock(lake, name, clock, patience),
+        open_spark(settings, request.master) as session,
+    ):
         from postroad.pipeline.spark.jobs.store_archiving import archive_history
         from postroad.pipeline.spark.lake.claimed_lake import in_thread
         from postroad.pipeline.spark.lake.store_lake import open_store_lake
@@ -97,29 +189,15 @@ TABLES, KINDS = ("entries", "slices", "runs"), ("parquet", "json")
 
 @click.command()
 @click.argument("place", metavar="DIR")
-@queue_option
 @click.option("--table", type=click.Choice(TABLES), default=TABLES[0], show_default=True)
 @click.option("--format", "kind", type=click.Choice(KINDS), default=KINDS[0], show_default=True)
-@click.option("--from", "first", type=INSTANT, help="From then on; default: a day before --to.")
-@click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
-@lake_option
-@master_option
+@with_lake
 @json_option
-def export(
-    place: str,
-    url: str,
-    table: str,
-    kind: str,
-    first: datetime | None,
-    before: datetime | None,
-    folder: Path | None,
-    master: str,
-    as_json: bool,
-) -> None:
+def export(place: str, table: str, kind: str, request: LakeRequest, *, as_json: bool) -> None:
     """Write a table of the lake into a new directory, or a folder of any store that Spark knows, as
     Parquet or as JSON lines. Addresses are as the lake keeps them."""
     written = (table, _place(place), kind)
-    count, notes = asyncio.run(_export((url, folder, master), (first, before), written))
+    count, notes = asyncio.run(_export(request, written))
     lines = (f"exported {count} {table} to {place}", *(f"note: {each}" for each in notes))
     values = {"table": table, "folder": place, "count": count, "notes": list(notes)}
     say(values, as_json=as_json, text="\n".join(lines))
@@ -138,20 +216,14 @@ def _place(folder: str) -> str:
     return f"file:{path}"  # Hadoop takes no escapes
 
 
-_Lake = tuple[str, Path | None, str]
-"""A queue's URL, the directory of its lake, and Spark's master."""
-
-
 async def _export(
-    of: _Lake,
-    asked: tuple[datetime | None, datetime | None],
-    wanted: tuple[str, str, str],
+    request: LakeRequest, wanted: tuple[str, str, str]
 ) -> tuple[int, tuple[str, ...]]:
     from postroad.pipeline.spark.jobs.exporting import export as write
     from postroad.pipeline.spark.lake.claimed_lake import in_thread
 
     table, place, kind = wanted
-    async with opened_lake(*of, asked) as lake:
+    async with opened_lake(request) as lake:
         coverage = await lake.coverage()
         count = await in_thread(write, lake.lake, table, coverage.stretch, place, kind)
         return count, coverage.sentences()
@@ -189,7 +261,7 @@ def forget(
     if (address is None) == (age is None):
         raise click.UsageError("name an ADDRESS, or give --older-than")
     day = None if age is None else slice_of(MachineClock().now() - age, DAY)
-    count = asyncio.run(_forget((url, folder, master), address, day, patience))
+    count = asyncio.run(_forget(LakeRequest(url, folder, master), address, day, patience))
     what = "entries without the address now"
     if day is not None:
         what = f"entries forgotten, which were queued before {rfc3339(day)}"
@@ -197,16 +269,18 @@ def forget(
     say(values, as_json=as_json, text=f"{count} {what}")
 
 
-async def _forget(of: _Lake, address: str | None, day: datetime | None, patience: timedelta) -> int:
+async def _forget(
+    request: LakeRequest, address: str | None, day: datetime | None, patience: timedelta
+) -> int:
     from postroad.pipeline.spark.jobs import forgetting
 
-    async with opened_lake(*of, (None, None)) as lake:
+    async with opened_lake(request) as lake:
         if day is not None:
             what = forgetting.before(day)
         else:
             key = address_key(lake.settings)
             what = forgetting.of_address(address or "", key or None)
-        claimed = _claim(lake, lake_directory(of[0], of[1]), patience)
+        claimed = _claim(lake, lake_directory(request.url, request.folder), patience)
         run = await forgetting.forget(lake.lake, claimed, MachineClock(), what)
         write_summary(lake.settings.pipeline.summary_file, run.counts)
         return run.counts["entries"]

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,17 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archived_store import check_lake, name_of
-from postroad.cli.options import json_option, queue_option
-from postroad.cli.pipeline.spark import (
+from postroad.cli.options import (
     INSTANT,
-    QueueWithSpark,
-    lake_directory,
+    Command,
+    json_option,
     lake_option,
     master_option,
+    queue_option,
+)
+from postroad.cli.pipeline.spark import (
+    QueueWithSpark,
+    lake_directory,
     open_spark,
     open_with_spark,
     write_summary,
@@ -78,11 +82,20 @@ class AskedLake:
         return self.opened
 
 
-LakeJob = Callable[..., Coroutine[Any, Any, JobAnswer[Any]]]
+@dataclass(frozen=True, slots=True)
+class LakeRequest:
+    """A queue's lake, and the stretch of it that is asked about. `folder`: its directory, of a
+    queue in one; `master`: Spark's."""
+
+    url: str
+    folder: Path | None
+    master: str
+    first: datetime | None = None
+    before: datetime | None = None
 
 
-def lake_job(job: LakeJob) -> Callable[..., None]:
-    """Run a job over the lake of `--queue`, passed as `asked`, and print its answer."""
+def with_lake(command: Command) -> Command:
+    """Add the options of a LakeRequest; the command gets it as `request`."""
 
     @queue_option
     @click.option(
@@ -94,42 +107,57 @@ def lake_job(job: LakeJob) -> Callable[..., None]:
     @click.option("--to", "before", type=INSTANT, help="Before then; default: until now.")
     @lake_option
     @master_option
-    @json_option
-    @wraps(job)
+    @wraps(command)
     def run(
+        *,
         url: str,
-        first: datetime | None,
-        before: datetime | None,
         folder: Path | None,
         master: str,
-        as_json: bool,
+        first: datetime | None,
+        before: datetime | None,
         **options: Any,
-    ) -> None:
-        async def answer() -> JobAnswer[Any]:
-            async with opened_lake(url, folder, master, (first, before)) as asked:
-                found = await job(asked=asked, **options)
-                summarize(asked.settings, found)
-                return found
-
-        say_answer(asyncio.run(answer()), as_json=as_json)
+    ) -> Any:
+        return command(request=LakeRequest(url, folder, master, first, before), **options)
 
     return run
 
 
+LakeJob = Callable[..., Coroutine[Any, Any, JobAnswer[Any]]]
+
+
+def lake_job(job: LakeJob) -> Command:
+    """Run a job over a lake, passed as `asked`, and print its answer."""
+
+    @with_lake
+    @json_option
+    @wraps(job)
+    def run(request: LakeRequest, *, as_json: bool, **options: Any) -> None:
+        print_answer(request, partial(job, **options), as_json=as_json)
+
+    return run
+
+
+def print_answer(request: LakeRequest, job: LakeJob, *, as_json: bool) -> None:
+    """Run a job over a lake, and print its answer."""
+
+    async def answer() -> JobAnswer[Any]:
+        async with opened_lake(request) as asked:
+            found = await job(asked=asked)
+            summarize(asked.settings, found)
+            return found
+
+    say_answer(asyncio.run(answer()), as_json=as_json)
+
+
 @asynccontextmanager
-async def opened_lake(
-    url: str,
-    folder: Path | None,
-    master: str,
-    asked: tuple[datetime | None, datetime | None],
-) -> AsyncIterator[AskedLake]:
-    """Open the lake of a queue by its URL, with Spark; `folder`: its directory, of a queue in one.
-    Raises: NotInstalled, InvalidQueueURL, InvalidInput, QueueNotFound, LakeNotFound, LakeTooNew,
-    JobFailed, ServerError."""
-    local = lake_directory(url, folder)
+async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
+    """Open a lake, with Spark. Raises: NotInstalled, InvalidQueueURL, InvalidInput, QueueNotFound,
+    LakeNotFound, LakeTooNew, JobFailed, ServerError."""
+    url, asked = request.url, (request.first, request.before)
+    local = lake_directory(url, request.folder)
     now = MachineClock().now()
     if local is None:
-        async with open_with_spark(url, master, brief=True) as opened:
+        async with open_with_spark(url, request.master, brief=True) as opened:
             from postroad.pipeline.spark.lake.claimed_lake import in_thread
             from postroad.pipeline.spark.lake.lake import open_lake
             from postroad.pipeline.spark.reading.servers import lake_folder, s3_settings
@@ -141,7 +169,7 @@ async def opened_lake(
         return
     settings, name = from_environment(), name_of(url)
     check_lake(local, name)
-    async with open_spark(settings, master, brief=True) as session:
+    async with open_spark(settings, request.master, brief=True) as session:
         from postroad.pipeline.spark.lake.claimed_lake import in_thread
         from postroad.pipeline.spark.lake.store_lake import open_store_lake
 

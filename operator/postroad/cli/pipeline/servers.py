@@ -15,11 +15,9 @@ import click
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.archiving import change_entries, list_keys
-from postroad.cli.options import json_option, on_purpose, queue_option, say, selecting
 from postroad.cli.pipeline.lake import say_answer, summarize
 from postroad.cli.pipeline.spark import (
     QueueWithSpark,
-    master_option,
     open_with_spark,
     write_summary,
 )
@@ -39,24 +37,10 @@ SHOWN = 10
 """Findings of each kind that the text names; JSON has all."""
 
 
-@click.command()
-@queue_option
-@click.option(
-    "--repair",
-    is_flag=True,
-    help="Delete orphans, make dead letters of mail without bytes, give waiting mail new messages"
-    " where some are lost; the rest is only named.",
-)
-@master_option
-@json_option
-def audit(url: str, repair: bool, master: str, as_json: bool) -> None:
-    """Compare objects, dead letters, rows, marks and messages of a distributed queue: bytes that no
-    mail needs, waiting mail without bytes, marks without rows, rows where they do not belong, rows
-    that vanished, and at least how many messages are lost.
-
-    Without --repair, nothing is written. What was accepted less than an hour before is no finding,
-    nor are objects younger than the longest upload (6 hours).
-    """
+def audit(*, url: str, repair: bool, adopt: bool, master: str, as_json: bool) -> None:
+    """Run `postroad audit --deep`."""
+    if adopt:
+        raise click.UsageError("--adopt goes without --deep")
     coverage, findings, repaired = asyncio.run(_audit(url, repair, master))
     counts = summaries(findings, repaired)
     if as_json:
@@ -124,23 +108,15 @@ async def audited(
     return found, repaired
 
 
-OPERATIONS = [each.value for each in EntryChange if each is not EntryChange.GIVE_UP_WITHOUT_BYTES]
-
-
-@click.command()
-@queue_option
-@master_option
-@json_option
-def ages(url: str, master: str, as_json: bool) -> None:
-    """Count waiting mails by destination domain and age, as `postroad ages` does, of a queue that
-    is too large for one process."""
+def ages(*, url: str, master: str, as_json: bool) -> None:
+    """Run `postroad ages --spark`."""
     say_answer(asyncio.run(_ages(url, master)), as_json=as_json)
 
 
 async def _ages(url: str, master: str) -> JobAnswer[AgesLine]:
     from postroad.pipeline.spark.jobs.waiting import count_ages
 
-    async with open_with_spark(url, master, "use `postroad ages`") as opened:
+    async with open_with_spark(url, master, "leave --spark away") as opened:
         now, tables = MachineClock().now(), opened.view_tables()
         lines = await count_ages(opened.session, tables, now, now + Timing().skew)
         answer = JobAnswer("ages", Coverage(Stretch(now, now)), lines)
@@ -148,35 +124,14 @@ async def _ages(url: str, master: str) -> JobAnswer[AgesLine]:
     return answer
 
 
-@click.command()
-@click.argument("operation", type=click.Choice(OPERATIONS))
-@queue_option
-@selecting
-@master_option
-@json_option
-def apply(operation: str, url: str, selector: Selector, master: str, as_json: bool) -> None:
-    """Change the selected mails that wait, by the thousands: Spark finds them, and its processes
-    open the queue and change those of one partition each. A run may be stopped and repeated.
-
-    `republish` gives mails that are not held another message, whether they are due or not.
-    """
-    on_purpose(selector)
-    count = asyncio.run(_apply(url, EntryChange(operation), selector, master))
-    text = f"{operation}: {count} mail{'' if count == 1 else 's'}"
-    say({"operation": operation, "count": count}, as_json=as_json, text=text)
-
-
-async def _apply(url: str, change: EntryChange, selector: Selector, master: str) -> int:
+async def change(url: str, change: EntryChange, selector: Selector, master: str) -> int:
+    """Change the selected mails that wait: Spark finds them, and its processes open the queue and
+    change those of one partition each. Returns how many. Raises: NotInstalled, InvalidQueueURL,
+    QueueNotFound, JobFailed, ServerError."""
     from postroad.pipeline.spark.jobs.waiting import change_selected
 
-    async with open_with_spark(url, master, _instead(change)) as opened:
+    async with open_with_spark(url, master, "leave --spark away") as opened:
         now, tables = MachineClock().now(), opened.view_tables()
         changer = partial(change_entries, url, change, selector)
         last = now + Timing().skew
         return await change_selected(opened.session, tables, selector, changer, now, last)
-
-
-def _instead(change: EntryChange) -> str:
-    if change is EntryChange.REPUBLISH:
-        return "there is no message of it to be lost"
-    return f"use `postroad {change.value}`"

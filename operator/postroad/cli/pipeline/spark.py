@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,7 +90,6 @@ async def spark_session(
     started = {**SESSION, **java, **_of_executors(settings)}
     session = await asyncio.to_thread(open_session, master, started, jars)
     try:
-        session.sparkContext.setLogLevel("FATAL")  # what fails is raised, in one line
         yield session
     finally:
         close_session(session)
@@ -111,31 +110,6 @@ def _required(settings: Settings, field: str) -> str:
     return value
 
 
-class Instant(click.ParamType[datetime]):
-    """A moment with a zone, such as `2026-01-01T10:00:00Z`."""
-
-    name = "instant"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            self.fail("write a moment as 2026-01-01T10:00:00Z", param, ctx)
-        if moment.tzinfo is None:
-            self.fail("a moment needs a zone, as in 2026-01-01T10:00:00Z", param, ctx)
-        return moment.astimezone(UTC)
-
-
-INSTANT = Instant()
-
-master_option = click.option(
-    "--master", default="local[*]", help="Spark's master; default: this process."
-)
-
 wait_option = click.option(
     "--wait",
     "patience",
@@ -143,14 +117,6 @@ wait_option = click.option(
     default="0s",
     help="Wait for another run for so long, such as 15m: one that died keeps others away for ten "
     "minutes, but of a queue in a directory. Default: not at all.",
-)
-
-
-lake_option = click.option(
-    "--lake",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="The directory of the lake, of a queue in a directory.",
 )
 
 

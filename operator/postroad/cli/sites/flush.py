@@ -5,14 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 from uuid import uuid4
 
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import board_of
-from postroad.cli.options import json_option, on_purpose, say_count, selecting, with_queue
+from postroad.cli.mail.operation_commands import change_by_spark
+from postroad.cli.options import by_spark, json_option, on_purpose, say_count, selecting, with_queue
 from postroad.cli.sites.sites import site_name, suspensions_of
+from postroad.distributed.administration.found_entries import EntryChange
 from postroad.domain.delivery.site_flushes import FlushAnswer
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import rfc3339
@@ -30,7 +33,14 @@ ASKED_FOR = timedelta(seconds=30)
 """Beyond which no worker obeys: what it would make due, the command has flushed already."""
 
 
+def _by_spark(*, site: str | None, **options: Any) -> None:
+    if site is not None:
+        raise click.UsageError("--site goes without --spark")
+    selecting(change_by_spark(EntryChange.FLUSH, Operation.FLUSH.past))(**options)
+
+
 @click.command(Operation.FLUSH.value)
+@by_spark(_by_spark)
 @with_queue
 @selecting
 @click.option(

@@ -22,7 +22,7 @@ from postroad.controller.kubernetes.drift import hash_of, with_hash
 from postroad.controller.kubernetes.strategic_merge import merged
 from postroad.controller.pods.children import Child, labels, owned_child
 from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, server_files
-from postroad.controller.spec.pipeline import ADDRESS_KEY, JobSpec, Pipeline
+from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, JobSpec, Pipeline
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.controller.spec.schedule import check_schedule
 from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
@@ -162,7 +162,8 @@ def _driver(queue: Queue, context: PodContext, spec: Pipeline, job: str) -> dict
         environment["PIPELINE_EXECUTORS_FILE"] = f"{_CONFIGURATION}/{EXECUTORS_FILE}"
         fields = {"PIPELINE_POD_NAME": "metadata.name", "PIPELINE_POD_IP": "status.podIP"}
         mounts.append({"name": "configuration", "mountPath": _CONFIGURATION, "readOnly": True})
-    arguments = ["pipeline", job, "--queue", f"distributed://{queue.name}", "--master", master]
+    command = OF_THE_SERVERS.get(job, (PIPELINE, job))
+    arguments = [*command, "--queue", f"distributed://{queue.name}", "--master", master]
     arguments += spec.scheduled[job].options
     container = _container(queue, context, spec, environment)
     container["env"] += [

@@ -11,7 +11,10 @@ from postroad.controller.spec.parts import Anything, Model, Schedule
 from postroad.delivery_settings.secret_references import SecretReference
 
 JOBS = ("archive", "traffic", "destinations", "advise", "ages", "audit", "forget")
-"""Jobs that can be scheduled: commands of `postroad pipeline`, and fields of `spec.pipeline`."""
+"""Jobs that can be scheduled: fields of `spec.pipeline`."""
+
+OF_THE_SERVERS = {"ages": ("ages", "--spark"), "audit": ("audit", "--deep")}
+"""The command of each job that does not read the lake; of the others: `postroad pipeline JOB`."""
 
 ADDRESS_KEY = "key"
 """Key of the Secret with the key of hashed addresses."""

@@ -159,29 +159,34 @@ def from_document(document: Mapping[str, Any]) -> LoggedAttempt:
 @dataclass(frozen=True, slots=True)
 class AttemptSelector:
     """Selects lines; the fields are joined by *and*, None fits all. Addresses fit
-    whatever the case of their letters: what a person has is seldom what the client sent."""
+    whatever the case of their letters: what a person has is seldom what the client sent.
+    `address`: the recipient or the sender; `identifier`: of the mail or of its entry."""
 
     recipient: str | None = None
     sender: str | None = None
     domain: str | None = None
     site: str | None = None
-    mail_id: UUID | None = None
+    address: str | None = None
+    identifier: UUID | None = None
     outcome: OutcomeKind | None = None
     since: datetime | None = None
+    before: datetime | None = None
 
     @property
     def needs_addresses(self) -> bool:
         """Whether only lines with addresses can fit."""
-        return self.recipient is not None or self.sender is not None
+        return (self.recipient, self.sender, self.address) != (None, None, None)
 
     def fits(self, line: LoggedAttempt) -> bool:
         """Return whether a line is searched for."""
         return (
-            (self.mail_id is None or self.mail_id == line.mail_id)
+            (self.identifier is None or self.identifier in {line.mail_id, line.enqueue_id})
             and (self.since is None or self.since <= line.at)
+            and (self.before is None or line.at < self.before)
             and (self.outcome is None or self.outcome is line.kind)
             and _same(self.domain, line.domain)
             and _same(self.site, line.site)
+            and (_same(self.address, line.recipient) or _same(self.address, line.sender))
             and _same(self.recipient, line.recipient)
             and _same(self.sender, line.sender)
         )

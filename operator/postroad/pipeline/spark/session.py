@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from importlib.resources import files
 from pathlib import Path
 
 import pyspark
@@ -13,6 +14,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from postroad.pipeline.java.java import java_home
+
+_LOGGING = files("postroad.pipeline.java").joinpath("log4j2.properties")
 
 BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """Options of Java for what is done in seconds: the second compiler takes more than it saves, and no
@@ -29,7 +32,8 @@ SETTINGS: Mapping[str, str] = {
     # How long a result waits for Python to fetch it: 15 s are too short on a busy machine.
     "spark.python.authenticate.socketTimeout": "300s",
     # Lower case by the rules of no country, as Python's.
-    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -Duser.language=en",
+    "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -Duser.language=en"
+    f" -Dlog4j2.configurationFile={_LOGGING}",
 }
 """Spark in one process: it listens on loopback only, and has one idea of time and text."""
 
