@@ -112,6 +112,46 @@ def test_enqueue_leaves_out_what_stands_before_the_header(url: str, before: byte
     assert run(url, "enqueue", content=before).exit_code == 2, "nothing is left of it"
 
 
+MAILBOX_LINE = b"From a@x.example Sat Nov 28 10:00:00 2026\n"
+
+
+@pytest.mark.parametrize("begin", [MAILBOX_LINE, b"\xef\xbb\xbf" + MAILBOX_LINE])
+@pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
+def test_enqueue_refuses_a_mailbox_of_several_messages(url: str, begin: bytes, end: bytes) -> None:
+    mailbox = (begin + LETTER + b"\n" + MAILBOX_LINE + LETTER).replace(b"\n", end)
+
+    for envelope in ((), ("--from", "a@x.example", "--to", "b@x.example")):
+        result = run(url, "enqueue", *envelope, content=mailbox)
+        assert (result.exit_code, "formail -s" in result.output) == (2, True)
+    assert read(url, "browse") == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        LETTER + b"\n" + MAILBOX_LINE + LETTER,
+        MAILBOX_LINE + LETTER + b"\nFrom here on we are friends.\nYours\n",
+        MAILBOX_LINE + LETTER + b"\n>" + MAILBOX_LINE + b"Subject: x\n",
+    ],
+    ids=["a text that quotes a mailbox", "a text with From", "a quoted line"],
+)
+def test_enqueue_takes_a_message_whose_text_has_a_line_with_from(url: str, content: bytes) -> None:
+    assert run(url, "enqueue", content=content).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "header",
+    [b"From: a@x.example\rTo: c@x.example\nTo: b@x.example\n", b"To: b@x.example\r\r\n",
+     b"From: a@x.example\rTo: b@x.example\r"],
+)  # fmt: skip
+def test_enqueue_refuses_a_bare_cr_in_the_header(url: str, header: bytes) -> None:
+    envelope = ("--from", "a@x.example", "--to", "b@x.example")
+    result = run(url, "enqueue", *envelope, content=header + b"\n")
+
+    assert (result.exit_code, "CR alone" in result.output) == (2, True)
+    assert run(url, "enqueue", *envelope, content=b"\na text with\rin it\n\n").exit_code == 0
+
+
 def test_enqueue_takes_files_and_options(url: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).write_bytes(LETTER)

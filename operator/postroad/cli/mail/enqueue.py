@@ -22,6 +22,13 @@ _BEFORE_HEADER = re.compile(rb"\A(?:\xef\xbb\xbf)?(?:>?From [^\n]*(?:\n|\Z))*")
 """What editors and mailbox files put before the first field, and no field is: a byte order mark,
 lines that begin with From and a space."""
 
+_OF_A_MAILBOX = re.compile(rb"\A(?:\xef\xbb\xbf)?From ")
+_NEXT_MESSAGE = re.compile(rb"\n\r?\nFrom [^\n]*\n(?=[!-9;-~]+:)")
+"""In a mailbox file, what separates two messages: mailboxes quote such lines of a text."""
+
+_END_OF_HEADER = re.compile(rb"^\r?\n", re.MULTILINE)
+_BARE_CR = re.compile(rb"\r(?!\n)")
+
 
 @click.command()
 @with_queue
@@ -49,15 +56,31 @@ async def enqueue(
 ) -> None:
     """Queue messages from FILES, or one from standard input; print their enqueue ids."""
     read = [path.read_bytes() for path in files] or [sys.stdin.buffer.read()]
-    contents = [_BEFORE_HEADER.sub(b"", content) for content in read]
-    if not all(contents):
-        raise click.UsageError(
-            "the message is empty: give a file, or the message on standard input"
-        )
+    contents = list(map(_message, read))
     mails = [_mail(content, sender, recipients, name, priority) for content in contents]
     for mail in mails:
         enqueue_id = str(await queue.enqueue(mail, delay))
         say({"enqueue_id": enqueue_id}, as_json=as_json, text=enqueue_id)
+
+
+def _message(content: bytes) -> bytes:
+    """Return a message as it begins with its header. Raises: UsageError for none, and for several:
+    all but the first would be text of that."""
+    if _OF_A_MAILBOX.match(content) and _NEXT_MESSAGE.search(content):
+        raise click.UsageError(
+            "a mailbox of several messages: give each by itself, as `formail -s postroad enqueue`"
+            " does"
+        )
+    message = _BEFORE_HEADER.sub(b"", content)
+    if not message:
+        raise click.UsageError(
+            "the message is empty: give a file, or the message on standard input"
+        )
+    if _BARE_CR.search(_END_OF_HEADER.split(message, 1)[0]):
+        raise click.UsageError(
+            "a line of the header ends with CR alone, or has one: end lines with LF or CRLF"
+        )
+    return message
 
 
 def _mail(
