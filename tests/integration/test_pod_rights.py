@@ -1,4 +1,4 @@
-"""The rights at Cassandra and S3 that docs/operator.md names for pods suffice, and end at a
+"""The rights at Cassandra and S3 that docs/operator/servers.md names for pods suffice, and end at a
 keyspace and at the bucket of a queue, or at its prefix in a shared one. Those at RabbitMQ:
 `test_rabbitmq_rights`.
 """

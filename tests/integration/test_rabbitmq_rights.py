@@ -1,4 +1,4 @@
-"""The permissions at RabbitMQ that docs/operator.md names suffice, and end at the queue's name."""
+"""The permissions at RabbitMQ that docs/operator/servers.md names suffice, and end at a queue."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from postroad.errors import ServerError
 
 pytestmark = pytest.mark.needs("rabbitmq")
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operator" / "servers.md"
 SOON = 20
 
 

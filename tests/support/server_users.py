@@ -1,4 +1,4 @@
-"""Users of the real Cassandra and S3, with the rights that docs/operator.md names for pods."""
+"""Users of the real Cassandra and S3, with the rights of pods in docs/operator/servers.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import servers
 from postroad.domain.queues.names import QueueName
 from support.servers import cql, store_client
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "operator.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "operator" / "servers.md"
 PASSWORD = "secret-of-the-test"
 ACCOUNT = """<Account><Access>{name}</Access><Secret>{password}</Secret><Role>user</Role>
 <UserID>0</UserID><GroupID>0</GroupID><ProjectID>0</ProjectID></Account>"""

@@ -4,6 +4,7 @@ tables have all their cells."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -166,3 +167,49 @@ def test_rows_that_lack_cells_or_a_header_are_found() -> None:
 
     assert uneven_rows(table) == []
     assert uneven_rows(f"{table}| 1 |\n| 1 | 2\n\n| 3 | 4 |\n") == ["| 1 |", "| 1 | 2", "| 3 | 4 |"]
+
+
+MAX_PAGE_OCTETS = 12_000
+
+
+def test_a_page_for_operators_is_short_enough_for_one_task() -> None:
+    pages = {path.name: path.stat().st_size for path in (ROOT / "docs/operator").glob("*.md")}
+
+    assert pages
+    assert {name: size for name, size in pages.items() if size > MAX_PAGE_OCTETS} == {}
+    index = (ROOT / "docs/operator.md").read_text()
+    assert [name for name in pages if f"(operator/{name})" not in index] == []
+
+
+BESIDE_A_FILE = re.compile(r"`([A-Za-z_]+)`(?:, `[A-Za-z_]+`)* (?:in|of) `([\w./-]+\.py)`")
+
+
+def absent_names(text: str, sources: Mapping[str, str]) -> list[str]:
+    """Return the names that a text gives beside a file which has no such word."""
+    return [
+        f"{name} is not in {path}"
+        for name, path in BESIDE_A_FILE.findall(text)
+        if path in sources and not re.search(rf"\b{name}\b", sources[path])
+    ]
+
+
+def test_a_name_beside_a_file_that_lacks_it_is_found() -> None:
+    sources = {"a/b.py": "def there(): ...\n"}
+
+    assert absent_names("`there` in `a/b.py`, `gone` of `a/b.py`", sources) == [
+        "gone is not in a/b.py"
+    ]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_name_beside_a_file_of_a_document_is_in_that_file(document: Path) -> None:
+    text = document.read_text()
+    named = {path for _, path in BESIDE_A_FILE.findall(text)}
+    sources = {
+        path: (home / path).read_text()
+        for path in named
+        for home in HOMES
+        if (home / path).exists()
+    }
+
+    assert absent_names(text, sources) == []

@@ -1,4 +1,4 @@
-"""The rights of queue users are those that docs/operator.md names for pods."""
+"""The rights of queue users are those that docs/operator/servers.md names for pods."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from postroad.adapters.rabbitmq.queue_users import permissions_of, topic_permiss
 from postroad.domain.queues.names import QueueName
 from postroad.domain.servers.queue_users import QueueUser
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "operator.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "operator" / "servers.md"
 
 
 def test_queue_users_have_the_documented_rights() -> None:

@@ -17,7 +17,7 @@ from support.resources import workers
 from support.running_controller import running_controller
 
 CONTROLLER = ROOT / "operator/postroad/controller"
-REFERENCE = ROOT / "docs/operator.md"
+REFERENCE = ROOT / "docs/operator/events.md"
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from postroad.telemetry import metrics
 
-REFERENCE = Path(__file__).parents[3] / "docs" / "operator.md"
+REFERENCE = Path(__file__).parents[3] / "docs" / "operator" / "monitoring.md"
 ROW = re.compile(r"^\| `(postroad_\w+)` \| ([\w, ]*?) ?\|", re.MULTILINE)
 
 
