@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 
 from postroad.domain.values.instants import microseconds
-from postroad.pipeline.archive.coverage import Stretch
+from postroad.pipeline.archive.planning import Stretch
 
 TRAFFIC = """
 WITH counted AS (

@@ -34,7 +34,7 @@ from postroad.domain.values.identifiers import id_at
 from postroad.errors import JobFailed
 from postroad.pipeline.archive.planning import ReadCounts
 from postroad.pipeline.java.key_stores import KeyStores
-from postroad.pipeline.spark.address_columns import plain
+from postroad.pipeline.spark.columns import plain
 from postroad.pipeline.spark.lake.schema import ENTRIES
 from postroad.pipeline.spark.reading.reading import PartitionReader
 from postroad.pipeline.spark.reading.servers import cassandra_settings

@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 from pipeline.duck import RECOVERIES, REPLIES, answer
 from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, drawn, failed, frame
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.pipeline.answers.departures import Tally
-from postroad.pipeline.answers.lines import DestinationLine, ReasonCount
-from postroad.pipeline.archive.coverage import Stretch
-from postroad.pipeline.spark.jobs.destinations import destinations
+from postroad.pipeline.answers.lines import DestinationLine, ReasonCount, Tally
+from postroad.pipeline.archive.planning import Stretch
+from postroad.pipeline.spark.jobs.traffic import destinations
 
 pytestmark = [
     pytest.mark.needs("java", "mvn"),

@@ -18,10 +18,9 @@ from postroad.adapters.memory.fault_injection import FaultInjector, no_fault
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.slices import Partition, slice_of
 from postroad.pipeline.addresses import hashed_address
-from postroad.pipeline.archive.claim import ArchiveClaim
-from postroad.pipeline.archive.coverage import Stretch
-from postroad.pipeline.spark.jobs.exporting import export
-from postroad.pipeline.spark.jobs.forgetting import before, forget, of_address
+from postroad.pipeline.archive.archive import ArchiveClaim
+from postroad.pipeline.archive.planning import Stretch
+from postroad.pipeline.spark.jobs.archiving import before, export, forget, of_address
 from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
 from postroad.ports.view import View
 

@@ -18,14 +18,12 @@ from postroad.domain.queues.entries import Entry, Mark, PurgeWatermark
 from postroad.domain.queues.slices import Partition, place
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import JobFailed, LakeNotFound, LakeTooNew
+from postroad.pipeline.archive.archive import Run
 from postroad.pipeline.archive.planning import ArchivedPartition, Gap
-from postroad.pipeline.runs import Run
-from postroad.pipeline.spark.failures import translated
-from postroad.pipeline.spark.lake.claimed_lake import in_thread
 from postroad.pipeline.spark.lake.extent import Extent, extent_of
-from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
-from postroad.pipeline.spark.lake.ranges import ranges_of
+from postroad.pipeline.spark.lake.lake import LakeTables, in_thread, open_lake, ranges_of
 from postroad.pipeline.spark.lake.schema import ENTRIES
+from postroad.pipeline.spark.session import translated
 from postroad.ports.marks import PartitionStamp
 from support.archive_story import NO_STOP, Entries, Stopped, Story, happen
 from support.entry_lines import EntryLine, entry_line

@@ -23,7 +23,7 @@ from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values.identifiers import LAST, id_at
 from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.archive.planning import ReadCounts
-from postroad.pipeline.spark import address_columns
+from postroad.pipeline.spark import columns
 from postroad.pipeline.spark.lake.schema import ENTRIES
 from postroad.pipeline.spark.reading.reading import counts_of, entry_lines, products
 from postroad.pipeline.states import STATES, EntryFlags
@@ -141,7 +141,7 @@ def read(
     spark: SparkSession,
     row_lines: Iterable[tuple[Any, ...]],
     mark_lines: Iterable[tuple[Any, ...]],
-    kept: address_columns.AddressColumn = address_columns.plain,
+    kept: columns.AddressColumn = columns.plain,
 ) -> DataFrame:
     watermark = (*PURGED, str(WATERMARK.through), WATERMARK.at)
     return entry_lines(
@@ -227,7 +227,7 @@ def test_a_hashed_address_is_the_keyed_hash_of_the_domain(
     spark: SparkSession, secret: bytes
 ) -> None:
     entries = [an_entry(each) for each in range(6)]
-    kept = address_columns.hashed(secret)
+    kept = columns.hashed(secret)
     lines = lines_in(read(spark, map(row_cells, entries), [], kept).select(*ENTRIES.columns))
 
     for line, entry in zip(lines, entries, strict=True):
@@ -239,7 +239,7 @@ def test_a_hashed_address_is_the_keyed_hash_of_the_domain(
 
 
 def test_nothing_of_an_address_is_kept_but_its_domain(spark: SparkSession) -> None:
-    lines = read(spark, [row_cells(an_entry(1))], [], address_columns.nothing)
+    lines = read(spark, [row_cells(an_entry(1))], [], columns.nothing)
 
     (found,) = lines.select("sender", "sender_domain", F.to_json("recipients")).collect()
     assert tuple(found) == (None, "example.org", "[null,null]")

@@ -33,12 +33,11 @@ from postroad.embedded.store.archive import Archived, read_archive
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.pipeline.addresses import kept_address
-from postroad.pipeline.archive.coverage import Stretch
-from postroad.pipeline.runs import Run
-from postroad.pipeline.spark.jobs.destinations import destinations
+from postroad.pipeline.archive.archive import Run
+from postroad.pipeline.archive.planning import Stretch
 from postroad.pipeline.spark.jobs.store_archiving import archive_history
 from postroad.pipeline.spark.jobs.tracing import TraceSelector, trace
-from postroad.pipeline.spark.jobs.traffic import traffic
+from postroad.pipeline.spark.jobs.traffic import destinations, traffic
 from postroad.pipeline.spark.lake.extent import extent_of
 from postroad.pipeline.spark.lake.store_lake import StoreLake, open_store_lake
 from postroad.settings.pipeline import AddressKind

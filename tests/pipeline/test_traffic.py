@@ -13,7 +13,7 @@ from pipeline.duck import TRAFFIC, answer
 from pipeline.lake_entries import MINUTE, NOON, History, deferred, delivered, drawn, failed, frame
 from postroad.domain.values.instants import instant
 from postroad.pipeline.answers.lines import TrafficLine
-from postroad.pipeline.archive.coverage import Stretch
+from postroad.pipeline.archive.planning import Stretch
 from postroad.pipeline.spark.jobs.traffic import traffic
 
 pytestmark = [

@@ -14,9 +14,8 @@ from postroad.distributed.entries.merge_join import with_marks
 from postroad.domain.queues.entries import Entry, UndecodableRow
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.slices import EntryKey, Partition
-from postroad.pipeline.archive.archive import Archive, Lake, PartitionsRead, Stamps
+from postroad.pipeline.archive.archive import Archive, Lake, PartitionsRead, Run, Stamps
 from postroad.pipeline.archive.planning import ArchivedPartition, Gap, ReadCounts
-from postroad.pipeline.runs import Run
 from postroad.pipeline.states import EntryState
 from postroad.ports.marks import PartitionStamp
 from support.entry_lines import EntryLine, entry_line

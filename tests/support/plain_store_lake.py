@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from postroad.domain.queues.slices import slice_of
+from postroad.pipeline.archive.archive import Run
 from postroad.pipeline.archive.embedded_parts import HistoryPart, PartKind
 from postroad.pipeline.archive.planning import Gap
-from postroad.pipeline.runs import Run
 from postroad.pipeline.spark.lake.schema import ENTRIES
 from postroad.pipeline.spark.lake.store_lake import KnownTimes
 from support.store_ledger import HOUR, Cells

@@ -7,18 +7,18 @@ from datetime import UTC, datetime, timedelta
 
 from postroad.domain.configuration.advice import SliceCount
 from postroad.domain.queues.ages import AGES
-from postroad.pipeline.answers.departures import Departure, Tally
 from postroad.pipeline.answers.findings import FindingKind, FindingLine, summaries
 from postroad.pipeline.answers.lines import (
     AgesLine,
+    Departure,
     DestinationLine,
     ReasonCount,
+    Tally,
     TrafficLine,
     age_name,
 )
 from postroad.pipeline.answers.report import QueueReport
-from postroad.pipeline.archive.coverage import Coverage, Stretch
-from postroad.pipeline.archive.planning import Gap
+from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
 
 HOUR = timedelta(hours=1)
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)

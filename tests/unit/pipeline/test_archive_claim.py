@@ -9,7 +9,7 @@ import pytest
 
 from postroad.adapters.memory.view.view import MemoryView
 from postroad.errors import ArchiveUnderWay
-from postroad.pipeline.archive.claim import CLAIM, CLAIM_ID, ArchiveClaim
+from postroad.pipeline.archive.archive import CLAIM, CLAIM_ID, ArchiveClaim
 from support.in_memory_cluster import InMemoryCluster
 
 FIRST, SECOND = UUID(int=1), UUID(int=2)

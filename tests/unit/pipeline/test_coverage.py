@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from postroad.pipeline.archive.coverage import Coverage, Stretch, coverage_of
-from postroad.pipeline.archive.planning import Gap
+from postroad.pipeline.archive.planning import Coverage, Gap, Stretch, coverage_of
 
 NOON, HOUR = datetime(2026, 3, 2, 12, tzinfo=UTC), timedelta(hours=1)
 DAY = Stretch(NOON, NOON + 24 * HOUR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.pipeline.answers.departures import Departure, Tally, departures
+from postroad.pipeline.answers.lines import Departure, Tally, departures
 
 
 def out_of_line(now: Tally, before: Tally, **classes: tuple[int, int]) -> tuple[Departure, ...]:

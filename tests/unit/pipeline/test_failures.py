@@ -6,7 +6,7 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 
 from postroad.errors import JobFailed
-from postroad.pipeline.spark.failures import translated
+from postroad.pipeline.spark.session import translated
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroad.errors import NotInstalled
-from postroad.pipeline.java.java import java_home
+from postroad.pipeline.java.jars import java_home
 
 
 def install(home: Path, version: str) -> Path:

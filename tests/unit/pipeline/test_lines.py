@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 from postroad.domain.delivery.attempts import OutcomeCount
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.pipeline.answers.departures import Departure, Tally
 from postroad.pipeline.answers.lines import (
+    Departure,
     DestinationLine,
     JobAnswer,
     ReasonCount,
+    Tally,
     TraceLine,
     TrafficLine,
 )
-from postroad.pipeline.archive.coverage import Coverage, Stretch
-from postroad.pipeline.archive.planning import Gap
+from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
 
 NOON, HOUR = datetime(2026, 3, 2, 12, tzinfo=UTC), timedelta(hours=1)
 DAY = Coverage(Stretch(NOON, NOON + 24 * HOUR), (Gap(NOON, NOON + HOUR),))

@@ -19,8 +19,7 @@ from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.history import LEEWAY
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.store.archive import DAMAGED, read_archive
-from postroad.pipeline.archive.coverage import Stretch, coverage_of
-from postroad.pipeline.archive.planning import Gap
+from postroad.pipeline.archive.planning import Gap, Stretch, coverage_of
 from postroad.pipeline.spark.jobs.store_archiving import StoreRun, archive_history
 from postroad.pipeline.spark.lake.store_lake import StoreLake
 from support.plain_store_lake import Killed, PlainStoreLake, cells_of

@@ -12,10 +12,8 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import EPOCH, moment_of
 from postroad.domain.values.instants import LATEST
-from postroad.pipeline.archive.archive import Stamps
-from postroad.pipeline.archive.coverage import Coverage, Stretch
-from postroad.pipeline.archive.planning import Gap
-from postroad.pipeline.archive.unarchived import LEEWAY, near, unarchived, with_view
+from postroad.pipeline.archive.archive import LEEWAY, Stamps, near, unarchived, with_view
+from postroad.pipeline.archive.planning import Coverage, Gap, Stretch
 from postroad.ports.view import Limits
 from support.archive_story import NO_STOP, Entries, Story, happen
 from support.in_memory_cluster import WINDOW

@@ -19,13 +19,14 @@ from postroad.errors import HistoryMissing, InvalidInput, NotInstalled
 from postroad.pipeline.answers.findings import FindingSummary, summaries
 from postroad.pipeline.answers.lines import (
     TRAFFIC_PARTS,
+    AdviceLine,
     DestinationLine,
     JobAnswer,
     TraceLine,
     TrafficLine,
+    sizing,
 )
 from postroad.pipeline.answers.report import PAGE, QueueReport, page
-from postroad.pipeline.answers.sizing import AdviceLine, sizing
 
 
 @click.command()
@@ -41,7 +42,7 @@ async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLin
     """Who sent how much where: recipients that were accepted, delivered, deferred, rejected and
     removed, attempts, bytes, and the time to delivery."""
     from postroad.pipeline.spark.jobs.traffic import traffic as find
-    from postroad.pipeline.spark.lake.claimed_lake import in_thread
+    from postroad.pipeline.spark.lake.lake import in_thread
 
     coverage = await asked.coverage()
     lines = await in_thread(find, asked.lake.entries(), coverage.stretch, by)
@@ -53,8 +54,8 @@ async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLin
 async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
     """How each destination answers: rates, the commonest reasons, what was delivered on a retry,
     and what is out of line with the 7 days before."""
-    from postroad.pipeline.spark.jobs.destinations import destinations as find
-    from postroad.pipeline.spark.lake.claimed_lake import in_thread
+    from postroad.pipeline.spark.jobs.traffic import destinations as find
+    from postroad.pipeline.spark.lake.lake import in_thread
 
     coverage = await asked.coverage()
     lines = await in_thread(find, asked.lake.entries(), coverage.stretch)
@@ -66,11 +67,10 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
     """What became of a mail, by its mail id or one of its enqueue ids, or of all mails from or to
     an address: every entry of them, in the lake and in the view. Without --from, since the lake
     began."""
-    from postroad.pipeline.spark.address_columns import column_of
-    from postroad.pipeline.spark.jobs.tracing import selector_of
+    from postroad.pipeline.spark.columns import column_of
+    from postroad.pipeline.spark.jobs.tracing import selector_of, unarchived_entries
     from postroad.pipeline.spark.jobs.tracing import trace as find
-    from postroad.pipeline.spark.jobs.view_entries import unarchived_entries
-    from postroad.pipeline.spark.lake.claimed_lake import in_thread
+    from postroad.pipeline.spark.lake.lake import in_thread
 
     settings, opened, others = asked.settings, asked.opened, None
     key = address_key(settings)
@@ -93,8 +93,8 @@ async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
 async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
     """The sliceWindow, bucketCount and updateBrowseStartPace that suit the mail that the queue has
     had, with reasons. Nothing is applied. Without --from, since the lake began."""
-    from postroad.pipeline.spark.lake.claimed_lake import in_thread
-    from postroad.pipeline.spark.lake.slice_counts import slice_counts
+    from postroad.pipeline.spark.lake.extent import slice_counts
+    from postroad.pipeline.spark.lake.lake import in_thread
 
     queue = asked.with_tables("there is nothing to set for it").queue
     coverage = await asked.coverage(length=None)
@@ -145,11 +145,10 @@ async def _findings(url: str, lake: AskedLake) -> tuple[FindingSummary, ...]:
 
 
 async def _answers(asked: AskedLake, findings: tuple[FindingSummary, ...] | None) -> QueueReport:
-    from postroad.pipeline.spark.jobs.destinations import destinations
-    from postroad.pipeline.spark.jobs.traffic import traffic
+    from postroad.pipeline.spark.jobs.traffic import destinations, traffic
     from postroad.pipeline.spark.jobs.waiting import count_ages
-    from postroad.pipeline.spark.lake.claimed_lake import in_thread
-    from postroad.pipeline.spark.lake.slice_counts import slice_counts
+    from postroad.pipeline.spark.lake.extent import slice_counts
+    from postroad.pipeline.spark.lake.lake import in_thread
 
     coverage = await asked.coverage()
     entries, stretch, opened = asked.lake.entries(), coverage.stretch, asked.opened

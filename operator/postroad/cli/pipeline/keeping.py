@@ -36,11 +36,9 @@ from postroad.domain.values.identifiers import EPOCH
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline.addresses import kept_address
-from postroad.pipeline.archive.archive import Wanted
-from postroad.pipeline.archive.claim import ArchiveClaim
+from postroad.pipeline.archive.archive import ArchiveClaim, Run, Wanted
 from postroad.pipeline.archive.planning import finest_window
 from postroad.pipeline.java import jars
-from postroad.pipeline.runs import Run
 from postroad.settings import Settings, from_environment
 
 
@@ -104,7 +102,7 @@ async def _archive(
     key = address_key(settings)
     with run_stores(settings) as stores:
         async with open_archived(request.url, settings, "name its lake with --lake") as queue:
-            from postroad.pipeline.spark.address_columns import column_of
+            from postroad.pipeline.spark.columns import column_of
             from postroad.pipeline.spark.jobs import archiving
             from postroad.pipeline.spark.reading import servers
 
@@ -145,7 +143,7 @@ async def _archive_store(
         open_spark(settings, request.master) as session,
     ):
         from postroad.pipeline.spark.jobs.store_archiving import archive_history
-        from postroad.pipeline.spark.lake.claimed_lake import in_thread
+        from postroad.pipeline.spark.lake.lake import in_thread
         from postroad.pipeline.spark.lake.store_lake import open_store_lake
 
         tables = await in_thread(lambda: open_store_lake(session, lake, create=True))
@@ -219,8 +217,8 @@ def _place(folder: str) -> str:
 async def _export(
     request: LakeRequest, wanted: tuple[str, str, str]
 ) -> tuple[int, tuple[str, ...]]:
-    from postroad.pipeline.spark.jobs.exporting import export as write
-    from postroad.pipeline.spark.lake.claimed_lake import in_thread
+    from postroad.pipeline.spark.jobs.archiving import export as write
+    from postroad.pipeline.spark.lake.lake import in_thread
 
     table, place, kind = wanted
     async with opened_lake(request) as lake:
@@ -272,16 +270,16 @@ def forget(
 async def _forget(
     request: LakeRequest, address: str | None, day: datetime | None, patience: timedelta
 ) -> int:
-    from postroad.pipeline.spark.jobs import forgetting
+    from postroad.pipeline.spark.jobs import archiving
 
     async with opened_lake(request) as lake:
         if day is not None:
-            what = forgetting.before(day)
+            what = archiving.before(day)
         else:
             key = address_key(lake.settings)
-            what = forgetting.of_address(address or "", key or None)
+            what = archiving.of_address(address or "", key or None)
         claimed = _claim(lake, lake_directory(request.url, request.folder), patience)
-        run = await forgetting.forget(lake.lake, claimed, MachineClock(), what)
+        run = await archiving.forget(lake.lake, claimed, MachineClock(), what)
         write_summary(lake.settings.pipeline.summary_file, run.counts)
         return run.counts["entries"]
 

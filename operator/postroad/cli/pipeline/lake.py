@@ -34,7 +34,7 @@ from postroad.domain.values.escaping import escaped, json_line
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, InvalidQueueURL
 from postroad.pipeline.answers.lines import JobAnswer
-from postroad.pipeline.archive.coverage import Coverage, Stretch
+from postroad.pipeline.archive.planning import Coverage, Stretch
 from postroad.settings import Settings, from_environment
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class AskedLake:
         """Return the stretch that is asked about: until now, and of this length or from the lake's
         first slice on, unless options name its ends; and how far the lake covers it. Raises:
         InvalidInput for one that ends before it begins, ViewError, JobFailed."""
-        from postroad.pipeline.spark.lake.claimed_lake import in_thread
         from postroad.pipeline.spark.lake.extent import extent_of
+        from postroad.pipeline.spark.lake.lake import in_thread
 
         extent = await in_thread(extent_of, self.lake)
         before = self.asked[1] or self.now
@@ -158,8 +158,7 @@ async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
     now = MachineClock().now()
     if local is None:
         async with open_with_spark(url, request.master, brief=True) as opened:
-            from postroad.pipeline.spark.lake.claimed_lake import in_thread
-            from postroad.pipeline.spark.lake.lake import open_lake
+            from postroad.pipeline.spark.lake.lake import in_thread, open_lake
             from postroad.pipeline.spark.reading.servers import lake_folder, s3_settings
 
             queue = opened.queue
@@ -170,7 +169,7 @@ async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
     settings, name = from_environment(), name_of(url)
     check_lake(local, name)
     async with open_spark(settings, request.master, brief=True) as session:
-        from postroad.pipeline.spark.lake.claimed_lake import in_thread
+        from postroad.pipeline.spark.lake.lake import in_thread
         from postroad.pipeline.spark.lake.store_lake import open_store_lake
 
         lake = await in_thread(open_store_lake, session, local)

@@ -28,7 +28,7 @@ from postroad.domain.queues.selection import Selector
 from postroad.domain.values.escaping import escaped, json_line
 from postroad.pipeline.answers.findings import FindingKind, FindingLine, FindingSummary, summaries
 from postroad.pipeline.answers.lines import AgesLine, JobAnswer, Line
-from postroad.pipeline.archive.coverage import Coverage, Stretch
+from postroad.pipeline.archive.planning import Coverage, Stretch
 
 if TYPE_CHECKING:
     from postroad.pipeline.spark.jobs.audit_run import Audited

@@ -31,13 +31,13 @@ from postroad.pipeline.java.executors import (
     java_command,
     run_secret,
 )
-from postroad.pipeline.java.java import java_home
+from postroad.pipeline.java.jars import java_home
 from postroad.pipeline.java.key_stores import KeyStores, key_stores
 from postroad.settings import Settings, from_environment
 from postroad.settings.pipeline import LEAST_KEY, AddressKind
 
 if TYPE_CHECKING:
-    from postroad.pipeline.spark.jobs.view_entries import ViewTables
+    from postroad.pipeline.spark.jobs.tracing import ViewTables
 
 
 def write_summary(
@@ -144,7 +144,7 @@ class QueueWithSpark:
     def view_tables(self) -> ViewTables:
         """Let Spark reach the queue's view, and return its tables. Raises: as
         `configure_view`."""
-        from postroad.pipeline.spark.jobs.view_entries import ViewTables
+        from postroad.pipeline.spark.jobs.tracing import ViewTables
 
         self.configure_view()
         queue = self.queue

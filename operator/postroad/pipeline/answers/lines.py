@@ -1,18 +1,95 @@
-"""What jobs answer: one typed line for each thing they found, as text and as JSON. Pure."""
+"""Answers of jobs: one typed line for each thing they found, as text and as JSON; which replies of
+a destination are out of line with the days before; advice about the view's configuration. Pure.
+
+Window and buckets are the decision of `domain.configuration.advice`, over a longer history than the
+view has. The pace follows from the window: an update every few slices. Source: ADR 0047.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta
+from math import floor, log10, sqrt
+from statistics import median
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from postroad.domain.configuration.advice import Seen, SliceCount, advise
+from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
 from postroad.domain.delivery.attempts import OutcomeCount
 from postroad.domain.queues.ages import AGES
 from postroad.domain.values.durations import format_duration
 from postroad.domain.values.instants import rfc3339
-from postroad.pipeline.answers.departures import Departure, Tally
-from postroad.pipeline.archive.coverage import Coverage
+from postroad.pipeline.archive.planning import Coverage
+
+HISTORY = timedelta(days=7)
+"""How far back replies are compared."""
+
+FEWEST = 20
+"""Outcomes, now and before, from which on shares are compared."""
+
+FACTOR = 2
+DISTANCE = 4
+"""A share is out of line where it has doubled, or what is beside it has halved, and where it lies
+further off than chance takes one of ten thousand destinations: by four standard errors of the
+difference of two shares."""
+
+REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Recipients by outcome."""
+
+    delivered: int = 0
+    deferred: int = 0
+    failed: int = 0
+
+    @property
+    def refused(self) -> int:
+        return self.deferred + self.failed
+
+    @property
+    def total(self) -> int:
+        return self.delivered + self.refused
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A share of the outcomes that has grown: of all refusals, or of one class."""
+
+    what: str
+    share: float
+    share_before: float
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.share:.1%} (before: {self.share_before:.1%})"
+
+
+def departures(
+    now: Tally, classes: Mapping[str, int], before: Tally, classes_before: Mapping[str, int]
+) -> tuple[Departure, ...]:
+    """Return what has grown out of line, the refusals as a whole first. Nothing is
+    compared with fewer than 20 outcomes on either side."""
+    if min(now.total, before.total) < FEWEST:
+        return ()
+    counts = {REFUSED: (now.refused, before.refused)}
+    counts |= {each: (classes[each], classes_before.get(each, 0)) for each in sorted(classes)}
+    return tuple(
+        Departure(what, count / now.total, count_before / before.total)
+        for what, (count, count_before) in counts.items()
+        if _has_grown(count, now.total, count_before, before.total)
+    )
+
+
+def _has_grown(count: int, total: int, count_before: int, total_before: int) -> bool:
+    share, share_before = count / total, count_before / total_before
+    pooled = (count + count_before) / (total + total_before)
+    error = sqrt(pooled * (1 - pooled) * (1 / total + 1 / total_before))
+    if share - share_before <= DISTANCE * error:
+        return False
+    return share >= FACTOR * share_before or (1 - share_before) >= FACTOR * (1 - share)
+
 
 MISSING = "-"
 
@@ -264,3 +341,61 @@ def _moment(moment: datetime | None) -> str:
 
 def _is_number(cell: str) -> bool:
     return cell == MISSING or cell.rstrip("%").replace(".", "", 1).isdigit()
+
+
+FEWEST_UPDATES = 0.5
+MOST_UPDATES = 10
+"""Updates of browse start while as many mails end as the median slice has: between them, a pace is
+left as it is. With more, slices are checked in vain that have not drained; with fewer, readers go
+through slices that have."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdviceLine:
+    """What is advised for one field of the configuration, and why."""
+
+    HEAD: ClassVar[tuple[str, ...]] = ("field", "present", "advised", "reason")
+
+    field: str
+    present: str
+    advised: str
+    reason: str
+
+    def cells(self) -> tuple[str, ...]:
+        return self.field, self.present, self.advised, self.reason
+
+
+def sizing(
+    present: ViewConfiguration, slices: Iterable[SliceCount], hosts: int, row_bytes: int | None
+) -> tuple[AdviceLine, ...]:
+    """Return what suits the slices, which need no order. `hosts` are Cassandra's; `row_bytes`: how
+    large a row is on average, None where that is unknown."""
+    counts = sorted(slices, key=lambda each: each.start)
+    seen = Seen(hosts=hosts, row_bytes=row_bytes)
+    for each in counts:
+        seen = seen.with_slice(each)
+    advice = advise(present, seen)
+    window = advice.configuration.slice_window
+    pace, pace_reason = _pace(present.update_browse_start_pace, window, counts)
+    advised = ViewConfiguration(window, advice.configuration.bucket_count, pace)
+    reasons = (advice.window_reason, advice.buckets_reason, pace_reason)
+    return tuple(
+        AdviceLine(name, value_of(present, attribute), value_of(advised, attribute), reason)
+        for (attribute, name), reason in zip(FIELD_NAMES.items(), reasons, strict=True)
+    )
+
+
+def _pace(present: int, window: timedelta, slices: Sequence[SliceCount]) -> tuple[int, str]:
+    rows = median([float(each.rows_in(window)) for each in slices if each.rows] or [0.0])
+    if not rows:
+        return present, "no slice has rows, so there is too little history to judge the pace"
+    typical = f"the median slice of {format_duration(window)} has about {round(rows):,} rows"
+    if FEWEST_UPDATES <= rows / present <= MOST_UPDATES:
+        return present, f"{typical}; browse start is updated often enough, and not too often"
+    return _rounded(rows), f"{typical}; so browse start is updated about once a slice"
+
+
+def _rounded(number: float) -> int:
+    """Return a number with one significant digit, at least 1."""
+    unit: int = 10 ** floor(log10(max(number, 1)))
+    return max(1, round(number / unit) * unit)

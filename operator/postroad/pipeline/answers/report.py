@@ -16,7 +16,7 @@ from postroad.domain.configuration.advice import ROWS_IN_SLICE, SliceCount
 from postroad.domain.values.escaping import escaped
 from postroad.pipeline.answers.findings import FindingSummary
 from postroad.pipeline.answers.lines import AgesLine, DestinationLine, TrafficLine
-from postroad.pipeline.archive.coverage import Coverage
+from postroad.pipeline.archive.planning import Coverage
 
 SHOWN = 12
 """Destinations in the table, the busiest first."""

@@ -1,25 +1,36 @@
-"""One run of the archive: reads what may have changed, replaces it in the lake, then moves
-`archived_through`, for which cleanup waits.
+"""Runs the archive: reads what may have changed, replaces it in the lake, then moves
+`archived_through`, for which cleanup waits. One run at a time has the claim: two would each replace
+what the other wrote.
 
 The order makes a run that stopped anywhere harmless: what decides is read before what it decides
-about, and each table is written before the one that says that it was. Source: ADR 0037, 0047.
+about, and each table is written before the one that says that it was.
+
+The lake has a partition as it is once its slice is drained and its stamp is that of the last
+reading. Before, a row may come that changes no stamp: a successor's, whose replacement was stopped.
+Source: ADR 0037, 0047, 0073.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 from uuid import UUID
 
+from postroad.distributed.entries.live_slices import occupied
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.lifetimes import longest_archive_wait
 from postroad.domain.queues.slices import Partition
+from postroad.domain.values.identifiers import EPOCH
+from postroad.errors import ArchiveUnderWay, ServerError
 from postroad.pipeline.archive.planning import (
     ArchivedPartition,
+    Coverage,
     Gap,
     ReadCounts,
+    Stretch,
     after_reading,
     archived_through,
     merged,
@@ -27,9 +38,89 @@ from postroad.pipeline.archive.planning import (
     to_ask,
     without_reading,
 )
-from postroad.pipeline.runs import Run
+from postroad.ports.clock import Clock
 from postroad.ports.marks import PartitionStamp
-from postroad.ports.view import ClosedSlice, View
+from postroad.ports.view import ClosedSlice, Limits, View
+
+
+class Run(NamedTuple):
+    """One execution of a job. `counts`: what it read and wrote, by name."""
+
+    run_id: UUID
+    job: str
+    began: datetime
+    ended: datetime
+    counts: Mapping[str, int]
+
+
+CLAIM_ID = UUID(int=3)
+"""What runs of the archive claim; no entry has this id."""
+
+CLAIM = timedelta(minutes=10)
+"""How long a run that died keeps others away."""
+
+
+ASKED_AGAIN = timedelta(seconds=15)
+"""How often a run that waits for another one asks whether it has ended."""
+
+
+class ArchiveClaim:
+    """The claim of one run, renewed until the run ends. `patience`: how long it waits for a run
+    that is under way."""
+
+    def __init__(
+        self, view: View, clock: Clock, run_id: UUID, patience: timedelta = timedelta(0)
+    ) -> None:
+        self._patience = patience
+        self._view = view
+        self._clock = clock
+        self._run_id = run_id
+        self._renewing: asyncio.Task[None] | None = None
+        self._lapses: timedelta | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._take()
+        self._renewing = asyncio.create_task(self._renew_on())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.gather(self._renewing, return_exceptions=True)
+        try:
+            await self._view.release_claim(CLAIM_ID, self._run_id)
+        except ServerError:
+            pass  # it lapses by itself
+
+    async def _take(self) -> None:
+        patient_until = self._clock.elapsed() + self._patience
+        while True:
+            try:
+                return await self.renew()
+            except ArchiveUnderWay:
+                if self._clock.elapsed() >= patient_until:
+                    raise
+            await self._clock.sleep(ASKED_AGAIN)
+
+    async def renew(self) -> None:
+        """Have the claim for another ten minutes: called before each commit. One that lapsed while
+        the process was suspended is lost, because another run may have begun, and ended, since.
+        Raises: ArchiveUnderWay, ViewError."""
+        now = self._clock.elapsed()
+        if self._lapses is not None and now >= self._lapses:
+            raise ArchiveUnderWay("this run was suspended for longer than its claim lasts")
+        if not await self._view.claim(CLAIM_ID, self._run_id, CLAIM):
+            raise ArchiveUnderWay("another run of the archive is under way")
+        self._lapses = now + CLAIM
+
+    async def _renew_on(self) -> None:
+        while True:
+            await self._clock.sleep(CLAIM / 5)
+            try:
+                await self.renew()
+            except (ArchiveUnderWay, ServerError):
+                pass  # the next commit raises it
+
 
 E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)
@@ -196,3 +287,52 @@ def _counted(replaced: Collection[ArchivedPartition]) -> dict[str, int]:
         "undecodable": sum(each.undecodable for each in replaced),
         "discarded": sum(not each.rows for each in replaced),
     }
+
+
+LEEWAY = timedelta(hours=1)
+"""How far the moment of an id and those of its entry may be apart; generous, since a slice more
+costs little."""
+
+
+async def unarchived(
+    view: View,
+    reading: Iterable[ViewConfiguration],
+    archived: Mapping[Partition, ArchivedPartition],
+    first: datetime,
+    last: datetime,
+) -> Stamps:
+    """Return the partitions from `first` to `last` that have rows and may differ from what the lake
+    has of them, with their stamps. `archived`: what the lake has of each, read before. Raises:
+    ViewError."""
+    drained = {each.slice_start: each async for each in view.closed_slices(first) if each.drained}
+    final = {partition for partition, had in archived.items() if had.is_final}
+    found = [each async for each in occupied(view, reading, first, last) if each not in final]
+    return {
+        partition: stamp
+        for partition, stamp in (await read_stamps(view, found)).items()
+        if (closed := drained.get(partition.slice_start)) is None
+        or without_reading(archived.get(partition), closed, stamp) is None
+    }
+
+
+def near(stamps: Stamps, stretch: Stretch, window: timedelta) -> Stamps:
+    """Return the partitions that may have entries of a stretch of time. `window`: the longest of
+    their slices."""
+    first = max(stretch.first, EPOCH + LEEWAY + window) - LEEWAY - window
+    return {
+        partition: stamp
+        for partition, stamp in stamps.items()
+        if first < partition.slice_start and partition.slice_start - LEEWAY < stretch.before
+    }
+
+
+def with_view(coverage: Coverage, limits: Limits) -> Coverage:
+    """Return how far lake and view together cover a stretch that the lake covers so far: what
+    cleanup deleted since the archive last read it is lacking still."""
+    begun = limits.content_start
+    lacking = tuple(
+        Gap(gap.first, min(gap.before, begun))
+        for gap in coverage.lacking
+        if begun is not None and gap.first < begun
+    )
+    return replace(coverage, lacking=lacking, as_of=None)

@@ -1,4 +1,5 @@
-"""What a run of the archive reads, what it has already, and what is missing for good. Pure.
+"""Plans what a run of the archive reads, by what it has already, and names what is missing for
+good: the lines of the lake's table `slices`, and how far an answer covers a stretch of time. Pure.
 
 The records of closed slices name slice, window and buckets with rows, under whatever configuration
 these were written; so no history is needed to find them. Source: ADR 0047.
@@ -10,12 +11,73 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
+from postroad.domain.queues.entries import PurgeWatermark
 from postroad.domain.queues.slices import Partition
+from postroad.domain.values.instants import instant, optional_instant, rfc3339
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice, Limits
+
+
+class Stretch(NamedTuple):
+    """The moments from `first` on and before `before`."""
+
+    first: datetime
+    before: datetime
+
+    def before_it(self, length: timedelta) -> Stretch:
+        """Return the stretch of this length that ends where this one begins."""
+        return Stretch(self.first - length, self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What an answer is about. `lacking`: of which slices the lake does not have all entries, so
+    that what happened to these is missing in the answer. `as_of`: when what it has was last read
+    from the view; None: never, or the answer has all of the stretch."""
+
+    stretch: Stretch
+    lacking: tuple[Gap, ...] = ()
+    as_of: datetime | None = None
+
+    def sentences(self) -> tuple[str, ...]:
+        """Return one line for each part that is lacking."""
+        lines = [
+            f"the answer lacks mail that was queued from {rfc3339(first)} on and before "
+            f"{rfc3339(before)}: the lake does not have it"
+            for first, before in self.lacking
+        ]
+        if self.as_of is not None and self.as_of < self.stretch.before:
+            lines.append(
+                f"the answer lacks what happened since {rfc3339(self.as_of)}: the lake was written"
+                " then"
+            )
+        return tuple(lines)
+
+
+def coverage_of(
+    stretch: Stretch,
+    gaps: Iterable[Gap],
+    begun: datetime | None,
+    through: datetime | None,
+    as_of: datetime | None = None,
+) -> Coverage:
+    """Return how far the lake covers a stretch. `begun` is its first slice, `through` the instant
+    before which the lake has all slices; None: there is none yet. `as_of`: as of a coverage."""
+    outside = [
+        Gap(stretch.first, begun or stretch.before),
+        Gap(through or stretch.first, stretch.before),
+    ]
+    clipped = (
+        Gap(max(first, stretch.first), min(before, stretch.before))
+        for first, before in (*gaps, *outside)
+    )
+    lacking = merged(each for each in clipped if each.first < each.before)
+    return Coverage(stretch, lacking, as_of)
+
 
 _SECOND = timedelta(seconds=1)
 
@@ -182,3 +244,52 @@ def merged(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
         else:
             found.append(gap)
     return tuple(found)
+
+
+def line_of(archived: ArchivedPartition) -> tuple[Any, ...]:
+    """Return a partition as a line, in the order of the table's columns."""
+    stamp = archived.stamp
+    return (
+        *archived.partition,
+        archived.window // _SECOND,
+        _text(stamp.purged),
+        None if stamp.watermark is None else stamp.watermark.at,
+        _text(stamp.blobs_deleted_through),
+        stamp.delivered,
+        stamp.ended,
+        archived.is_settled,
+        archived.is_over,
+        archived.is_final,
+        archived.rows,
+        archived.undecodable,
+    )
+
+
+def archived_of(line: Mapping[str, Any]) -> ArchivedPartition:
+    """Return the partition of a line whose moments are in microseconds."""
+    purged_at = line["purged_at"]
+    return ArchivedPartition(
+        Partition(instant(line["slice_start"]), line["bucket_id"]),
+        PartitionStamp(
+            None
+            if purged_at is None
+            else PurgeWatermark(UUID(line["purged_through"]), instant(purged_at)),
+            _id(line["blobs_deleted_through"]),
+            optional_instant(line["last_delivered"]),
+            optional_instant(line["last_ended"]),
+        ),
+        line["window_seconds"] * _SECOND,
+        is_settled=line["is_settled"],
+        is_over=line["is_over"],
+        is_final=line["is_final"],
+        rows=line["row_count"],
+        undecodable=line["undecodable_count"],
+    )
+
+
+def _text(identifier: UUID | None) -> str | None:
+    return None if identifier is None else str(identifier)
+
+
+def _id(text: str | None) -> UUID | None:
+    return None if text is None else UUID(text)

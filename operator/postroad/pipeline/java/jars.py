@@ -1,5 +1,7 @@
-"""The jars that Spark needs beside PySpark's: pinned by coordinates and checksum in `jars.txt`,
-fetched once by Maven, never by a job. Source: ADR 0047.
+"""Finds Java 17 and the jars that Spark needs beside PySpark's. These are pinned by coordinates and
+checksum in `jars.txt`, fetched once by Maven, never by a job. Source: ADR 0047.
+
+Java 24 and later have no security manager, which the Hadoop of this Spark asks for.
 """
 
 from __future__ import annotations
@@ -16,6 +18,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from postroad.errors import NotInstalled
+
+_PACKAGED = "/usr/lib/jvm"
+_JAVA_HINT = "install a JRE 17 (Debian: openjdk-17-jre-headless), or set JAVA_HOME to one"
+
+
+def java_home(given: str | None, packaged: str = _PACKAGED) -> Path:
+    """Return the home of Java 17: the given one, else one that a package installed. Raises:
+    NotInstalled."""
+    homes = [Path(given)] if given else sorted(Path(packaged).glob("*17*"))
+    for home in homes:
+        if _version(home) == "17" and (home / "bin/java").exists():
+            return home
+    place = f"JAVA_HOME ({given})" if given else packaged
+    raise NotInstalled(f"Spark needs Java 17, which {place} does not have", hint=_JAVA_HINT)
+
+
+def _version(home: Path) -> str | None:
+    try:
+        release = (home / "release").read_text()
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="(\d+)', release, re.MULTILINE)
+    return found[1] if found else None
+
 
 _PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
 _HINT = "fetch them once with `postroad pipeline fetch`"

@@ -1,19 +1,63 @@
-"""Starts Spark on Java 17: in this process, or with executors elsewhere. Source: ADR 0047, 0075."""
+"""Starts Spark on Java 17, in this process or with executors elsewhere, and raises what it raises
+as errors of postroad. Source: ADR 0047, 0075."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 
 import pyspark
-from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
-from postroad.pipeline.java.java import java_home
+from postroad.errors import CredentialsRefused, JobFailed
+from postroad.pipeline.java.jars import java_home
+
+_REFUSED = (
+    *("AuthenticationException", "UnauthorizedException", "AccessDenied"),
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch"),
+)
+"""What the names and texts of refusals have in them."""
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Raise what Spark raises as one line. Raises: JobFailed, CredentialsRefused."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        causes = _causes(error.java_exception)
+        line = _line(causes[-1])
+        if any(word in cause for cause in causes for word in _REFUSED):
+            raise CredentialsRefused(line) from error
+        raise JobFailed(line) from error
+    except PySparkException as error:
+        raise JobFailed(_line(str(error))) from error
+    except (Py4JError, ConnectionError) as error:
+        raise JobFailed(f"Java ended, as when it has too little memory: {error}") from error
+
+
+def _line(text: str) -> str:
+    """Return the first line of an error; of one in a process of Python, what postroad raised
+    there."""
+    lines = text.strip().splitlines()
+    raised = [each for each in lines if each.startswith("postroad.errors.")]
+    return (raised[-1] if raised else lines[0])[:300]
+
+
+def _causes(exception: object) -> list[str]:
+    """Return an exception of Java and its causes as text, the first cause last."""
+    found: list[str] = []
+    while exception is not None and len(found) < 20:
+        found.append(exception.toString())  # type: ignore[attr-defined]
+        exception = exception.getCause()  # type: ignore[attr-defined]
+    return found
+
 
 _LOGGING = files("postroad.pipeline.java").joinpath("log4j2.properties")
 
@@ -67,3 +111,18 @@ def close_session(session: SparkSession) -> None:
 def own_jars() -> Path:
     """Return the folder of the jars that PySpark brings."""
     return Path(pyspark.__file__).parent / "jars"
+
+
+def kept(lines: DataFrame) -> DataFrame:
+    """Read these lines now, and return them as they are. With executors, two of them have each
+    line, so that a job goes on when one ends; when both do, Spark raises, because it may not read
+    the lines again."""
+    session = lines.sparkSession
+    if session.sparkContext._jsc.sc().isLocal():
+        return lines.localCheckpoint()
+    found = lines.localCheckpoint(eager=False)
+    # Spark's own method has no level: `localCheckpoint` of an RDD lets a later `persist` name it.
+    rows = found._jdf.queryExecution().analyzed().rdd()
+    rows.persist(session._jvm.org.apache.spark.storage.StorageLevel.MEMORY_AND_DISK_2())
+    rows.count()
+    return found

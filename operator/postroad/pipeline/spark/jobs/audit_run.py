@@ -30,10 +30,10 @@ from postroad.pipeline.answers.findings import (
     vanished_rows,
 )
 from postroad.pipeline.archive.archive import read_stamps
-from postroad.pipeline.spark.address_columns import nothing
+from postroad.pipeline.spark.columns import nothing
 from postroad.pipeline.spark.jobs import auditing
-from postroad.pipeline.spark.jobs.view_entries import ViewTables
-from postroad.pipeline.spark.lake.claimed_lake import in_thread
+from postroad.pipeline.spark.jobs.tracing import ViewTables
+from postroad.pipeline.spark.lake.lake import in_thread
 from postroad.pipeline.spark.reading.listing import Lister, all_ranges, beside, day_of, listed
 from postroad.pipeline.spark.reading.reading import PartitionReader
 from postroad.ports.blobs import Blobs

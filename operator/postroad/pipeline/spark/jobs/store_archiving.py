@@ -27,7 +27,7 @@ from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.options import MIB
 from postroad.embedded.store.archive import DAMAGED, DroppedName, begin_at, read_archive
 from postroad.pipeline.addresses import KeptAddress
-from postroad.pipeline.archive.archive import JOB
+from postroad.pipeline.archive.archive import JOB, Run
 from postroad.pipeline.archive.embedded_parts import (
     HOUR,
     HistoryPart,
@@ -38,7 +38,6 @@ from postroad.pipeline.archive.embedded_parts import (
     segment_part,
 )
 from postroad.pipeline.archive.planning import Gap, merged
-from postroad.pipeline.runs import Run
 from postroad.pipeline.spark.lake.store_lake import KnownTimes, StoreLake
 from postroad.ports.clock import Clock
 from postroad.ports.files import Files

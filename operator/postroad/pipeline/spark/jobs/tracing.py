@@ -1,21 +1,23 @@
-"""The job `trace`: all entries of a mail, or of the mails of an address.
+"""The job `trace`: all entries of a mail, or of the mails of an address, from the lake and from the
+view, whose lines stand in place of the lake's.
 
 It finds the mails by the few columns that decide, then reads all columns of their entries alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from operator import attrgetter
 from typing import Any, Protocol
 from uuid import UUID
 
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.attempts import OutcomeCount
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass
@@ -23,10 +25,12 @@ from postroad.domain.values.identifiers import moment_of
 from postroad.domain.values.instants import optional_instant
 from postroad.errors import InvalidInput
 from postroad.pipeline.answers.lines import TraceLine
-from postroad.pipeline.archive.coverage import Stretch
-from postroad.pipeline.archive.unarchived import LEEWAY
-from postroad.pipeline.spark.address_columns import is_among
-from postroad.pipeline.spark.lake.ranges import within
+from postroad.pipeline.archive.archive import LEEWAY, Stamps, near, unarchived, with_view
+from postroad.pipeline.archive.planning import Coverage, Stretch
+from postroad.pipeline.spark.columns import AddressColumn, is_among
+from postroad.pipeline.spark.lake.lake import LakeTables, in_thread, within
+from postroad.pipeline.spark.reading.reading import PartitionReader
+from postroad.ports.view import View
 from postroad.settings.pipeline import AddressKind
 
 FEW = 200
@@ -169,3 +173,64 @@ def _count(row: Row) -> OutcomeCount:
     reason = None if row.reason is None else BounceClass.known(row.reason)
     kind = OutcomeKind(row.kind)
     return OutcomeCount(row.domain, row.site, kind, row.code, reason, row.words, row["count"])
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTables:
+    """The tables of one queue's view, which the session reaches. `reading`: the configurations that
+    rows may have been written with."""
+
+    view: View
+    reading: Sequence[ViewConfiguration]
+    keyspace: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnarchivedEntries:
+    """`tracing.MailEntries` of the view, in a stretch of time. `window`: the longest of its
+    slices."""
+
+    reader: PartitionReader
+    stamps: Stamps
+    stretch: Stretch
+    window: timedelta
+
+    def mails(self, found: TraceSelector) -> set[str]:
+        stamps = self._since(found.since)
+        return mails_of(self.reader.rows(stamps), self.stretch, found) if stamps else set()
+
+    def lines(self, mails: Collection[str]) -> list[TraceLine]:
+        stamps = self._since(since_of(mails))
+        if not stamps:
+            return []
+        return lines_of(self.reader.chosen(stamps, those_of(mails)), self.stretch, mails)
+
+    def _since(self, moment: datetime | None) -> Stamps:
+        first, before = self.stretch
+        return near(self.stamps, Stretch(max(first, moment or first), before), self.window)
+
+
+async def unarchived_entries(
+    session: SparkSession,
+    lake: LakeTables,
+    tables: ViewTables,
+    kept: AddressColumn,
+    coverage: Coverage,
+    last: datetime,
+) -> tuple[UnarchivedEntries | None, Coverage]:
+    """Return the entries that the view has, and the lake has not or has otherwise; and what is
+    lacking still. `last`: the latest moment of an entry. Raises: ViewError, JobFailed,
+    CredentialsRefused."""
+    limits = await tables.view.limits()
+    first = limits.content_start or limits.browse_start
+    if first is None:
+        return None, coverage
+    archived = await in_thread(lake.slices, first)
+    stamps = await unarchived(tables.view, tables.reading, archived, first, last)
+    reader = PartitionReader(session, tables.keyspace, tables.queue, kept)
+    window = max(each.slice_window for each in tables.reading)
+    return (
+        UnarchivedEntries(reader, stamps, coverage.stretch, window),
+        with_view(coverage, limits),
+    )

@@ -19,10 +19,9 @@ from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.values.instants import instant
 from postroad.pipeline.answers.lines import AgesLine, age_name
 from postroad.pipeline.archive.archive import read_stamps
-from postroad.pipeline.spark.address_columns import nothing
-from postroad.pipeline.spark.columns import age_limit_of, domain_of, domains_of
-from postroad.pipeline.spark.jobs.view_entries import ViewTables
-from postroad.pipeline.spark.lake.claimed_lake import in_thread
+from postroad.pipeline.spark.columns import age_limit_of, domain_of, domains_of, nothing
+from postroad.pipeline.spark.jobs.tracing import ViewTables
+from postroad.pipeline.spark.lake.lake import in_thread
 from postroad.pipeline.spark.reading.reading import SELECTED, PartitionReader
 
 Changer = Callable[[list[EntryKey]], int]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
+from postroad.domain.configuration.advice import SliceCount
 from postroad.domain.values.instants import instant, optional_instant
 from postroad.pipeline.archive.archive import JOB
-from postroad.pipeline.archive.coverage import Coverage, Stretch, coverage_of
-from postroad.pipeline.archive.planning import Gap
-from postroad.pipeline.spark.lake.lake import LakeTables
+from postroad.pipeline.archive.planning import Coverage, Gap, Stretch, coverage_of
+from postroad.pipeline.spark.lake.lake import LakeTables, within
 from postroad.pipeline.spark.lake.store_lake import StoreLake
 
 
@@ -75,3 +75,16 @@ def _start() -> Column:
 
 def _end() -> Column:
     return F.unix_micros("slice_start") + F.col("window_seconds") * 1_000_000
+
+
+def slice_counts(slices: DataFrame, stretch: Stretch) -> list[SliceCount]:
+    """Return the counts of the slices that start in a stretch of time, in order, from lines of
+    `lake_schema.SLICES`."""
+    near = slices.where(within(F.col("slice_start"), [stretch]))
+    counted = near.groupBy(F.unix_micros("slice_start").alias("start")).agg(
+        F.max("window_seconds").alias("seconds"), F.sum("row_count").alias("row_count")
+    )
+    return [
+        SliceCount(instant(row.start), timedelta(seconds=row.seconds), row.row_count)
+        for row in counted.orderBy("start").collect()
+    ]

@@ -1,26 +1,27 @@
-"""The lake over Iceberg: what jobs read, and the commits of the archive. Source: ADR 0047.
+"""The lake over Iceberg: what jobs read, and the commits of the archive, each only with the claim
+and in a thread of its own. Source: ADR 0047.
 
 A catalog of Spark names the lake; settings for it are given at run time, so that no key of a store
-is on a command line. Every method may raise what Spark raises.
+is on a command line. Conditions on ranges of slice starts are such that Iceberg answers them by
+whole files. Every method may raise what Spark raises.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.slices import Partition, slice_of
 from postroad.domain.values.instants import instant, microseconds
 from postroad.errors import LakeNotFound, LakeTooNew
-from postroad.pipeline.archive.archived_lines import archived_of, line_of
-from postroad.pipeline.archive.planning import ArchivedPartition, Gap
-from postroad.pipeline.runs import Run
-from postroad.pipeline.spark.lake.ranges import ranges_of, within
+from postroad.pipeline.archive.archive import ArchiveClaim, Run
+from postroad.pipeline.archive.planning import ArchivedPartition, Gap, archived_of, line_of
 from postroad.pipeline.spark.lake.schema import (
     LAKE_TABLES,
     SCHEMA_VERSION,
@@ -28,6 +29,34 @@ from postroad.pipeline.spark.lake.schema import (
     Columns,
     LakeTable,
 )
+from postroad.pipeline.spark.session import translated
+
+TimeRange = tuple[datetime, datetime]
+"""From the first moment on, and before the second."""
+
+
+def ranges_of(starts: Iterable[datetime], unit: timedelta) -> list[TimeRange]:
+    """Return the hours, or days, that these moments lie in, in order; those that meet as one."""
+    found: list[TimeRange] = []
+    for start in sorted({slice_of(each, unit) for each in starts}):
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], start + unit)
+        else:
+            found.append((start, start + unit))
+    return found
+
+
+def within(moment: Column, ranges: Sequence[TimeRange]) -> Column:
+    """Return whether a moment is in one of the ranges. A tree, because Spark goes down the branches
+    of a condition by recursion."""
+    if len(ranges) > 1:
+        middle = len(ranges) // 2
+        return within(moment, ranges[:middle]) | within(moment, ranges[middle:])
+    if not ranges:
+        return F.lit(False)
+    ((first, before),) = ranges
+    return (moment >= F.lit(first)) & (moment < F.lit(before))
+
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 """`spark.sql.extensions` of a session that uses a lake."""
@@ -285,3 +314,46 @@ def _with_micros(lines: DataFrame) -> list[Column]:
         F.unix_micros(name).alias(name) if kind == "timestamp" else F.col(name)
         for name, kind in lines.dtypes
     ]
+
+
+T = TypeVar("T")
+
+
+class ClaimedLake:
+    """`archive.Lake` over tables."""
+
+    def __init__(self, tables: LakeTables, claim: ArchiveClaim) -> None:
+        self._tables = tables
+        self._claim = claim
+
+    async def slices(self, first: datetime) -> Mapping[Partition, ArchivedPartition]:
+        return await in_thread(self._tables.slices, first)
+
+    async def gaps(self) -> tuple[Gap, ...]:
+        return await in_thread(self._tables.gaps)
+
+    async def put_entries(self, entries: DataFrame, partitions: Collection[Partition]) -> None:
+        await self._claim.renew()
+        await in_thread(self._tables.put_entries, entries, partitions)
+
+    async def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
+        await self._claim.renew()
+        await in_thread(self._tables.put_slices, archived)
+
+    async def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
+        await self._claim.renew()
+        await in_thread(self._tables.put_gaps, gaps)
+
+    async def put_run(self, run: Run) -> None:
+        await self._claim.renew()
+        await in_thread(self._tables.put_run, run)
+
+
+async def in_thread(work: Callable[..., T], *values: object) -> T:
+    """Run work of Spark beside the event loop. Raises: JobFailed, CredentialsRefused."""
+
+    def translating() -> T:
+        with translated():
+            return work(*values)
+
+    return await asyncio.to_thread(translating)

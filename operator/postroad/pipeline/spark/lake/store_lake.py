@@ -13,8 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from postroad.adapters.disk.files import DiskFiles
 from postroad.domain.values.instants import instant, microseconds
 from postroad.pipeline.archive.embedded_parts import HistoryPart, PartKind
-from postroad.pipeline.spark.lake.lake import CATALOG, LakeTables, name_lake
-from postroad.pipeline.spark.lake.ranges import ranges_of, within
+from postroad.pipeline.spark.lake.lake import CATALOG, LakeTables, name_lake, ranges_of, within
 from postroad.pipeline.spark.lake.schema import ENTRIES, PARTS, STORE_TABLES, LakeTable
 
 _HOUR = timedelta(hours=1)

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from postroad.domain.queues.names import QueueName, mail_of_bytes
 from postroad.domain.queues.slices import slice_of, slices_between
 from postroad.domain.values.identifiers import id_at, moment_of
-from postroad.pipeline.spark.lake.kept_frames import kept
+from postroad.pipeline.spark.session import kept
 
 _DAY, _RANGE = timedelta(days=1), timedelta(hours=4)
 OBJECTS = "blob_key string, accepted_at timestamp"

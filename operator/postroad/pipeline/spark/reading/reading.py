@@ -24,11 +24,15 @@ from postroad.domain.queues.slices import Partition
 from postroad.domain.values.instants import instant
 from postroad.pipeline.archive.archive import PartitionsRead, Stamps
 from postroad.pipeline.archive.planning import ReadCounts
-from postroad.pipeline.spark.address_columns import AddressColumn
-from postroad.pipeline.spark.columns import domain_counts_of, domain_of, domains_of, state_of
-from postroad.pipeline.spark.failures import translated
-from postroad.pipeline.spark.lake.kept_frames import kept
+from postroad.pipeline.spark.columns import (
+    AddressColumn,
+    domain_counts_of,
+    domain_of,
+    domains_of,
+    state_of,
+)
 from postroad.pipeline.spark.lake.schema import ENTRIES
+from postroad.pipeline.spark.session import kept, translated
 
 _FORMAT = "org.apache.spark.sql.cassandra"
 
