@@ -9,8 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Envelope, Outcome, Responder
 from postroad.domain.reports.composing import ReportAuthor
-from postroad.domain.reports.deciding import REPORT, ReportRules
-from postroad.domain.reports.limits import ReportLimit
+from postroad.domain.reports.deciding import REPORT, ReportLimit, ReportRules
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
 from postroad.worker.reporting import Reporting

@@ -41,28 +41,28 @@ _PLACES = {
     "reroute": "postroad.cli.sites.reroute:reroute",
     "route": "postroad.cli.sites.route:route",
     "suppression": "postroad.cli.sites.suppression:suppression",
-    "bounce": "postroad.cli.bounce:bounce",
+    "bounce": "postroad.cli.sites.route:bounce",
     "trace": "postroad.cli.mail.tracing:trace",
-    "signing": "postroad.cli.sites.signing:signing",
+    "signing": "postroad.cli.sites.route:signing",
     "worker": "postroad.cli.processes.worker:worker",
     "intake": "postroad.cli.processes.intake:intake",
     "mta": "postroad.cli.processes.mta:mta",
     "operator": "postroad.cli.processes.operator_command:operator",
-    "maintain": "postroad.cli.mail.maintenance_commands:maintain",
-    "audit": "postroad.cli.mail.maintenance_commands:audit",
-    "erase": "postroad.cli.mail.erasing:erase",
+    "maintain": "postroad.cli.mail.maintenance:maintain",
+    "audit": "postroad.cli.mail.maintenance:audit",
+    "erase": "postroad.cli.mail.maintenance:erase",
     "config": "postroad.cli.kubectl.configuration:config",
     "pipeline": "postroad.cli.pipeline:pipeline",
     "executor": "postroad.cli.pipeline.spark:executor",
-    "verify": "postroad.cli.mail.directories:verify",
-    "dump": "postroad.cli.mail.directories:dump",
-    "rebuild": "postroad.cli.mail.directories:rebuild",
+    "verify": "postroad.cli.mail.maintenance:verify",
+    "dump": "postroad.cli.mail.maintenance:dump",
+    "rebuild": "postroad.cli.mail.maintenance:rebuild",
 }
 
 COMMANDS: dict[str, Load] = {
     **{name: partial(load, place) for name, place in _PLACES.items()},
     **{operation.value: partial(_load_operation, operation) for operation in Operation},
-    Operation.FLUSH.value: partial(load, "postroad.cli.sites.flush:flush"),
+    Operation.FLUSH.value: partial(load, "postroad.cli.sites.sites:flush"),
 }
 """Subcommands, each imported when it is called or listed."""
 
@@ -72,8 +72,8 @@ _REMOTE = (
 )  # fmt: skip
 
 KUBECTL_COMMANDS: dict[str, Load] = {
-    "plan": partial(load, "postroad.cli.kubectl.resource_configuration:plan"),
-    "adopt": partial(load, "postroad.cli.kubectl.resource_configuration:adopt_resource"),
+    "plan": partial(load, "postroad.cli.kubectl.resources:plan"),
+    "adopt": partial(load, "postroad.cli.kubectl.resources:adopt_resource"),
     **{name: partial(_load_remote, name) for name in (*_REMOTE, *Operation)},
 }
 """The same for `kubectl mailqueue`."""

@@ -10,8 +10,11 @@ from pydantic import BeforeValidator, Field
 
 from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
-from postroad.domain.reports.deciding import DELAY_REPORTED_AFTER, LARGEST_RETURNED_BYTES
-from postroad.domain.reports.limits import REPORTS_PER_MINUTE
+from postroad.domain.reports.deciding import (
+    DELAY_REPORTED_AFTER,
+    LARGEST_RETURNED_BYTES,
+    REPORTS_PER_MINUTE,
+)
 from postroad.domain.smtp.next_hops import Protocol, TlsMode
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.settings.values import Duration, Mailbox, Section, split

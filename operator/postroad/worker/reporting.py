@@ -21,6 +21,7 @@ from postroad.domain.delivery.retries import Done, ItemEnding, Reject, RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.reports.composing import (
     ReportAuthor,
+    ReportedMail,
     Returned,
     is_returned_whole,
     report_mail,
@@ -29,14 +30,13 @@ from postroad.domain.reports.composing import (
 from postroad.domain.reports.deciding import (
     ReportedAttempt,
     ReportedRecipient,
+    ReportLimit,
     ReportRules,
     goes_shortened,
     report_key,
     reported_recipients,
     reporting_address,
 )
-from postroad.domain.reports.fields import ReportedMail
-from postroad.domain.reports.limits import ReportLimit
 from postroad.errors import (
     BlobMissing,
     InvalidInput,

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
-from postroad.cli.sites.flush import ANSWERED_WITHIN, try_site
+from postroad.cli.sites.sites import ANSWERED_WITHIN, try_site
 from postroad.domain.delivery.site_flushes import FlushAnswer
 from postroad.domain.delivery.suspensions import SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome

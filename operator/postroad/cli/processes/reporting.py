@@ -6,8 +6,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.delivery.transports import ehlo_name_of, hostname_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.reports.composing import ReportAuthor
-from postroad.domain.reports.deciding import ReportRules
-from postroad.domain.reports.limits import ReportLimit
+from postroad.domain.reports.deciding import ReportLimit, ReportRules
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger

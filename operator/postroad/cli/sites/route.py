@@ -1,4 +1,5 @@
-"""`postroad route`: where mail for an address goes, and why."""
+"""Commands that need no mail: `postroad route`, where mail for an address goes, and why; `signing`,
+what has to be in DNS for the keys that sign; `bounce`, what refusals are counted as."""
 
 from __future__ import annotations
 
@@ -13,12 +14,14 @@ import click
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import board_of, open_queue
 from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
+from postroad.bootstrap.delivery.signing import selected_keys
 from postroad.cli.options import json_option, say
 from postroad.delivery_settings.files import read_delivery, read_routing
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.delivery.reroutes import RerouteTable, reroutes_in
 from postroad.domain.error_codes import FAILED, TRY_AGAIN
 from postroad.domain.mail.mail import OutcomeKind, check_address, domain_of
+from postroad.domain.smtp.bounces import BounceRule, decided
 from postroad.domain.values.durations import format_duration
 from postroad.errors import InvalidInput, InvalidMail
 from postroad.ports.delivery.board import Topic
@@ -170,3 +173,81 @@ def route_text(address: str, found: Route | NoRoute) -> str:
 
 def _kept(ttl: timedelta | None) -> str:
     return "" if ttl is None else f", for {format_duration(ttl)}"
+
+
+_LONGEST_STRING = 255
+"""Octets of one string of a TXT record. Source: RFC 1035 3.3.14."""
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, exists=True, path_type=Path))
+@json_option
+def signing(file: Path, as_json: bool) -> None:
+    """Check the keys of a FILE of delivery, and print the TXT records for DNS.
+
+    In the form of zone files. Asks no name server.
+    """
+    for name, key in selected_keys(file):
+        kind, public = key.public
+        record = f"v=DKIM1; k={kind}; p={public}"
+        printed = {"name": name, "algorithm": key.algorithm, "bits": key.bits, "record": record}
+        say(printed, as_json=as_json, text=_line(name, record))
+
+
+def _line(name: str, record: str) -> str:
+    pieces = range(0, len(record), _LONGEST_STRING)
+    strings = " ".join(f'"{record[at : at + _LONGEST_STRING]}"' for at in pieces)
+    return f"{name}. TXT ( {strings} )"
+
+
+@click.group()
+def bounce() -> None:
+    """What refusals of next hops are counted as."""
+
+
+@bounce.command()
+@click.option(
+    "--rules",
+    "file",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    help="A file of delivery, whose `bounceRules` come first; by default that of"
+    " POSTROAD_WORKER_DELIVERY_FILE, if there is one.",
+)
+@json_option
+@click.argument("text", nargs=-1)
+def classify(file: Path | None, as_json: bool, text: tuple[str, ...]) -> None:
+    """Print the class of a refusal, and the row and the source that decided.
+
+    TEXT is the reply of a next hop with its codes; without it, or as -, each line of the standard
+    input is one.
+    """
+    found = from_environment().worker.delivery_file if file is None else file
+    own = () if found is None else read_delivery(found).bounce_rules
+    if text and text != ("-",):
+        _print(" ".join(text), own, as_json=as_json)
+        return
+    lines = [each.strip() for each in sys.stdin]
+    if not any(lines):
+        raise InvalidInput("there is no reply to classify", hint="write it, or put it on stdin")
+    for line in filter(None, lines):
+        _print(line, own, as_json=as_json)
+
+
+def _print(text: str, own: tuple[BounceRule, ...], *, as_json: bool) -> None:
+    counted, rule = decided(text, own=own)
+    printed = {
+        "text": text,
+        "code": counted.code,
+        "class": counted.reason.value,
+        "words": counted.words,
+        "row": None if rule is None else rule.evidence(text),
+        "own": rule in own,
+        "source": None if rule is None else rule.source,
+    }
+    lines = [counted.reason.value, f"  words   {counted.words}"]
+    if rule is None:
+        lines.append("  no row fits")
+    else:
+        row = f"  {'own row' if rule in own else 'row':<7} {' with '.join(rule.evidence(text))}"
+        lines += (row, f"  source  {rule.source}")
+    say(printed, as_json=as_json, text="\n".join(lines))

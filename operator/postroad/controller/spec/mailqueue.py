@@ -29,8 +29,11 @@ from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
-from postroad.domain.reports.deciding import DELAY_REPORTED_AFTER, LARGEST_RETURNED_BYTES
-from postroad.domain.reports.limits import REPORTS_PER_MINUTE
+from postroad.domain.reports.deciding import (
+    DELAY_REPORTED_AFTER,
+    LARGEST_RETURNED_BYTES,
+    REPORTS_PER_MINUTE,
+)
 
 AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
 

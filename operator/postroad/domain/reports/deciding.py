@@ -1,9 +1,11 @@
-"""Which recipients of an attempt are reported to the sender of their mail. Pure.
+"""Decides which recipients of an attempt are reported to the sender of their mail. Pure.
 
 One report is about all recipients of an attempt that need one. A mail with the null reverse-path
 has no sender to report to; its failures are reported to the administrator, where there is one for
-them, and those of that report to no address.
-Source: RFC 3461 4.1, 5.2, 6.2; RFC 5321 4.5.5, 6.1; AMB-11; ADR 0052.
+them, and those of that report to no address. How many reports one address gets is evenly spread,
+with a bounded wait: a mail with a forged sender, or a list of addresses that are gone, must not
+bury one mailbox under reports.
+Source: RFC 3461 4.1, 5.2, 6.2; RFC 3834 2; RFC 5321 4.5.5, 6.1; AMB-11; ADR 0052.
 """
 
 from __future__ import annotations
@@ -15,8 +17,41 @@ from datetime import timedelta
 from enum import StrEnum
 from uuid import UUID
 
+from postroad.domain.delivery.paces import Paces, Rate
 from postroad.domain.mail.mail import DsnOptions, Envelope, Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass, bounce_of
+
+REPORTS_PER_MINUTE = 60
+"""Reports of one process to one address by default; the settings and a MailQueue give others."""
+
+LONGEST_WAIT = timedelta(hours=1)
+"""A report that would wait longer is not sent."""
+
+MOST_ADDRESSES = 10_000
+"""Addresses that are remembered, when those whose reports are over have been forgotten."""
+
+
+class ReportLimit:
+    """The reports of one process: so many a minute for each address, after as many at once."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._rate = Rate(per_minute, burst=per_minute)
+        self._paces = Paces(slack=0.0, most=MOST_ADDRESSES)
+
+    def wait_of(self, address: str, now: timedelta) -> timedelta | None:
+        """Count a report; return how long it waits before it is sent; None: it is not sent, and not
+        counted."""
+        key, seconds = address.lower(), now.total_seconds()
+        wait = timedelta(seconds=max(self._paces.wait(key, self._rate, seconds), 0.0))
+        if wait > LONGEST_WAIT:
+            return None
+        self._paces.take(key, self._rate, seconds)
+        return wait
+
+    def give_back(self, address: str) -> None:
+        """Count a report not that was counted and is made later."""
+        self._paces.give_back(address.lower(), self._rate)
+
 
 DELAY_REPORTED_AFTER = timedelta(hours=4)
 """The age at which a mail is reported as delayed by default; the settings and a MailQueue give

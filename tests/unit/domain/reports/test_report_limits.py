@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.domain.reports.limits import LONGEST_WAIT, MOST_ADDRESSES, ReportLimit
+from postroad.domain.reports.deciding import LONGEST_WAIT, MOST_ADDRESSES, ReportLimit
 
 SECOND = timedelta(seconds=1)
 START = 1000 * SECOND

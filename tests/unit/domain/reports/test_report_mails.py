@@ -27,8 +27,10 @@ from postroad.domain.mail.mail import (
 )
 from postroad.domain.reports.composing import (
     ReportAuthor,
+    ReportedMail,
     Returned,
     is_returned_whole,
+    mta_name,
     report_mail,
     shortened,
 )
@@ -40,7 +42,6 @@ from postroad.domain.reports.deciding import (
     ReportedRecipient,
     ReportRules,
 )
-from postroad.domain.reports.fields import ReportedMail, mta_name
 from postroad.errors import InvalidInput, InvalidMail
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)

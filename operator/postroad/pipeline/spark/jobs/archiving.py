@@ -1,6 +1,6 @@
 """Jobs that write the lake or read it out: `archive` runs `pipeline.archive` over Cassandra, Spark
-and Iceberg, with its claim and its clock; `export` writes files that need no Iceberg; `forget` takes an
-address, or what is old, from the lake and from its former states."""
+and Iceberg, with its claim and its clock; `export` writes files that need no Iceberg; `forget`
+takes an address, or what is old, from the lake and from its former states."""
 
 from __future__ import annotations
 
