@@ -208,3 +208,28 @@ async def test_every_request_is_counted_by_its_resource(
 
     after = counted("POST", "mailqueues"), counted("PUT", "mailqueues/status"), counted("GET", "")
     assert [now - was for now, was in zip(after, before, strict=True)] == [2, 1, 1]
+
+
+@pytest.mark.parametrize("status", [200, 409, 429, 500])
+@pytest.mark.parametrize("is_compressed", [False, True], ids=["as it is", "compressed"])
+async def test_an_answer_that_is_too_large_is_not_kept(
+    server: HttpKubernetes, api: ApiServer, status: int, *, is_compressed: bool
+) -> None:
+    answer = web.Response(status=status, body=b" " * (api_requests.MAX_ANSWER + 1))
+    if is_compressed:
+        answer.enable_compression(web.ContentCoding.gzip)
+    server.answers = [answer]
+
+    with pytest.raises(KubernetesUnavailable, match="more than 16777216 octets"):
+        await api.get(MAIL_QUEUE, "mail", "outgoing")
+
+    assert await api.get(MAIL_QUEUE, "mail", "outgoing") is None
+
+
+async def test_an_answer_that_nests_too_deeply_is_no_object(
+    server: HttpKubernetes, api: ApiServer
+) -> None:
+    server.answers = [web.Response(text="[" * 200_000)]
+
+    with pytest.raises(KubernetesUnavailable, match="200, and no object"):
+        await api.get(MAIL_QUEUE, "mail", "outgoing")

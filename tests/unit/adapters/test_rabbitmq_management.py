@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from postroad.adapters.rabbitmq import management as management_api
 from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.management import Management
 from postroad.domain.servers.replicas import QuorumQueue
@@ -255,3 +256,25 @@ async def test_plain_http_needs_no_authorities(tmp_path: Path) -> None:
     with pytest.raises(BrokerUnavailable, match="ClientConnectorError"):
         await api.nodes()
     await api.close()
+
+
+async def test_an_answer_that_is_too_large_is_not_kept(
+    plain: Management, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(management_api, "MAX_ANSWER", 1000)
+    answers.body = json.dumps([" " * 996])
+    assert await plain.find("users") == [" " * 996]
+    answers.body = json.dumps([" " * 997])
+
+    with pytest.raises(BrokerUnavailable, match="more than 1000 octets"):
+        await plain.find("users")
+
+
+@pytest.mark.parametrize("body", ["", "<html>", "[" * 200_000], ids=["none", "HTML", "deep"])
+async def test_an_answer_that_is_no_json_is_a_refusal(
+    plain: Management, answers: Answers, body: str
+) -> None:
+    answers.body = body
+
+    with pytest.raises(BrokerRefused, match="without JSON"):
+        await plain.find("users")

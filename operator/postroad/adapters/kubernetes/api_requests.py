@@ -24,6 +24,7 @@ from postroad.errors import (
     KubernetesUnavailable,
     PostroadError,
 )
+from postroad.http_answers import parsed_json, read_body
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Guard
 from postroad.telemetry import metrics
@@ -36,6 +37,10 @@ TIMEOUT_SECONDS = 15.0
 
 RETRY_SECONDS = 5.0
 """How long a call waits in all for a server that answers 429."""
+
+MAX_ANSWER = 16 * 1024 * 1024
+"""Octets. Each answer is one object, and etcd takes 1.5 MiB. A longer one is that of another
+server, and would be memory of the operator."""
 
 JSON = "application/json"
 
@@ -165,7 +170,8 @@ class ApiRequests:
                     server_hostname=self.access.server_name,
                 ) as response,
             ):
-                return response.status, response.headers, await response.read()
+                body = await read_body(response, MAX_ANSWER)
+                return response.status, response.headers, body
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
             raise KubernetesUnavailable(
@@ -221,7 +227,7 @@ def _text_of(what: str, status: int, data: bytes) -> str:
 def _object_in(data: bytes) -> Object | None:
     """Return the JSON object that a body is; None where it is none."""
     try:
-        found = json.loads(data)
+        found = parsed_json(data)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

@@ -18,6 +18,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 from postroad import tls
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
+from postroad.http_answers import AnswerTooLarge, read_body
 from postroad.ports.delivery.resolver import Resolver
 from postroad.routing.answers import Question
 from postroad.routing.plans import AddressFamily
@@ -65,6 +66,8 @@ class PolicyFetcher:
             raise PolicyNotFetched(f"no answer in {TIMEOUT.total_seconds():g} s") from None
         except PolicyNotFetched:
             raise
+        except AnswerTooLarge:
+            raise PolicyNotFetched(f"it has more than {LARGEST_POLICY} octets") from None
         except (InvalidInput, UnicodeDecodeError) as error:
             raise PolicyNotFetched(f"it is no policy: {error}") from None
         except (aiohttp.ClientError, OSError, ssl.SSLError, ValueError) as error:
@@ -84,12 +87,7 @@ class PolicyFetcher:
                 raise PolicyNotFetched(f"the server answered {response.status}")
             if response.content_type != "text/plain":
                 raise PolicyNotFetched("the answer is not of the type text/plain")
-            octets = bytearray()
-            async for chunk in response.content.iter_chunked(LARGEST_POLICY):
-                octets += chunk
-                if len(octets) > LARGEST_POLICY:
-                    raise PolicyNotFetched(f"it has more than {LARGEST_POLICY} octets")
-            return octets.decode()
+            return (await read_body(response, LARGEST_POLICY)).decode()
 
 
 class _Names(AbstractResolver):

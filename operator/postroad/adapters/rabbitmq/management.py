@@ -15,6 +15,7 @@ import aiohttp
 from postroad.adapters.rabbitmq.access import Access
 from postroad.domain.servers.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused
+from postroad.http_answers import AnswerTooLarge, parsed_json, read_body
 from postroad.logins import Login
 from postroad.ports.servers import Guard
 from postroad.tls import client_context, refusal
@@ -23,6 +24,9 @@ TIMEOUT = aiohttp.ClientTimeout(total=5)
 
 DONE = {"GET": (200,), "POST": (200, 202, 204), "PUT": (201, 204), "DELETE": (204,)}
 """The status of an answer to a request that had its effect, by method."""
+
+MAX_ANSWER = 64 * 1024 * 1024
+"""Octets: a list of 100,000 queues with their members."""
 
 MISSING = 404
 COLUMNS = "columns=name,members,online,effective_policy_definition"
@@ -113,15 +117,17 @@ class Management:
                     return None
                 if answer.status not in DONE[method]:
                     raise BrokerRefused(f"RabbitMQ's management API answered {answer.status}")
-                return await answer.json() if method == "GET" else None
+                body = await read_body(answer, MAX_ANSWER)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             await self.close()  # so that the next session reads the authorities again
             refused = refusal("RabbitMQ's management API", str(error))
             if refused is not None:
                 raise refused from error
+            why = str(error) if isinstance(error, AnswerTooLarge) else type(error).__name__
             raise BrokerUnavailable(
-                f"RabbitMQ's management API cannot be reached: {type(error).__name__}"
+                f"RabbitMQ's management API cannot be reached: {why}"
             ) from error
+        return _json_in(body) if method == "GET" else None
 
     def _opened(self) -> aiohttp.ClientSession:
         """Return the session. Raises: TlsRefused when the file of authorities cannot be used,
@@ -143,6 +149,13 @@ class Management:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+def _json_in(body: bytes) -> Any:
+    try:
+        return parsed_json(body)
+    except ValueError as error:
+        raise BrokerRefused("RabbitMQ's management API answered without JSON") from error
 
 
 def _quorum_queue(found: Mapping[str, Any]) -> QuorumQueue:

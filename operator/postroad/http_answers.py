@@ -1,0 +1,33 @@
+"""Bodies of answers over HTTP, read up to a bound: a peer chooses their length, and compression
+lets few octets on the wire become many in memory."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import aiohttp
+
+
+class AnswerTooLarge(aiohttp.ClientPayloadError):
+    """The body of an answer has more octets than its reader takes."""
+
+
+async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the decompressed body of an answer. Raises: AnswerTooLarge, which ends the connection;
+    aiohttp.ClientError, OSError."""
+    octets = bytearray()
+    async for chunk in response.content.iter_any():
+        octets += chunk
+        if len(octets) > most:
+            response.close()
+            raise AnswerTooLarge(f"the answer has more than {most} octets")
+    return bytes(octets)
+
+
+def parsed_json(body: bytes) -> Any:
+    """Return the JSON value that a body is. Raises: ValueError, also where it nests too deeply."""
+    try:
+        return json.loads(body)
+    except RecursionError:
+        raise ValueError("the JSON value nests too deeply") from None
