@@ -8,12 +8,13 @@ Source: 000 Context and Decision; ADR 0002; ADR 0039.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Protocol, Self
 from uuid import UUID
 
-from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.delivery.endings import Endings, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail.mail import Envelope, Mail, Outcome, explanation
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.mail_views import MailView, Sizes
@@ -45,15 +46,21 @@ def check_delay(delay: timedelta) -> None:
         )
 
 
-def checked_reason(delay: timedelta, reason: str | None) -> str | None:
-    """Return why an entry comes again, as it is stored. Raises: InvalidInput, also for what is no
+def checked_ending(ending: ItemEnding) -> ItemEnding:
+    """Return an ending with its reason as it is stored. Raises: InvalidInput, also for what is no
     delay."""
-    check_delay(delay)
-    return None if reason is None else explanation(reason)
+    if isinstance(ending, Reject):
+        return Reject(explanation(ending.reason))
+    if isinstance(ending, RetryItem | PutOffItem):
+        check_delay(ending.delay)
+        if ending.reason is not None:
+            return replace(ending, reason=explanation(ending.reason))
+    return ending
 
 
-class Item(Protocol):
-    """One leased entry of a mail. Exactly one of `done`, `retry`, `put_off`, `reject` ends it.
+class Item(Endings, Protocol):
+    """One leased entry of a mail. Exactly one of `done`, `retry`, `put_off`, `reject` ends it, or
+    `end` with the value of one.
 
     A second ending raises EntryEnded. When the entry was ended otherwise meanwhile (an
     administrator removed it), the ending changes nothing and returns normally: the mail is gone.
@@ -147,42 +154,6 @@ class Item(Protocol):
         """
         ...
 
-    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
-        """End the mail for all recipients not yet recorded. Durable when it returns.
-
-        The content is deleted; the mail never comes again.
-        """
-        ...
-
-    async def retry(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        error: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        """Give the mail another entry after `delay`, for `remaining` (default: all not recorded as
-        delivered or failed). With no recipient remaining this is `done`.
-        Raises: InvalidInput when one of `remaining` is not among those; the item is as before.
-
-        That the mail waits, and for whom, is durable when it returns. The embedded engine may
-        forget the delay in a crash within seconds (FORMAT.md 8): the mail is then due at once."""
-        ...
-
-    async def put_off(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        reason: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        """As `retry`, but no attempt is counted: for recipients to whom nothing was transmitted,
-        since a site rests or a limit is reached. The reason is shown as the last error.
-
-        `outcomes` are of the other recipients, if there were any. In an embedded queue whose owner
-        is a process of the release before, the attempt is counted."""
-        ...
-
     async def give_back(self) -> None:
         """End the lease of an item that is not ended: the entry comes again for those not recorded,
         at once or after the distributed engine's redelivery delay, and no attempt is counted.
@@ -194,13 +165,6 @@ class Item(Protocol):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: object
     ) -> None: ...
-
-    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        """Move the mail to the dead letters with a reason. Durable when it returns.
-
-        The dead letter's recipients are those who did not get the mail: the ones left, and the
-        ones recorded as failed."""
-        ...
 
 
 class MailQueue(Administration, Protocol):

@@ -75,7 +75,7 @@ async def test_a_call_that_fits_into_no_frame_is_refused_and_the_connection_goes
 ) -> None:
     """The owner would end the connection, and give all that it has leased to others."""
     with pytest.raises(InvalidMail, match="too large"):
-        await connection.call("reject", item=1, reason="x" * wire.LONGEST, outcomes=None)
+        await connection.call("refused", reason="x" * wire.LONGEST)
 
     connection.tell("give_back", item=1)
     _, _, body = await owner.next_frame()
@@ -112,10 +112,10 @@ async def test_other_results_that_come_too_late_are_passed_over(
     number = await cancelled_call(connection, owner, "size")
 
     owner.answer(number, {"item": 7})
-    connection.tell("done", item=8)
+    connection.tell("shape", item=8)
 
     _, _, body = await owner.next_frame()
-    assert json.loads(body) == {"op": "done", "item": 8}
+    assert json.loads(body) == {"op": "shape", "item": 8}
 
 
 async def test_a_client_asks_for_more_once_for_each_burst_that_it_has_read(
@@ -132,6 +132,6 @@ async def test_a_client_asks_for_more_once_for_each_burst_that_it_has_read(
     owner.answer(number, {})
 
     assert await reading == 3 * wire.BURST
-    connection.tell("done", item=8)
+    connection.tell("shape", item=8)
     _, kind, _ = await owner.next_frame()
     assert kind is FrameKind.CALL, "it asked for no more"

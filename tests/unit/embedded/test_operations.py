@@ -10,22 +10,38 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.delivery.endings import Done, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.mail_views import LeasedMail, Sizes
+from postroad.domain.queues.mail_views import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.json_values import to_json
 from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.records import cut
 from postroad.embedded.rpc.operations import CALLS, Leased, leased_value
 from postroad.embedded.rpc.serving import OPERATIONS
 from postroad.embedded.rpc.wire import LONGEST
 from postroad.ports.administration import Operation
+from support.leased_mails import NotedMail
 
 LARGEST_ENVELOPE = StoreOptions().largest_envelope
 ENVELOPE = Envelope(None, ("b@example.net",))
 HEARD = AttemptOutcomes.of({"b@example.net": Outcome.deferred("450 Greylisted")}, 0.5)
 COUNTS = b'[["example.net","","deferred",450,"greylisted","Greylisted",1]]'
-NO_OUTCOMES = b'{"item":1,"reason":"no","outcomes":null}'
+ENDINGS: list[tuple[ItemEnding, bytes]] = [
+    (
+        RetryItem(timedelta(0), None, "451"),
+        b'{"name":"retry","reason":"451","delay":0,"remaining":null}',
+    ),
+    (
+        RetryItem(timedelta(seconds=1), ("b@example.net",)),
+        b'{"name":"retry","reason":null,"delay":1000000,"remaining":["b@example.net"]}',
+    ),
+    (
+        PutOffItem(timedelta(0), (), "rests"),
+        b'{"name":"put_off","reason":"rests","delay":0,"remaining":[]}',
+    ),
+]
 SENT: list[tuple[str, dict[str, Any], bytes]] = [
     (
         "enqueue",
@@ -37,17 +53,17 @@ SENT: list[tuple[str, dict[str, Any], bytes]] = [
         {"item": 1, "outcomes": {"b@example.net": Outcome.failed("550")}},
         b'{"item":1,"outcomes":{"b@example.net":["failed","550"]}}',
     ),
+    *(("end", {"ending": ending}, b'{"ending":' + sent + b"}") for ending, sent in ENDINGS),
     (
-        "retry",
-        {"item": 1, "delay": timedelta(0), "remaining": None, "error": "451"},
-        b'{"item":1,"delay":0,"remaining":null,"error":"451"}',
+        "end",
+        {"item": 1, "ending": Done(), "outcomes": HEARD},
+        b'{"item":1,"ending":{"name":"done"},"outcomes":{"seconds":0.5,"counts":' + COUNTS + b"}}",
     ),
     (
-        "done",
-        {"item": 1, "outcomes": HEARD},
-        b'{"item":1,"outcomes":{"seconds":0.5,"counts":' + COUNTS + b"}}",
+        "end",
+        {"item": 1, "ending": Reject("no"), "outcomes": None},
+        b'{"item":1,"ending":{"name":"reject","reason":"no"},"outcomes":null}',
     ),
-    ("reject", {"item": 1, "reason": "no", "outcomes": None}, NO_OUTCOMES),
     ("republish", {"older_than": timedelta(hours=1)}, b'{"older_than":3600000000}'),
     ("browse", {"selector": None}, b'{"selector":null}'),
 ]
@@ -57,6 +73,19 @@ SENT: list[tuple[str, dict[str, Any], bytes]] = [
 def test_arguments_are_the_recorded_bytes(name: str, given: dict[str, Any], sent: bytes) -> None:
     assert to_json(CALLS[name].encoded(given)) == sent
     assert CALLS[name].decoded(json.loads(sent)) == given
+
+
+def test_an_ending_of_another_name_is_refused() -> None:
+    with pytest.raises(KeyError):
+        CALLS["end"].decoded({"ending": {"name": "other", "remaining": None}})
+
+
+@pytest.mark.parametrize("ending", [RetryItem(timedelta(0), None, "€" * 4096), Reject("€" * 4096)])
+def test_a_reason_is_sent_as_far_as_it_is_kept(ending: RetryItem | Reject) -> None:
+    sent = CALLS["end"].encoded({"ending": ending})["ending"]["reason"]
+
+    assert sent == cut(ending.reason or "").decode()
+    assert len(sent) < 4096
 
 
 @pytest.mark.parametrize("operation", Operation)
@@ -88,7 +117,7 @@ def test_a_result_comes_back(name: str, result: object) -> None:
 
 def test_a_leased_mail_comes_back_with_its_number_and_its_failures() -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    mail = LeasedMail(UUID(int=7), UUID(int=8), ENVELOPE, moment, moment, 2, 10)
+    mail = NotedMail(UUID(int=7), UUID(int=8), ENVELOPE, moment, moment, 2, 10)
 
     value = json.loads(to_json(leased_value(3, mail, {"c@example.net": "550"})))
 
@@ -101,7 +130,7 @@ def test_what_was_heard_of_any_number_of_recipients_fits_into_a_frame(text: str)
     """Else the connection ends with all its leases, each time that such a mail is leased."""
     heard = {f"{number}@example.net": Outcome.failed(text) for number in range(150_000)}
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    mail = LeasedMail(UUID(int=7), UUID(int=8), ENVELOPE, moment, moment, 2, 10)
+    mail = NotedMail(UUID(int=7), UUID(int=8), ENVELOPE, moment, moment, 2, 10)
 
     leased = leased_value(3, mail, {to: each.text for to, each in heard.items()})
     recorded = CALLS["record"].encoded({"item": 3, "outcomes": heard})

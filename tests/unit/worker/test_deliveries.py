@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import cast
 from uuid import UUID
@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.delivery.endings import Endings, ItemEnding
 from postroad.domain.delivery.retries import RetryPlan, decide
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
@@ -62,7 +63,7 @@ class NoRandomness:
         return 0
 
 
-class OneItem:
+class OneItem(Endings):
     """An item that notes what is done with it; `problems` are raised first, one a call."""
 
     enqueue_id = UUID(int=1)
@@ -93,32 +94,8 @@ class OneItem:
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         self._step("record", outcomes)
 
-    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
-        self._step("done")
-        self.kept = outcomes
-
-    async def retry(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        error: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        self._step("retry", delay, remaining, error)
-        self.kept = outcomes
-
-    async def put_off(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        reason: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        self._step("put off", delay, remaining, reason)
-        self.kept = outcomes
-
-    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        self._step("reject", reason)
+    async def end(self, ending: ItemEnding, outcomes: AttemptOutcomes | None = None) -> None:
+        self._step(ending.name, *(getattr(ending, each.name) for each in fields(ending)))
         self.kept = outcomes
 
 
@@ -372,7 +349,7 @@ async def test_a_mail_whose_content_cannot_be_read_was_not_attempted() -> None:
     await deliver(item, Answers({}, BlobsUnavailable()))
 
     [step] = item.steps
-    assert step == ("put off", 5 * MINUTE, ("a@b", "c@d"), "451 4.3.0 BlobsUnavailable")
+    assert step == ("put_off", 5 * MINUTE, ("a@b", "c@d"), "451 4.3.0 BlobsUnavailable")
     assert item.kept is None
 
 

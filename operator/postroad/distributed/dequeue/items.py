@@ -13,14 +13,15 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named, explanation
+from postroad.domain.delivery.endings import DONE, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.entries import Change, Entry, Mark
 from postroad.domain.queues.mail_views import LeasedMail
 from postroad.domain.queues.references import Reference
 from postroad.errors import BlobMissing, BrokerUnavailable, EntryEnded
 from postroad.ports.broker import Delivery
-from postroad.ports.mail_queue import checked_reason
+from postroad.ports.mail_queue import checked_ending
 from postroad.ports.view import Record
 from postroad.telemetry import metrics
 
@@ -126,7 +127,7 @@ class DistributedItem(LeasedMail):
                 await self.reject(BYTES_MISSING)
                 return
             self._engine.log.warning("a message has neither a row nor bytes: it is dropped")
-        async with _OnlyEnding(self):
+        async with _OnlyEnding(self, None):
             await ack(self._engine, self._delivery)
 
     # Records
@@ -178,36 +179,23 @@ class DistributedItem(LeasedMail):
 
     # Endings
 
-    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
-        async with _OnlyEnding(self):
+    async def end(self, ending: ItemEnding, outcomes: AttemptOutcomes | None = None) -> None:
+        ending = checked_ending(ending)
+        if isinstance(ending, RetryItem | PutOffItem):
+            wanted = self._wanted(ending.remaining)
+            if wanted and not self._marked:
+                return await self._come_again(ending, wanted, outcomes)
+        elif isinstance(ending, Reject):
+            return await self._reject(ending, outcomes)
+        async with _OnlyEnding(self, DONE):
             await self._finish_delivered(outcomes)
-        metrics.ENDED.labels(self._engine.label, "done").inc()
+        return None
 
     async def _finish_delivered(self, outcomes: AttemptOutcomes | None) -> None:
+        # The mark first: bytes that are gone without it would make a dead letter of a delivered
+        # mail, and an ack without it would lose the delivery.
         await self._mark_delivered(outcomes)
         await self._delete_and_ack()
-
-    async def retry(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        error: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        error, wanted = checked_reason(delay, error), self._wanted(remaining)
-        change = Change(wanted, None, held=False, attempt=self.attempt + 1, last_error=error)
-        await self._come_again("retry", delay, change, outcomes)
-
-    async def put_off(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        reason: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        reason, wanted = checked_reason(delay, reason), self._wanted(remaining)
-        change = Change(wanted, None, held=False, attempt=self.attempt, last_error=reason)
-        await self._come_again("put_off", delay, change, outcomes)
 
     def _wanted(self, remaining: tuple[str, ...] | None) -> tuple[str, ...]:
         left = self._left()
@@ -218,19 +206,21 @@ class DistributedItem(LeasedMail):
         return tuple(each for each in left if each in remaining)
 
     async def _come_again(
-        self, name: str, delay: timedelta, change: Change, outcomes: AttemptOutcomes | None
+        self,
+        ending: RetryItem | PutOffItem,
+        wanted: tuple[str, ...],
+        outcomes: AttemptOutcomes | None,
     ) -> None:
-        if not change.remaining or self._marked:
-            return await self.done(outcomes)
         engine = self._engine
-        async with _OnlyEnding(self):
-            change = copy(change, due_at=engine.moment_after(delay))
+        async with _OnlyEnding(self, ending):
+            attempt = self.attempt + isinstance(ending, RetryItem)
+            due_at = engine.moment_after(ending.delay)
+            change = Change(wanted, due_at, held=False, attempt=attempt, last_error=ending.reason)
             standing = await replacement.replace(engine, self._entry, change, outcomes=outcomes)
             if standing is not None:
-                await self._yield_to(standing, change.remaining)
+                await self._yield_to(standing, wanted)
+            # Behind the replacement: an ack before it would leave a mail without a message.
             await ack(engine, self._delivery)
-        metrics.ENDED.labels(engine.label, name).inc()
-        return None
 
     async def _yield_to(self, standing: Mark, wanted: tuple[str, ...]) -> None:
         """Another process ended this entry first. What this attempt finished is recorded, so that
@@ -250,21 +240,21 @@ class DistributedItem(LeasedMail):
                 await engine.view.record(self.mail_id, records)
         await replacement.finish(engine, self._entry, standing)
 
-    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
+    async def _reject(self, ending: Reject, outcomes: AttemptOutcomes | None) -> None:
         # It runs to its end if the caller is cancelled, so that no mail with a dead letter waits.
-        ending = self._engine.in_background(self._reject(explanation(reason), outcomes))
+        rejecting = self._engine.in_background(self._write_letter(ending, outcomes))
         try:
-            await asyncio.shield(ending)
+            await asyncio.shield(rejecting)
         except asyncio.CancelledError:
-            self._engine.in_background(self._give_back_behind(ending))
+            self._engine.in_background(self._give_back_behind(rejecting))
             raise
 
     async def _give_back_behind(self, ending: asyncio.Task[None]) -> None:
         await asyncio.wait({ending})
         await self.give_back()
 
-    async def _reject(self, reason: str, outcomes: AttemptOutcomes | None) -> None:
-        async with _OnlyEnding(self):
+    async def _write_letter(self, ending: Reject, outcomes: AttemptOutcomes | None) -> None:
+        async with _OnlyEnding(self, ending):
             undelivered = tuple(
                 each
                 for each in self._entry.envelope.recipients
@@ -277,12 +267,11 @@ class DistributedItem(LeasedMail):
             else:
                 envelope = copy(self._entry.envelope, recipients=undelivered + earlier)
                 standing = await dead_letters.give_up(
-                    self._engine, self._entry, envelope, reason, outcomes
+                    self._engine, self._entry, envelope, ending.reason, outcomes
                 )
                 await replacement.finish(self._engine, self._entry, standing or Mark())
                 await ack(self._engine, self._delivery)
         await self._lease.release_claimed()  # a requeue takes the claim on the same entry
-        metrics.ENDED.labels(self._engine.label, "reject").inc()
 
     async def _delete_and_ack(self) -> None:
         try:
@@ -317,23 +306,31 @@ class DistributedItem(LeasedMail):
         self._check_open()
         self._state = _ItemState.ENDING
 
-    def finish_ending(self, *, succeeded: bool) -> None:
-        self._state = _ItemState.ENDED if succeeded else _ItemState.OPEN
-        if succeeded:
-            self._lease.end()
-            self._engine.on_ending()
+    def fail_ending(self) -> None:
+        self._state = _ItemState.OPEN
+
+    def finish_ending(self, ending: ItemEnding | None) -> None:
+        self._state = _ItemState.ENDED
+        self._lease.end()
+        self._engine.on_ending()
+        if ending is not None:
+            metrics.ENDED.labels(self._engine.label, ending.name).inc()
 
 
 class _OnlyEnding:
-    """Makes sure that exactly one ending succeeds; one that failed may be tried again."""
+    """Makes sure that exactly one ending succeeds, and counts it; one that failed may be tried
+    again. None: the message of what is no mail is dropped."""
 
-    def __init__(self, item: DistributedItem) -> None:
-        self._item = item
+    def __init__(self, item: DistributedItem, ending: ItemEnding | None) -> None:
+        self._item, self._ending = item, ending
 
     async def __aenter__(self) -> None:
         self._item.begin_ending()
 
     async def __aexit__(self, kind: object, *rest: object) -> None:
-        self._item.finish_ending(succeeded=kind is None)
+        if kind is None:
+            return self._item.finish_ending(self._ending)
+        self._item.fail_ending()
         if kind is asyncio.CancelledError:
             await self._item.give_back()
+        return None

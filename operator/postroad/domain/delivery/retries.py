@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from postroad.domain.delivery.endings import DONE, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass, bounce_of
 from postroad.domain.values.durations import format_duration
@@ -82,39 +83,6 @@ class RetryPlan:
         return max(self.delay(1, uniform), least * (1 + self.spread * uniform))
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Every recipient has the mail."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryItem:
-    """Some recipients are to be tried again."""
-
-    delay: timedelta
-    remaining: tuple[str, ...]
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class PutOffItem:
-    """Those who are left were not attempted."""
-
-    delay: timedelta
-    remaining: tuple[str, ...]
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reject:
-    """No recipient is left to be tried, and some did not get the mail."""
-
-    reason: str
-
-
-ItemEnding = Done | RetryItem | PutOffItem | Reject
-
-
 def softened(outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
     """Return outcomes with permanent refusals deferred."""
     return {
@@ -168,7 +136,7 @@ def decide(
         return PutOffItem(delay, tuple(untried), _joined(untried.values()))
     if failed or failures:
         return Reject(_joined([*failed, *failures.values()]))
-    return Done()
+    return DONE
 
 
 def _joined(texts: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import ClassVar, Self
 from uuid import UUID
 
+from postroad.domain.delivery.endings import Endings
 from postroad.domain.delivery.retries import SOONEST
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.mail.shapes import Shape
@@ -39,7 +40,7 @@ UNREADABLE = Envelope(sender=None, recipients=("postmaster",), name="unreadable 
 
 
 @dataclass(eq=False, repr=False)
-class LeasedMail:
+class LeasedMail(Endings):
     """What every engine's `Item` knows of its mail from the lease on.
 
     `mail` has the recipients left for this entry, less those already recorded; `attempt` is how
@@ -57,7 +58,6 @@ class LeasedMail:
     def __repr__(self) -> str:
         return f"<Item {self.enqueue_id}>"  # no address: items are written into logs
 
-    retry: ClassVar[Callable[..., Awaitable[None]]]
     give_back: ClassVar[Callable[..., Awaitable[None]]]
 
     async def __aenter__(self) -> Self:

@@ -17,13 +17,13 @@ from uuid import UUID
 
 from postroad.contents import chunks_of
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, check_named, explanation
+from postroad.domain.delivery.endings import ItemEnding
+from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.enqueue_keys import digest_of, token_of
 from postroad.domain.queues.mail_views import LeasedMail, MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.options import LONGEST_LEASE
-from postroad.embedded.log.records import cut
 from postroad.embedded.log.spool_files import CHUNK
 from postroad.embedded.rpc import wire
 from postroad.embedded.rpc.connection import OwnerConnection
@@ -36,12 +36,7 @@ from postroad.errors import (
 )
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.clock import Clock
-from postroad.ports.mail_queue import NO_DELAY, checked_reason
-
-
-def _as_kept(text: str | None) -> str | None:
-    """Return no more of a text than the owner keeps: a frame has not the room for any text."""
-    return None if text is None else cut(text).decode()
+from postroad.ports.mail_queue import NO_DELAY, checked_ending
 
 
 class RemoteItem(LeasedMail):
@@ -97,36 +92,9 @@ class RemoteItem(LeasedMail):
             elif outcome.kind is OutcomeKind.DELIVERED:
                 self._failures.pop(recipient, None)
 
-    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
-        await self._end("done", outcomes=outcomes)
-
-    async def retry(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        error: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        error = _as_kept(checked_reason(delay, error))
-        await self._end("retry", delay=delay, remaining=remaining, error=error, outcomes=outcomes)
-
-    async def put_off(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        reason: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        reason = _as_kept(checked_reason(delay, reason))
-        how = {"delay": delay, "remaining": remaining, "reason": reason, "outcomes": outcomes}
-        await self._end("put_off", **how)
-
-    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        await self._end("reject", reason=_as_kept(explanation(reason)), outcomes=outcomes)
-
-    async def _end(self, operation: str, **arguments: Any) -> None:
+    async def end(self, ending: ItemEnding, outcomes: AttemptOutcomes | None = None) -> None:
         try:
-            await self._call(operation, **arguments)
+            await self._call("end", ending=checked_ending(ending), outcomes=outcomes)
         except asyncio.CancelledError:
             await self.give_back()
             raise

@@ -12,12 +12,14 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from postroad.domain.delivery.endings import DONE, Done, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail import envelope_documents
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues import documents
 from postroad.domain.queues.mail_views import LeasedMail, Sizes
 from postroad.domain.values.instants import duration, duration_us
+from postroad.embedded.log.records import cut
 from postroad.ports.administration import Operation
 
 MAX_TEXTS = 512 * 1024
@@ -42,6 +44,9 @@ def _ages_of(value: Mapping[str, list[list[int]]]) -> dict[str, dict[timedelta, 
     }
 
 
+_WAITING = {each.name: each for each in (RetryItem, PutOffItem)}
+
+
 class Leased(NamedTuple):
     """A mail as `next` hands it out: its number on this connection, and its fields by name."""
 
@@ -64,6 +69,28 @@ def _leased_of(value: Mapping[str, Any]) -> Leased:
 def _recorded_value(outcomes: Mapping[str, Outcome]) -> dict[str, list[str]]:
     longest = _longest_text(outcomes)
     return {to: [each.kind, each.text[:longest]] for to, each in outcomes.items()}
+
+
+def _ending_value(ending: ItemEnding) -> dict[str, Any]:
+    """Return an ending with no more of its reason than the owner keeps: a frame has not the room
+    for any text."""
+    value: dict[str, Any] = {"name": ending.name}
+    if not isinstance(ending, Done):
+        value["reason"] = None if ending.reason is None else cut(ending.reason).decode()
+    if isinstance(ending, RetryItem | PutOffItem):
+        value |= {"delay": duration_us(ending.delay), "remaining": ending.remaining}
+    return value
+
+
+def _ending_of(value: Mapping[str, Any]) -> ItemEnding:
+    name = value["name"]
+    if name == Done.name:
+        return DONE
+    if name == Reject.name:
+        return Reject(value["reason"])
+    remaining = value["remaining"]
+    addresses = None if remaining is None else tuple(remaining)
+    return _WAITING[name](duration(value["delay"]), addresses, value["reason"])
 
 
 def _longest_text(recipients: Mapping[str, object]) -> int:
@@ -91,7 +118,7 @@ RECORDED = Codec(
     _recorded_value,
     lambda value: {to: Outcome(*each) for to, each in value.items()},
 )
-ADDRESSES = Codec(decode=lambda value: None if value is None else tuple(value))
+ENDING = Codec(_ending_value, _ending_of)
 SHAPE = Codec(
     lambda shape: None if shape is None else shape.as_text(),
     lambda text: None if text is None else Shape.from_text(text),
@@ -139,9 +166,6 @@ CALLS: Mapping[str, Call] = {
     "content": Call(),
     "shape": Call(result=SHAPE),
     "record": Call({"outcomes": RECORDED}),
-    "done": Call({"outcomes": OUTCOMES}),
-    "reject": Call({"outcomes": OUTCOMES}),
-    "retry": Call({"delay": DURATION, "remaining": ADDRESSES, "outcomes": OUTCOMES}),
-    "put_off": Call({"delay": DURATION, "remaining": ADDRESSES, "outcomes": OUTCOMES}),
+    "end": Call({"ending": ENDING, "outcomes": OUTCOMES}),
     "give_back": Call(),
 }

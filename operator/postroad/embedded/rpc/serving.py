@@ -143,10 +143,8 @@ class Serving(Answering):
         return None
 
     async def end(self, call: int, arguments: Arguments) -> object:
-        """Let an item end by the method that the operation is named after."""
-        how = dict(arguments)
-        operation, number = how.pop("op"), how.pop("item")
-        await getattr(self._items[number], operation)(**how)
+        number = arguments["item"]
+        await self._items[number].end(arguments["ending"], arguments["outcomes"])
         del self._items[number]
         return None
 
@@ -160,7 +158,6 @@ CallAnswer = Callable[[Serving, int, Arguments], Awaitable[object]]
 _OTHER_NAMES: dict[str, Any] = {
     "lend": Serving.lease_slots,
     **{operation.value: Serving.change for operation in Operation},
-    **dict.fromkeys(("done", "reject", "retry", "put_off"), Serving.end),
 }
 OPERATIONS: dict[str, CallAnswer] = {
     name: _OTHER_NAMES.get(name) or getattr(Serving, name) for name in CALLS

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
-from functools import lru_cache, partial
+from functools import lru_cache
 from uuid import UUID
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named, explanation
+from postroad.domain.delivery.endings import DONE, Done, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.mail_views import LeasedMail
 from postroad.domain.values.instants import instant
@@ -26,7 +27,7 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.recovery import Work, as_dead_letter, resumed, with_recipients
 from postroad.embedded.store.spool_reading import in_chunks, open_spool_file
 from postroad.errors import BlobMissing, EntryEnded, PostroadError
-from postroad.ports.mail_queue import checked_reason
+from postroad.ports.mail_queue import checked_ending
 from postroad.telemetry import metrics
 
 KINDS = {
@@ -176,50 +177,51 @@ class SpoolItem(LeasedMail):
 
     # Endings
 
-    async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
-        await self._end("done", self._finish, outcomes)
+    async def end(self, ending: ItemEnding, outcomes: AttemptOutcomes | None = None) -> None:
+        """Make sure that exactly one ending succeeds; one that failed may be tried again. When
+        the entry was ended otherwise meanwhile, there is nothing to do."""
+        ending = checked_ending(ending)
+        kept: dict[int, str] = {}
+        if isinstance(ending, RetryItem | PutOffItem):
+            kept = self._kept_for(ending.remaining)
+            ending = ending if kept else DONE
+        self._check_open()
+        self._stage = _Stage.ENDING
+        try:
+            if not self._is_over:
+                if outcomes is not None or isinstance(ending, Done | Reject):
+                    # Before the ending's record, so that the sync of that has both.
+                    leases.keep(self._engine, self._record, outcomes)
+                await self._make(ending, kept)
+        except BaseException as error:
+            self._stage = _Stage.OPEN
+            if isinstance(error, asyncio.CancelledError):
+                self.end_lease()
+            raise
+        self._leave()
+        _ended_of(self._label, ending.name).inc()
+
+    def _kept_for(self, remaining: tuple[str, ...] | None) -> dict[int, str]:
+        if remaining is None:
+            return dict(self._left)
+        self._check_open()
+        check_named(remaining, self._left.values())
+        wanted = set(remaining)
+        return {number: to for number, to in self._left.items() if to in wanted}
+
+    async def _make(self, ending: ItemEnding, kept: dict[int, str]) -> None:
+        match ending:
+            case Done():
+                await self._finish()
+            case Reject(reason):
+                await self._reject(cut(reason).decode())
+            case RetryItem(delay, _, reason):
+                await self._come_again(self.attempt + 1, delay, reason, kept)
+            case PutOffItem(delay, _, reason):
+                await self._come_again(self.attempt, delay, reason, kept)
 
     async def _finish(self) -> None:
         await leases.finish(self._engine, self._entry, self._record, tuple(self._left))
-
-    async def retry(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        error: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        error = checked_reason(delay, error)
-        again = partial(self._come_again, self.attempt + 1, delay, error)
-        await self._end_with_left("retry", remaining, again, outcomes)
-
-    async def put_off(
-        self,
-        delay: timedelta,
-        remaining: tuple[str, ...] | None = None,
-        reason: str | None = None,
-        outcomes: AttemptOutcomes | None = None,
-    ) -> None:
-        reason = checked_reason(delay, reason)
-        again = partial(self._come_again, self.attempt, delay, reason)
-        await self._end_with_left("put_off", remaining, again, outcomes)
-
-    async def _end_with_left(
-        self,
-        name: str,
-        remaining: tuple[str, ...] | None,
-        again: Callable[[dict[int, str]], Awaitable[None]],
-        outcomes: AttemptOutcomes | None,
-    ) -> None:
-        if remaining is not None:
-            self._check_open()
-            check_named(remaining, self._left.values())
-        wanted = None if remaining is None else set(remaining)
-        kept = {n: to for n, to in self._left.items() if wanted is None or to in wanted}
-        if kept:
-            await self._end(name, partial(again, kept), outcomes)
-        else:
-            await self.done(outcomes)
 
     async def _come_again(
         self, attempt: int, delay: timedelta, error: str | None, kept: dict[int, str]
@@ -239,11 +241,6 @@ class SpoolItem(LeasedMail):
         )
         engine.replace_entry(self._entry, engine.new_entry(again))
 
-    async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        await self._end(
-            "reject", partial(self._reject, cut(explanation(reason)).decode()), outcomes
-        )
-
     async def _reject(self, reason: str) -> None:
         engine = self._engine
         record = replace(self._record, failures=self._failures)
@@ -252,29 +249,6 @@ class SpoolItem(LeasedMail):
             await self._finish()
         else:
             await engine.wait_durable(engine.replace_entry(self._entry, letter))
-
-    async def _end(
-        self,
-        name: str,
-        work: Callable[[], Awaitable[None]],
-        outcomes: AttemptOutcomes | None,
-    ) -> None:
-        """Make sure that exactly one ending succeeds; one that failed may be tried again. When
-        the entry was ended otherwise meanwhile, there is nothing to do."""
-        self._check_open()
-        self._stage = _Stage.ENDING
-        try:
-            if not self._is_over:
-                if outcomes is not None or name in ("done", "reject"):
-                    leases.keep(self._engine, self._record, outcomes)
-                await work()
-        except BaseException as error:
-            self._stage = _Stage.OPEN
-            if isinstance(error, asyncio.CancelledError):
-                self.end_lease()
-            raise
-        self._leave()
-        _ended_of(self._label, name).inc()
 
     def _leave(self) -> None:
         self._stage = _Stage.ENDED

@@ -17,16 +17,8 @@ from functools import lru_cache, partial
 
 from postroad.domain.delivery.attempt_log import Attempted
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.retries import (
-    Done,
-    ItemEnding,
-    PutOffItem,
-    Reject,
-    RetryItem,
-    RetryPlan,
-    decide,
-    softened,
-)
+from postroad.domain.delivery.endings import DONE, Done, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.retries import RetryPlan, decide, softened
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import (
     EntryEnded,
@@ -107,7 +99,7 @@ class Deliverer:
             self.log_attempt(item, given_up, seconds, given_up=True)
         if _must_be_recorded(left, ending):
             await self._record(item, left)
-        await self._insist("end", _carrying_out(item, ending, heard))
+        await self._insist("end", partial(item.end, ending, heard))
         self._report(item, outcomes, heard, ending, duration)
 
     def _ending(
@@ -123,7 +115,7 @@ class Deliverer:
         if not (failures or untried) and all(
             outcome.kind is _DELIVERED for outcome in outcomes.values()
         ):
-            return _DONE  # as `decide` would, without reading the clock for each mail
+            return DONE  # as `decide` would, without reading the clock for each mail
         return decide(
             self.plan,
             outcomes,
@@ -150,7 +142,7 @@ class Deliverer:
         attempt is counted. Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
         await self.record(item, outcomes)
         delay = self.plan.rest(self.randomness.uniform())
-        await self._insist("end", partial(item.put_off, delay, None, reason))
+        await self._insist("end", partial(item.end, PutOffItem(delay, None, reason)))
 
     async def _is_suppressed(self, address: str, item: Item) -> bool:
         """Return whether an address is not mailed."""
@@ -260,7 +252,7 @@ class Deliverer:
 # Cached, because `labels` costs more than counting.
 _seconds_of, _attempts_of = lru_cache(DELIVERY_SECONDS.labels), lru_cache(ATTEMPTS.labels)
 
-_DELIVERED, _DONE = OutcomeKind.DELIVERED, Done()
+_DELIVERED = OutcomeKind.DELIVERED
 _EVENTS = {
     Done: "mail delivered",
     RetryItem: "mail deferred",
@@ -286,20 +278,6 @@ def _given_up(outcomes: Mapping[str, Outcome], untried: Mapping[str, str]) -> di
         **_of_kind(outcomes, OutcomeKind.DEFERRED),
         **{each: Outcome.deferred(reason) for each, reason in untried.items()},
     }
-
-
-def _carrying_out(
-    item: Item, ending: ItemEnding, heard: AttemptOutcomes | None
-) -> Callable[[], Awaitable[None]]:
-    match ending:
-        case Done():
-            return partial(item.done, heard)
-        case RetryItem(delay, remaining, error):
-            return partial(item.retry, delay, remaining, error, heard)
-        case PutOffItem(delay, remaining, reason):
-            return partial(item.put_off, delay, remaining, reason, heard)
-        case Reject(reason):
-            return partial(item.reject, reason, heard)
 
 
 def counts_of(outcomes: Mapping[str, Outcome]) -> dict[str, int]:

@@ -1,0 +1,16 @@
+"""A leased mail of no engine."""
+
+from __future__ import annotations
+
+from postroad.domain.delivery.attempts import AttemptOutcomes
+from postroad.domain.delivery.endings import ItemEnding
+from postroad.domain.queues.mail_views import LeasedMail
+
+
+class NotedMail(LeasedMail):
+    """A leased mail that notes its endings."""
+
+    endings: tuple[tuple[ItemEnding, AttemptOutcomes | None], ...] = ()
+
+    async def end(self, ending: ItemEnding, outcomes: AttemptOutcomes | None = None) -> None:
+        self.endings = (*self.endings, (ending, outcomes))
