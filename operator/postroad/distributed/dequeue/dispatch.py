@@ -7,7 +7,7 @@ out, replaces it, finishes it or publishes the reference again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace as copy
 from datetime import timedelta
 from uuid import UUID
@@ -19,6 +19,7 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.endings import ack, delete_and_ack, publish_again
 from postroad.distributed.entries.late_mail import rescue_if_late
+from postroad.domain.delivery.endings import DONE, Reject
 from postroad.domain.queues.delay_queues import redelivery_delay_after
 from postroad.domain.queues.dispatch import (
     Redeliver,
@@ -94,28 +95,15 @@ class ReferenceDispatch:
         return await self._carry_out(decide(reference, mark, arrival), reference, mark)
 
     async def _carry_out(
-        self,
-        decision: Verdict | Redeliver,
-        reference: Reference,
-        mark: Mark | None,
+        self, decision: Verdict | Redeliver, reference: Reference, mark: Mark | None
     ) -> DistributedItem | None:
-        engine, delivery = self._engine, self._delivery
+        """Take the step of a decision: see the tables below."""
         if isinstance(decision, Redeliver):
-            # Publish the same message to the same step again, so that only one is under way.
-            self.redelivery = self.redelivery or decision
-            await publish_again(
-                engine, delivery, self.redelivery.reference, self.redelivery.delay_seconds
-            )
+            await self._redeliver(self.redelivery or decision)
             self.count("redelivery delay")
             return None
-        if decision is Verdict.SETTLE:
-            self.count("marked")
-            await self._settle(reference, mark)
-            return None
-        if decision is Verdict.PASSED:
-            is_late = await rescue_if_late(engine, reference.key)
-            self.count("late" if is_late else "finished")
-            await ack(engine, delivery)
+        if (over := _WHEN_OVER.get(decision)) is not None:
+            await over(self, reference, mark)
             return None
         entry = await self._entry(reference)
         if entry is None:
@@ -123,29 +111,39 @@ class ReferenceDispatch:
             self.count("unreadable")
             await self.dead_letter()
             return None
-        if decision is Verdict.ATTEMPT and self._is_in_hand(reference):
-            await self._redeliver(reference)
-            return None
-        # Hand out without a claim only shortly after the mark was read: later, a redelivery delay
-        # that began after the reading would end before this claim, and the limits would be too old.
-        in_time = engine.clock.elapsed() - self._since < engine.timing.keep_after
-        if decision is Verdict.ATTEMPT and in_time:
-            return self._item(entry, reference, {}, claimed=False)
-        if decision in {Verdict.ATTEMPT, Verdict.CLAIM}:
-            return await self._claim(entry, reference)
-        if decision is Verdict.REPLACE:
-            return await self._replace(entry)
-        if decision is Verdict.FINISH:
-            await replacement.finish(engine, entry, mark or Mark())
-        else:
-            standing = await dead_letters.give_up(
-                engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
-            )
-            await replacement.finish(engine, entry, standing or Mark())
-        await ack(engine, delivery)
-        return None
+        return await _WITH_ENTRY[decision](self, entry, reference, mark)
 
-    async def _replace(self, entry: Entry) -> DistributedItem | None:
+    # Steps of a message whose entry is over
+
+    async def _settle(self, reference: Reference, mark: Mark | None) -> None:
+        self.count("marked")
+        if mark is not None and mark.is_final and deletes_bytes(mark):
+            await delete_and_ack(self._engine, self._delivery, reference)
+        else:
+            await ack(self._engine, self._delivery)
+
+    async def _pass_over(self, reference: Reference, _mark: Mark | None) -> None:
+        # The rescue before the ack: no other message knows of a mail whose row came late.
+        is_late = await rescue_if_late(self._engine, reference.key)
+        self.count("late" if is_late else "finished")
+        await ack(self._engine, self._delivery)
+
+    # Steps of an entry
+
+    async def _finish(self, entry: Entry, _reference: Reference, mark: Mark | None) -> None:
+        # The replacement before the ack: a crash between is a redelivery, which finishes it again.
+        await replacement.finish(self._engine, entry, mark or Mark())
+        await ack(self._engine, self._delivery)
+
+    async def _give_up(self, entry: Entry, reference: Reference, _mark: Mark | None) -> None:
+        standing = await dead_letters.give_up(
+            self._engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
+        )
+        await self._finish(entry, reference, standing)
+
+    async def _replace(
+        self, entry: Entry, _reference: Reference, _mark: Mark | None
+    ) -> DistributedItem | None:
         """Replace the entry, as `republish` does: the message that this one repeats is in a
         consumer's hands, or meets the mark when it comes, or does not exist."""
         standing = await replacement.replace(self._engine, entry, Change.nothing(entry))
@@ -155,7 +153,22 @@ class ReferenceDispatch:
         await ack(self._engine, self._delivery)
         return None
 
-    async def _claim(self, entry: Entry, reference: Reference) -> DistributedItem | None:
+    async def _attempt(
+        self, entry: Entry, reference: Reference, mark: Mark | None
+    ) -> DistributedItem | None:
+        if self._is_in_hand(reference):
+            await self._wait_for_claim(reference)
+            return None
+        # Hand out without a claim only shortly after the mark was read: later, a redelivery delay
+        # that began after the reading would end before this claim, and the limits would be too old.
+        engine = self._engine
+        if engine.clock.elapsed() - self._since < engine.timing.keep_after:
+            return self._item(entry, reference, {}, claimed=False)
+        return await self._claim(entry, reference, mark)
+
+    async def _claim(
+        self, entry: Entry, reference: Reference, _mark: Mark | None
+    ) -> DistributedItem | None:
         """Take the claims on the entry and on those it may follow too closely; then read the marks
         again, because the claims' last owners marked first.
 
@@ -165,18 +178,20 @@ class ReferenceDispatch:
         engine, view, owner = self._engine, self._engine.view, self._owner
         snapshot = await engine.limits_cache.snapshot()
         wanted = [*(each.enqueue_id for each in reference.previous), entry.enqueue_id]
-        self._claims = wanted
+        self._claims = wanted  # before the first request: one without a reply may be a claim
         for taken, enqueue_id in enumerate(wanted):
             if not await view.claim(enqueue_id, owner, engine.timing.claim):
                 self.count("claimed")
+                # Before the message is published: it comes with another owner, which they refuse.
                 await self._release(wanted[:taken])
-                await self._redeliver(reference)
+                await self._wait_for_claim(reference)
                 return None
         records = await view.records(entry.mail_id)
         previous = [await view.mark(each) for each in reference.previous]
         mark = await view.mark(reference.key)
         if snapshot.limits.have_passed(reference.key.slice_start):
-            return await self._carry_out(Verdict.SETTLE, reference, mark)
+            await self._settle(reference, mark)
+            return None
         verdict = decide_claimed(mark, previous)
         if verdict is Verdict.ATTEMPT:
             if reference.crashes and await dead_letters.finish(engine, entry):
@@ -186,6 +201,7 @@ class ReferenceDispatch:
             engine.limits_cache.check(snapshot)
             return await self._claimed_item(entry, reference, records)
         if verdict is Verdict.SETTLE and mark is None:
+            # Before the ack: cleanup deletes the predecessor's mark, which alone has the delivery.
             await view.mark_delivered(entry.key, engine.clock.now(), entry.traits)
             mark = Mark(delivered_at=engine.clock.now())
         return await self._carry_out(verdict, reference, mark)
@@ -194,7 +210,7 @@ class ReferenceDispatch:
         self, entry: Entry, reference: Reference, records: Mapping[str, Record]
     ) -> DistributedItem | None:
         if self._is_in_hand(reference):
-            await self._redeliver(reference)
+            await self._wait_for_claim(reference)
             return None
         item = self._item(entry, reference, records, claimed=True)
         finished = {each.recipient for each in records.values() if each.outcome.kind in FINISHED}
@@ -202,12 +218,9 @@ class ReferenceDispatch:
             return item
         # Every recipient is finished; only the ending was lost.
         self.count("marked")
+        failures = "; ".join(sorted(set(item.failures.values())))
         try:
-            if item.failures:
-                failures = sorted(set(item.failures.values()))
-                await item.reject("; ".join(failures) or "delivery failed")
-            else:
-                await item.done()
+            await item.end(Reject(failures or "delivery failed") if item.failures else DONE)
         except BaseException:
             await item.end_lease()  # an item in hand would defer every repetition of its message
             raise
@@ -255,19 +268,17 @@ class ReferenceDispatch:
         view = self._engine.view
         await asyncio.gather(*(view.release_claim(each, self._owner) for each in claims))
 
-    async def _settle(self, reference: Reference, mark: Mark | None) -> None:
-        if mark is not None and mark.is_final and deletes_bytes(mark):
-            await delete_and_ack(self._engine, self._delivery, reference)
-        else:
-            await ack(self._engine, self._delivery)
+    async def _wait_for_claim(self, reference: Reference) -> None:
+        """Publish a reference to come again when the claim of another consumer may be over."""
+        delay = redelivery_delay_after(0, self._engine.timing.redelivery_delay, 0.0)
+        await self._redeliver(Redeliver(reference.again(), delay))
 
-    async def _redeliver(self, reference: Reference) -> None:
-        self.redelivery = Redeliver(
-            reference.again(), redelivery_delay_after(0, self._engine.timing.redelivery_delay, 0.0)
-        )
-        await publish_again(
-            self._engine, self._delivery, self.redelivery.reference, self.redelivery.delay_seconds
-        )
+    async def _redeliver(self, redelivery: Redeliver) -> None:
+        # Kept before it is published: after an error the same message goes to the same step again,
+        # so that only one is under way.
+        self.redelivery = redelivery
+        reference, delay_seconds = redelivery.reference, redelivery.delay_seconds
+        await publish_again(self._engine, self._delivery, reference, delay_seconds)
 
     async def _entry(self, reference: Reference) -> Entry | None:
         entry = reference.entry or await self._engine.view.row(reference.key)
@@ -278,3 +289,22 @@ class ReferenceDispatch:
     def count(self, reason: str) -> None:
         """Count a delivery that is not handed out."""
         metrics.SKIPPED.labels(self._engine.label, reason).inc()
+
+
+_OverStep = Callable[[ReferenceDispatch, Reference, Mark | None], Awaitable[None]]
+_EntryStep = Callable[
+    [ReferenceDispatch, Entry, Reference, Mark | None], Awaitable[DistributedItem | None]
+]
+
+_WHEN_OVER: Mapping[Verdict, _OverStep] = {
+    Verdict.SETTLE: ReferenceDispatch._settle,
+    Verdict.PASSED: ReferenceDispatch._pass_over,
+}
+_WITH_ENTRY: Mapping[Verdict, _EntryStep] = {
+    Verdict.FINISH: ReferenceDispatch._finish,
+    Verdict.GIVE_UP: ReferenceDispatch._give_up,
+    Verdict.REPLACE: ReferenceDispatch._replace,
+    Verdict.CLAIM: ReferenceDispatch._claim,
+    Verdict.ATTEMPT: ReferenceDispatch._attempt,
+}
+"""The step of each verdict. Those of an entry read its row first, where the message has none."""
