@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 from prometheus_client import REGISTRY
@@ -21,6 +22,7 @@ from contract.queue_harness import (
     letter,
     names,
 )
+from postroad.domain.delivery.endings import Done, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail.mail import (
     Content,
     DsnOptions,
@@ -624,6 +626,59 @@ class RetryContract(_Fixtures):
             counts[0] + 1,
             counts[1],
         ]
+
+    @pytest.mark.parametrize(
+        ("ending", "left"),
+        [
+            (Done(), (0, 0, 0)),
+            (RetryItem(timedelta(0), ("b@y.example",), "451"), (1, 1, 0)),
+            (PutOffItem(timedelta(0), ("b@y.example",), "451"), (1, 0, 0)),
+            (Reject("550"), (0, 0, 1)),
+        ],
+        ids=lambda value: getattr(value, "name", ""),
+    )
+    async def test_an_item_ends_by_a_value_once(
+        self,
+        queue: MailQueue,
+        consumer: Consumer,
+        ending: ItemEnding,
+        left: tuple[int, int, int],
+    ) -> None:
+        await queue.enqueue(letter(recipients=("a@x.example", "b@y.example")))
+        item = await consumer.next()
+
+        await item.end(ending)
+
+        with pytest.raises(EntryEnded):
+            await item.end(ending)
+        views = [view async for view in queue.browse()]
+        assert {view.mail.recipients for view in views} <= {("b@y.example",)}
+        attempts = sum(view.attempt for view in views)
+        assert (len(views), attempts, (await queue.size()).dead_letters) == left
+
+    @pytest.mark.parametrize(
+        "ending",
+        [
+            None,
+            "done",
+            Reject(cast("str", None)),
+            RetryItem(cast("timedelta", 5)),
+            PutOffItem(cast("timedelta", None)),
+            RetryItem(timedelta(0), None, cast("str", b"451")),
+        ],
+        ids=str,
+    )
+    async def test_what_is_no_ending_is_refused_and_ends_nothing(
+        self, queue: MailQueue, consumer: Consumer, ending: ItemEnding
+    ) -> None:
+        await queue.enqueue(letter())
+        item = await consumer.next()
+
+        with pytest.raises(InvalidInput):
+            await item.end(ending)
+
+        await item.done()
+        assert (await queue.size()).size == 0
 
     async def test_outcomes_are_recorded_together_each_with_its_own_text(
         self, queue: MailQueue, consumer: Consumer

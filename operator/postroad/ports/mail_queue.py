@@ -11,10 +11,17 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 from uuid import UUID
 
-from postroad.domain.delivery.endings import Endings, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import (
+    Done,
+    Endings,
+    ItemEnding,
+    PutOffItem,
+    Reject,
+    RetryItem,
+)
 from postroad.domain.mail.mail import Envelope, Mail, Outcome, explanation
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.mail_views import MailView, Sizes
@@ -46,16 +53,19 @@ def check_delay(delay: timedelta) -> None:
         )
 
 
-def checked_ending(ending: ItemEnding) -> ItemEnding:
+def checked_ending(ending: Any) -> ItemEnding:
     """Return an ending with its reason as it is stored. Raises: InvalidInput, also for what is no
-    delay."""
+    ending and for what is no delay."""
+    if isinstance(ending, Done):
+        return ending
     if isinstance(ending, Reject):
         return Reject(explanation(ending.reason))
-    if isinstance(ending, RetryItem | PutOffItem):
-        check_delay(ending.delay)
-        if ending.reason is not None:
-            return replace(ending, reason=explanation(ending.reason))
-    return ending
+    if not isinstance(ending, RetryItem | PutOffItem):
+        raise InvalidInput(
+            f"an item ends by Done, RetryItem, PutOffItem or Reject, not {type(ending).__name__}"
+        )
+    check_delay(ending.delay)
+    return ending if ending.reason is None else replace(ending, reason=explanation(ending.reason))
 
 
 class Item(Endings, Protocol):
