@@ -137,9 +137,7 @@ master_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
-def with_queue(
-    command: Callable[..., Coroutine[Any, Any, T]],
-) -> Callable[..., T]:
+def with_queue(command: Callable[..., Coroutine[Any, Any, T]]) -> Callable[..., T]:
     """Run an async command on the queue of `--queue`, passed as `queue`."""
 
     @queue_option

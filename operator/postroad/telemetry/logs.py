@@ -142,10 +142,7 @@ def logger(room: str) -> Logger:
     """Return the logger of a room."""
     lazy: Logger = structlog.wrap_logger(
         logging.getLogger(f"postroad.{room}"),
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.stdlib.render_to_log_kwargs,
-        ],
+        processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],
         wrapper_class=_Bound,
     )
     return lazy.bind()  # a lazy logger would bind again for each line

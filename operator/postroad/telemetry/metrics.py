@@ -116,9 +116,7 @@ UNCOUNTED = Counter(
     ["queue"],
 )
 ORPHANED = Counter(
-    "postroad_orphaned_objects_total",
-    "Objects without a mail that an audit deleted.",
-    ["queue"],
+    "postroad_orphaned_objects_total", "Objects without a mail that an audit deleted.", ["queue"]
 )
 NOT_OWNED = Gauge(
     "postroad_bucket_not_owned",

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 
 from postroad.domain.configuration.advice import SliceCount
 from postroad.domain.queues.ages import AGES
-from postroad.pipeline.answers.findings import FindingKind, FindingLine, summaries
 from postroad.pipeline.answers.lines import (
     AgesLine,
     Departure,
@@ -34,7 +33,6 @@ EMPTY = QueueReport(
     destinations=(),
     ages=(),
     slices=(),
-    findings=None,
 )
 
 
@@ -62,13 +60,6 @@ def full(destinations: int = 3) -> QueueReport:
     lines = [destination(f"d{number}.example") for number in range(destinations)]
     lines[0] = destination(HOSTILE, Departure("rate", 0.1, 0.01))
     ages = {age_name(limit): place for place, limit in enumerate(AGES)}
-    findings = summaries(
-        [
-            FindingLine(FindingKind.ORPHAN, NOON, blob_key="key", count=12),
-            FindingLine(FindingKind.VANISHED, NOON, count=3),
-        ],
-        {FindingKind.ORPHAN: 12},
-    )
     stretch = EMPTY.coverage.stretch
     return replace(
         EMPTY,
@@ -78,5 +69,4 @@ def full(destinations: int = 3) -> QueueReport:
         destinations=lines,
         ages=[AgesLine(HOSTILE, sum(ages.values()), ages), AgesLine("b.example", 0, ages)],
         slices=[SliceCount(NOON + n * HOUR, HOUR, 800 * n) for n in range(24)],
-        findings=findings,
     )

@@ -25,12 +25,7 @@ from postroad.domain.configuration.documents import Document, configuration_docu
 from postroad.domain.configuration.history import Configured, replay
 from postroad.domain.configuration.rollout import first_rollout
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration
-from postroad.errors import (
-    HistoryMissing,
-    InvalidInput,
-    QueueNotFound,
-    ServerError,
-)
+from postroad.errors import HistoryMissing, InvalidInput, QueueNotFound, ServerError
 from postroad.ports.history import Recorded
 
 T = TypeVar("T")

@@ -12,12 +12,7 @@ from typing import IO, Any
 import click
 
 from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE
-from postroad.errors import (
-    InvalidInput,
-    KubernetesRefused,
-    KubernetesUnavailable,
-    NotInstalled,
-)
+from postroad.errors import InvalidInput, KubernetesRefused, KubernetesUnavailable, NotInstalled
 
 Resource = dict[str, Any]
 

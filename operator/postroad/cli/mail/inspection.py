@@ -10,14 +10,7 @@ from uuid import UUID
 
 import click
 
-from postroad.cli.options import (
-    by_spark,
-    json_option,
-    say,
-    selecting,
-    view_text,
-    with_queue,
-)
+from postroad.cli.options import by_spark, json_option, say, selecting, view_text, with_queue
 from postroad.domain.queues.documents import printed_view, sizes_value
 from postroad.domain.queues.mail_views import MailView
 from postroad.domain.queues.selection import Selector

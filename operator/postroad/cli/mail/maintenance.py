@@ -231,12 +231,7 @@ def erase(
 
 
 async def _run(
-    url: str,
-    confirm: str | None,
-    chosen: tuple[str, ...],
-    namespace: str | None,
-    *,
-    as_json: bool,
+    url: str, confirm: str | None, chosen: tuple[str, ...], namespace: str | None, *, as_json: bool
 ) -> None:
     queue = await _erase(url, confirm, chosen, as_json=as_json)
     if namespace:

@@ -105,10 +105,7 @@ def trace(
 
 
 def _selector(
-    what: str | None,
-    given: dict[str, str],
-    since: datetime | None,
-    before: datetime | None,
+    what: str | None, given: dict[str, str], since: datetime | None, before: datetime | None
 ) -> AttemptSelector:
     fields: dict[str, Any] = dict(given)
     if "outcome" in given:

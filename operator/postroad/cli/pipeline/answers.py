@@ -10,13 +10,11 @@ from pathlib import Path
 import click
 
 from postroad.cli.pipeline.lake import AskedLake, LakeRequest, lake_job, opened_lake, with_lake
-from postroad.cli.pipeline.servers import audited
 from postroad.cli.pipeline.spark import address_key
 from postroad.configuration.evidence import observe
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.history import replay
 from postroad.errors import HistoryMissing, InvalidInput, NotInstalled
-from postroad.pipeline.answers.findings import FindingSummary, summaries
 from postroad.pipeline.answers.lines import (
     TRAFFIC_PARTS,
     AdviceLine,
@@ -110,11 +108,10 @@ async def advise(asked: AskedLake) -> JobAnswer[AdviceLine]:
 
 @click.command()
 @click.argument("place", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--audit", "audits", is_flag=True, help="Audit the queue too, and show the findings.")
 @with_lake
-def report(place: Path, request: LakeRequest, audits: bool) -> None:
+def report(place: Path, request: LakeRequest) -> None:
     """Write a page into a directory: traffic, time to delivery, destinations, waiting mail by age,
-    mails a slice, findings. index.html has its pictures in itself; they lie beside it as PNGs too.
+    mails a slice. index.html has its pictures in itself; they lie beside it as PNGs too.
 
     The files of an earlier report are replaced.
     """
@@ -123,7 +120,7 @@ def report(place: Path, request: LakeRequest, audits: bool) -> None:
             "matplotlib is missing", hint="install postroad with the extra `pipeline`"
         )
     _make(place)
-    found = asyncio.run(_report(request, audits))
+    found = asyncio.run(_report(request))
     from postroad.pipeline.answers.charts import draw
 
     pictures = draw(found)
@@ -132,19 +129,12 @@ def report(place: Path, request: LakeRequest, audits: bool) -> None:
     click.echo(f"wrote {place / PAGE}")
 
 
-async def _report(request: LakeRequest, audits: bool) -> QueueReport:
+async def _report(request: LakeRequest) -> QueueReport:
     async with opened_lake(request) as lake:
-        findings = await _findings(request.url, lake) if audits else None
-        return await _answers(lake, findings)
+        return await _answers(lake)
 
 
-async def _findings(url: str, lake: AskedLake) -> tuple[FindingSummary, ...]:
-    opened = lake.with_tables("leave --audit away, and use `postroad verify DIR`")
-    found, repaired = await audited(opened, url, repairs=False)
-    return summaries(found.findings, repaired)
-
-
-async def _answers(asked: AskedLake, findings: tuple[FindingSummary, ...] | None) -> QueueReport:
+async def _answers(asked: AskedLake) -> QueueReport:
     from postroad.pipeline.spark.jobs.traffic import destinations, traffic
     from postroad.pipeline.spark.jobs.waiting import count_ages
     from postroad.pipeline.spark.lake.extent import slice_counts
@@ -167,7 +157,6 @@ async def _answers(asked: AskedLake, findings: tuple[FindingSummary, ...] | None
         destinations=await in_thread(destinations, entries, stretch),
         ages=ages,
         slices=slices,
-        findings=findings,
     )
 
 

@@ -8,7 +8,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,11 +15,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.archiving import change_entries, list_keys
 from postroad.cli.pipeline.lake import say_answer, summarize
-from postroad.cli.pipeline.spark import (
-    QueueWithSpark,
-    open_with_spark,
-    write_summary,
-)
+from postroad.cli.pipeline.spark import open_with_spark, write_summary
 from postroad.distributed.administration.found_entries import EntryChange
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
@@ -29,9 +24,6 @@ from postroad.domain.values.escaping import escaped, json_line
 from postroad.pipeline.answers.findings import FindingKind, FindingLine, FindingSummary, summaries
 from postroad.pipeline.answers.lines import AgesLine, JobAnswer, Line
 from postroad.pipeline.archive.planning import Coverage, Stretch
-
-if TYPE_CHECKING:
-    from postroad.pipeline.spark.jobs.audit_run import Audited
 
 SHOWN = 10
 """Findings of each kind that the text names; JSON has all."""
@@ -73,39 +65,29 @@ def _text(
 async def _audit(
     url: str, repairs: bool, master: str
 ) -> tuple[Coverage, tuple[FindingLine, ...], Mapping[FindingKind, int]]:
+    from postroad.pipeline.spark.jobs.audit_run import Audit, AuditedQueue, repair
+
     async with open_with_spark(url, master, "use `postroad verify DIR`") as opened:
-        found, repaired = await audited(opened, url, repairs=repairs)
+        queue = opened.queue
+        audited = AuditedQueue(
+            name=queue.name,
+            tables=opened.view_tables(),
+            broker=queue.servers.broker(queue.name),
+            blobs=queue.servers.blobs(queue.bucket),
+            row_lifetime=queue.row_lifetime,
+            lister=partial(list_keys, queue.bucket),
+        )
+        async with open_queue(url, settings=opened.settings) as engine:
+            assert isinstance(engine, DistributedQueue)
+            await engine.check_owner()
+            found = await Audit(opened.session, audited, MachineClock(), Timing()).run()
+            repaired = await repair(engine, found) if repairs else {}
+        if not found.is_counted:
+            click.echo("postroad: RabbitMQ did not report all messages: none was counted", err=True)
         counts = {each.kind.value: each.found for each in summaries(found.findings, repaired)}
         left = sum(counts.values()) - sum(repaired.values())
         write_summary(opened.settings.pipeline.summary_file, counts, findings=left)
-        coverage = Coverage(Stretch(found.first, found.times.young))
-        return coverage, found.findings, repaired
-
-
-async def audited(
-    opened: QueueWithSpark, url: str, *, repairs: bool
-) -> tuple[Audited, Mapping[FindingKind, int]]:
-    """Audit a queue; return what was found, and how much of each kind was repaired. Raises:
-    ServerError, JobFailed, OwnedByAnother."""
-    from postroad.pipeline.spark.jobs.audit_run import Audit, AuditedQueue, repair
-
-    queue = opened.queue
-    audited_queue = AuditedQueue(
-        name=queue.name,
-        tables=opened.view_tables(),
-        broker=queue.servers.broker(queue.name),
-        blobs=queue.servers.blobs(queue.bucket),
-        row_lifetime=queue.row_lifetime,
-        lister=partial(list_keys, queue.bucket),
-    )
-    async with open_queue(url, settings=opened.settings) as engine:
-        assert isinstance(engine, DistributedQueue)
-        await engine.check_owner()
-        found = await Audit(opened.session, audited_queue, MachineClock(), Timing()).run()
-        repaired = await repair(engine, found) if repairs else {}
-    if not found.is_counted:
-        click.echo("postroad: RabbitMQ did not report all messages: none was counted", err=True)
-    return found, repaired
+        return Coverage(Stretch(found.first, found.times.young)), found.findings, repaired
 
 
 def ages(*, url: str, master: str, as_json: bool) -> None:

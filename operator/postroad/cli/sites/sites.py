@@ -30,11 +30,7 @@ from postroad.domain.delivery.reasons import checked_reason
 from postroad.domain.delivery.reroutes import Reroute, RerouteOf, reroutes_in
 from postroad.domain.delivery.site_flushes import FlushAnswer
 from postroad.domain.delivery.site_views import SiteState, SiteView, read_views
-from postroad.domain.delivery.suspensions import (
-    LONGEST_SUSPENSION,
-    SuspendedBy,
-    Suspension,
-)
+from postroad.domain.delivery.suspensions import LONGEST_SUSPENSION, SuspendedBy, Suspension
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.durations import format_duration
 from postroad.domain.values.escaping import escaped

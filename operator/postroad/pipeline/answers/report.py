@@ -14,7 +14,6 @@ from html import escape
 
 from postroad.domain.configuration.advice import ROWS_IN_SLICE, SliceCount
 from postroad.domain.values.escaping import escaped
-from postroad.pipeline.answers.findings import FindingSummary
 from postroad.pipeline.answers.lines import AgesLine, DestinationLine, TrafficLine
 from postroad.pipeline.archive.planning import Coverage
 
@@ -31,7 +30,7 @@ PAGE = "index.html"
 class QueueReport:
     """What a report shows. `total`: of the whole stretch; None where nothing happened in it.
     `ages`: of the mail that waited at `made_at`; `ages` and `slices` are None of a queue in a
-    directory. `findings`: None where no audit was asked for."""
+    directory."""
 
     queue: str
     made_at: datetime
@@ -41,7 +40,6 @@ class QueueReport:
     destinations: Sequence[DestinationLine]
     ages: Sequence[AgesLine] | None
     slices: Sequence[SliceCount] | None
-    findings: Sequence[FindingSummary] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class _Section:
     with the picture; `empty`: the sentence where there is nothing to show."""
 
     title: str
-    picture: str | None
+    picture: str
     is_there: bool
     shown: str
     empty: str
@@ -95,16 +93,6 @@ tr.bad td{background:#fdecea}
 
 
 def _sections(report: QueueReport) -> Iterable[_Section]:
-    findings = report.findings
-    yield _Section(
-        title="Findings",
-        picture=None,
-        is_there=findings is not None and any(each.found for each in findings),
-        shown=_findings(findings or ()),
-        empty="No audit was asked for (<code>--audit</code>)."
-        if findings is None
-        else "The audit found nothing wrong.",
-    )
     total = report.total
     yield _Section(
         title="Traffic by hour and outcome",
@@ -144,14 +132,14 @@ def _sections(report: QueueReport) -> Iterable[_Section]:
         is_there=bool(report.slices),
         shown=_aside(
             f"The busiest slice should have about {ROWS_IN_SLICE:,} mails: "
-            "<code>postroad pipeline advise</code> names the settings.",
+            "<code>postroad pipeline advise</code> names the settings."
         ),
         empty="No slice of this time is in the lake.",
     )
 
 
 def _section(section: _Section, pictures: Mapping[str, bytes]) -> str:
-    picture = pictures.get(section.picture or "") if section.is_there else None
+    picture = pictures.get(section.picture) if section.is_there else None
     image = ""
     if picture is not None:
         data = b64encode(picture).decode("ascii")
@@ -207,11 +195,6 @@ def _destination(line: DestinationLine) -> tuple[str, ...]:
     )
     return (domain, site, f"{int(total):,}", delivered, deferred, failed, recovered, reasons,
             departures)  # fmt: skip
-
-
-def _findings(findings: Sequence[FindingSummary]) -> str:
-    rows = [(each.cells(), each.found > each.repaired) for each in findings if each.found]
-    return _table(FindingSummary.HEAD, rows, numbers=range(1, 4))
 
 
 _Row = tuple[Sequence[str], bool]

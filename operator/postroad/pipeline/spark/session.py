@@ -83,9 +83,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 def open_session(
-    master: str = "local[*]",
-    settings: Mapping[str, str] | None = None,
-    jars: Iterable[Path] = (),
+    master: str = "local[*]", settings: Mapping[str, str] | None = None, jars: Iterable[Path] = ()
 ) -> SparkSession:
     """Start Spark, or return the session of this process. Executors elsewhere have the jars in
     images of their own. Raises: NotInstalled."""
