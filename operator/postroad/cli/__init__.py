@@ -14,7 +14,7 @@ from postroad.ports.administration import Operation
 
 
 def _load_operation(operation: Operation) -> click.Command:
-    from postroad.cli.mail.operation_commands import changing
+    from postroad.cli.mail.selected import changing
 
     return changing(operation)
 
@@ -28,13 +28,13 @@ def _load_remote(name: str) -> click.Command:
 
 _PLACES = {
     "enqueue": "postroad.cli.mail.enqueue:enqueue",
-    "browse": "postroad.cli.mail.inspection:browse",
-    "show": "postroad.cli.mail.inspection:show",
-    "size": "postroad.cli.mail.inspection:size",
-    "ages": "postroad.cli.mail.inspection:ages",
-    "dead-letters": "postroad.cli.mail.inspection:dead_letters",
-    "purge": "postroad.cli.mail.operation_commands:purge",
-    "republish": "postroad.cli.mail.operation_commands:republish",
+    "browse": "postroad.cli.mail.selected:browse",
+    "show": "postroad.cli.mail.selected:show",
+    "size": "postroad.cli.mail.selected:size",
+    "ages": "postroad.cli.mail.selected:ages",
+    "dead-letters": "postroad.cli.mail.selected:dead_letters",
+    "purge": "postroad.cli.mail.selected:purge",
+    "republish": "postroad.cli.mail.selected:republish",
     "sites": "postroad.cli.sites.sites:sites",
     "suspend": "postroad.cli.sites.sites:suspend",
     "resume": "postroad.cli.sites.sites:resume",

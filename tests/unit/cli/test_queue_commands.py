@@ -452,7 +452,7 @@ def test_output_that_cannot_be_written_is_an_error_of_one_line(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("postroad.cli.mail.inspection.say", full)
+    monkeypatch.setattr("postroad.cli.mail.selected.say", full)
     result = run(url, "size")
     assert result.exit_code == 1
     assert result.output == "postroad: [Errno 28] No space left on device\n"

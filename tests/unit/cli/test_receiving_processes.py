@@ -13,9 +13,9 @@ from datetime import timedelta
 import pytest
 
 from postroad import open_queue
-from postroad.cli.processes import intake, long_running, receiver_processes
+from postroad.cli.processes import intake, long_running
+from postroad.cli.processes.intake import receive_in_children
 from postroad.cli.processes.long_running import Inheritance, Process, process
-from postroad.cli.processes.receiver_processes import receive_in_children
 from postroad.errors import ReceiverEnded, StoreUnavailable
 from postroad.settings import Settings
 from postroad.settings.intake import Intake
@@ -92,7 +92,7 @@ async def start_and_end(*_: object) -> Child:
 async def test_a_receiver_that_ends_by_itself_ends_its_parent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(receiver_processes, "_start", start_and_end)
+    monkeypatch.setattr(intake, "_start", start_and_end)
 
     with pytest.raises(ReceiverEnded):
         await asyncio.wait_for(
@@ -110,7 +110,7 @@ async def test_a_process_stopped_before_its_receivers_listen_ends_in_good_order(
         started.append(await start_and_end())
         return started[-1]
 
-    monkeypatch.setattr(receiver_processes, "_start", start)
+    monkeypatch.setattr(intake, "_start", start)
     this = await this_process()
     this.stop.set()
 

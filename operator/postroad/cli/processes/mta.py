@@ -25,11 +25,11 @@ from postroad.cli.processes.intake import (
     certificate_of,
     listen_option,
     receive,
+    receive_in_children,
     relay_from_option,
     with_clients,
 )
 from postroad.cli.processes.long_running import process, run
-from postroad.cli.processes.receiver_processes import receive_in_children
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
 from postroad.settings import Settings, from_environment

@@ -14,7 +14,7 @@ import click
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import board_of
-from postroad.cli.mail.operation_commands import change_by_spark
+from postroad.cli.mail.selected import change_by_spark
 from postroad.cli.options import (
     DURATION,
     by_spark,
