@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from email.utils import format_datetime
 from ipaddress import ip_address
@@ -44,6 +44,12 @@ _EXPIRED = "4.4.7"
 """Delivery time expired. Source: RFC 3463 3.5."""
 
 LONGEST_LINE = 76
+
+MAX_TEXTS = 128 * 1024
+"""Characters of all replies in a report together, each of which stands in it twice. They share it
+evenly, so that a report about a thousand recipients is no larger than servers take."""
+
+MIN_TEXT = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +220,7 @@ def report_mail(
     address = reporting_address(mail.envelope, rules)
     if address is None:
         raise InvalidInput("the mail has no address to report to")
+    reported = _bounded(reported)
     worst = next(each for each in Action if any(one.action is each for one in reported))
     is_double = mail.envelope.sender is None
     recipient = ascii_address(address)
@@ -245,6 +252,16 @@ def report_mail(
     if mail.envelope.tenant is not None:
         attributes[TENANT] = mail.envelope.tenant
     return Mail(None, (address,), header.encode() + body, attributes=attributes)
+
+
+def _bounded(reported: tuple[ReportedRecipient, ...]) -> tuple[ReportedRecipient, ...]:
+    share = max(MIN_TEXT, MAX_TEXTS // len(reported))
+    return tuple(
+        replace(each, outcome=replace(each.outcome, text=each.outcome.text[:share]))
+        if len(each.outcome.text) > share
+        else each
+        for each in reported
+    )
 
 
 def shortened(envelope: Envelope, report: bytes) -> Mail:

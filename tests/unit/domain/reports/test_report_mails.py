@@ -527,6 +527,17 @@ def test_several_recipients_have_a_group_of_fields_each() -> None:
     ]
 
 
+def test_a_report_about_2000_recipients_with_long_replies_is_below_a_megabyte() -> None:
+    many = tuple(failed("550 5.1.1 " + "x" * 480, f"user{n}@dest.example") for n in range(2000))
+
+    report = composed(*many)
+
+    assert len(cast("bytes", report.content)) < 1_000_000
+    _, (_, *fields), _ = parts_of(parsed(report))
+    assert [each["Status"] for each in fields] == ["5.1.1"] * 2000
+    assert all(each["Diagnostic-Code"].startswith("smtp; 550 5.1.1 xxx") for each in fields)
+
+
 def test_a_report_about_a_report_has_a_boundary_of_its_own() -> None:
     once = cast("bytes", composed(failed(NO_USER)).content)
 
