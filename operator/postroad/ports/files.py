@@ -20,10 +20,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
-    """What is free on a file system. `inodes` is None where it does not count them."""
+    """Free space on a file system. `inodes` is None where it does not count them; `total_bytes`,
+    also of what is used, where it is not known."""
 
     bytes: int
     inodes: int | None
+    total_bytes: int | None = None
 
 
 class File(Protocol):

@@ -259,6 +259,16 @@ def test_a_mail_is_refused_that_would_leave_too_little() -> None:
     uncounted.check_room(0)
 
 
+def test_a_store_keeps_at_most_a_quarter_of_a_small_volume_free() -> None:
+    disks = Disks(DiskSpace(60, None, 64), DiskSpace(60, None, 64))
+    limited, _ = limits(disks, Seconds(), least_free_bytes=1000)
+
+    assert limited.has_room(60 - 16)
+    assert not limited.has_room(60 - 15)
+    with pytest.raises(StoreFull, match="less than 16 octets"):
+        limited.check_room(60 - 15)
+
+
 def test_mails_and_envelopes_have_their_limits() -> None:
     disks = Disks(DiskSpace(100, None), DiskSpace(100, None))
     bounded, _ = limits(disks, Seconds(), largest_mail=9, largest_envelope=4, least_free_bytes=0)

@@ -195,7 +195,8 @@ class DiskFiles:
     def room(self, path: PurePath) -> DiskSpace:
         with Translated("stat", path):
             found = os.statvfs(path)
-        return DiskSpace(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None)
+        inodes = found.f_favail if found.f_files else None
+        return DiskSpace(found.f_bavail * found.f_frsize, inodes, found.f_blocks * found.f_frsize)
 
     def lock(self, path: PurePath) -> DiskLock | None:
         with Translated("lock", path), _all_of_it("lock", path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.options import StoreOptions
@@ -16,6 +17,10 @@ log = logger("embedded")
 FRESH_SECONDS = 1.0
 """The file system is asked this often, because that costs as much as all else for a small mail
 (45 us on ext4); between, the stored bytes are counted."""
+
+
+SMALL_VOLUME_SHARE = 4
+"""A store keeps at most this part of its volume free, so that one on a small volume takes mail."""
 
 
 class FreeSpace:
@@ -40,10 +45,10 @@ class FreeSpace:
         """Return the free space behind `size` more bytes, without counting them. Raises:
         StoreFailed."""
         left = self.after(0)
-        return DiskSpace(left.bytes - size, left.inodes)
+        return replace(left, bytes=left.bytes - size)
 
     def _left(self) -> DiskSpace:
-        return DiskSpace(self._room.bytes - self._used, self._room.inodes)
+        return replace(self._room, bytes=self._room.bytes - self._used)
 
     def renew(self) -> None:
         """Ask the file system the next time: files were removed."""
@@ -55,7 +60,7 @@ class FreeSpace:
         except FileNotFoundError as error:
             raise gone(self._layout) from error
         inodes = [room.inodes for room in rooms if room.inodes is not None]
-        return DiskSpace(min(room.bytes for room in rooms), min(inodes, default=None))
+        return replace(min(rooms, key=lambda room: room.bytes), inodes=min(inodes, default=None))
 
 
 def gone(layout: Layout) -> StoreFailed:
@@ -120,9 +125,11 @@ class StoreLimits:
         return True
 
     def _compare(self, room: DiskSpace) -> None:
-        options = self._options
-        if room.bytes < options.least_free_bytes:
-            raise StoreFull(f"less than {options.least_free_bytes} octets would be free")
+        options, kept = self._options, self._options.least_free_bytes
+        if room.total_bytes is not None:
+            kept = min(kept, room.total_bytes // SMALL_VOLUME_SHARE)
+        if room.bytes < kept:
+            raise StoreFull(f"less than {kept} octets would be free")
         if room.inodes is not None and room.inodes < options.least_free_inodes:
             raise StoreFull(f"less than {options.least_free_inodes} inodes are free")
 

@@ -46,7 +46,8 @@ class StoreOptions:
     """How long the slot of a finished mail waits for others that are freed with it."""
 
     least_free_bytes: int = 64 * MIB
-    """Below this free space the store refuses new mail, because the log needs some to end mails."""
+    """Below this free space the store refuses new mail, because the log needs some to end mails. On
+    a small volume it is a quarter of the volume."""
 
     least_free_inodes: int = 1000
 
