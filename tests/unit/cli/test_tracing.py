@@ -121,6 +121,17 @@ def test_a_queue_of_the_command_line_stands_before_a_log_of_the_environment(
     assert (found.exit_code, "--lake" in found.stderr) == (1, True)
 
 
+def test_a_log_that_is_not_there_is_named_but_not_where_a_queue_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POSTROAD_WORKER_ATTEMPT_LOG", str(tmp_path / "none"))
+
+    found = CliRunner().invoke(main, ["trace", "a@x.example"])
+    assert (found.exit_code, "no folder of an attempt log" in found.stderr) == (1, True)
+    found = CliRunner().invoke(main, ["trace", "a@x.example", "--queue", "embedded:///nowhere"])
+    assert (found.exit_code, "--lake" in found.stderr) == (1, True)
+
+
 def test_a_search_ends_before_a_moment(tmp_path: Path) -> None:
     write(tmp_path)
 

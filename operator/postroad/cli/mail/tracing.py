@@ -31,7 +31,7 @@ from postroad.errors import InvalidInput
 @click.argument("what", metavar="[ADDRESS|ID]", required=False)
 @click.option(
     "--log",
-    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     envvar="POSTROAD_WORKER_ATTEMPT_LOG",
     help="The folder of the attempt log (or POSTROAD_WORKER_ATTEMPT_LOG).",
 )
@@ -126,6 +126,8 @@ def _selector(
 
 
 def _trace_log(folder: Path, wanted: AttemptSelector, *, as_json: bool) -> None:
+    if not folder.is_dir():
+        raise InvalidInput(f"{folder} is no folder of an attempt log", hint="name one by --log")
     found, without_addresses, unreadable = _search(folder, wanted)
     for line in found:
         say(to_document(line), as_json=as_json, text=attempt_text(line))
