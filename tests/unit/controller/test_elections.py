@@ -170,7 +170,7 @@ class Election:
         if result is None:
             member.state = member.state.failed(then, chance)
         elif result.version is None:
-            member.state = member.state.conflicted(now)
+            member.state = member.state.conflicted(now, 0)
         elif wanted is None:
             member.state = member.state.found(result.record, result.version, then, now, chance)
         else:

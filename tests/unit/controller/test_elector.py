@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -18,7 +18,12 @@ from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.leadership.elector import Elector, LeasePlace
 from postroad.controller.leadership.fence import LOST, Fence, Watchdog
-from postroad.errors import LeadershipLost
+from postroad.errors import (
+    KubernetesConflict,
+    KubernetesRefused,
+    KubernetesUnavailable,
+    LeadershipLost,
+)
 from postroad.ports.kubernetes import Object
 
 PLACE = LeasePlace("system", "postroad-operator")
@@ -329,3 +334,60 @@ def test_the_watchdog_leaves_a_process_alone_that_has_nothing_under_way() -> Non
     fence.open(seconds(60), seconds(65))
     fence.settled()
     assert ended_by(fence, clock, 60) == []
+
+
+WORDS = "the words of the API server"
+
+ERRORS: Mapping[str, Callable[[], Exception]] = {
+    "500, 429 or no answer": lambda: KubernetesUnavailable(WORDS),
+    "400, 403 or 422": lambda: KubernetesRefused(WORDS),
+    "409": lambda: KubernetesConflict(WORDS),
+    "an error without a name": lambda: LookupError(WORDS),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS.values(), ids=list(ERRORS))
+@pytest.mark.parametrize("verb", ["get", "create", "patch"])
+@pytest.mark.parametrize("is_led", [False, True], ids=["from the start", "under a leader"])
+@pytest.mark.parametrize("concerned", [["one"], ["one", "two"]], ids=["one process", "all"])
+async def test_while_requests_about_the_lease_fail_at_most_one_process_acts(
+    stage: Stage,
+    caplog: pytest.LogCaptureFixture,
+    error: Callable[[], Exception],
+    verb: str,
+    concerned: list[str],
+    *,
+    is_led: bool,
+) -> None:
+    """As with other resources' requests (`test_api_server_errors.py`)."""
+    is_planted = False
+
+    async def before(step: Step) -> None:
+        if is_planted and step.operation.startswith(f"{verb} "):
+            raise error()
+
+    async def pass_time() -> None:
+        for _ in range(120):
+            await stage.advance(0.5)
+            assert [is_open(each.fence) for each in electors.values()].count(True) <= 1
+
+    def restart_ended() -> None:
+        for name in [each for each in electors if stage.tasks[each].done()]:
+            assert isinstance(stage.tasks[name].exception(), LeadershipLost)
+            electors[f"{name}'"] = stage.start(f"{name}'")
+
+    is_planted = not is_led
+    electors = {}
+    for name in ("one", "two"):
+        electors[name] = stage.start(name)
+        stage.faults[name].before = before if name in concerned else None
+        await stage.advance(1 if is_led else 0)
+    is_planted = True
+    await pass_time()
+    is_failing = any(WORDS in str(vars(each)) for each in caplog.records)
+    assert is_failing or any(is_open(each.fence) for each in electors.values())
+    is_planted = False
+    restart_ended()
+    await pass_time()
+
+    assert [is_open(each.fence) for each in electors.values()].count(True) == 1

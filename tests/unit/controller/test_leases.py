@@ -152,7 +152,7 @@ def test_an_answer_after_the_deadline_makes_no_leader() -> None:
 
 @pytest.mark.parametrize("lease", [None, record(""), record("b")], ids=["gone", "free", "taken"])
 def test_a_leader_that_finds_another_state_stops(lease: LeaseRecord | None) -> None:
-    lost = leader(100).conflicted(at(102)).found(lease, "9", at(102), at(102), 0)
+    lost = leader(100).conflicted(at(102), 0).found(lease, "9", at(102), at(102), 0)
 
     assert lost.until is None
     assert isinstance(lost.next_step(at(102), NOW), StopLeading)
@@ -185,6 +185,17 @@ def test_times_that_let_no_leader_renew_are_refused() -> None:
 
 
 LEASES = (None, record(""), record("a"), record("b"), record("c"))
+
+
+def test_a_conflict_is_read_about_at_once_and_not_written_over_without_a_pause() -> None:
+    candidate = seen(record("")).conflicted(at(101), 0)
+
+    assert candidate.next_step(at(101), NOW) == ReadLease()
+    again = candidate.found(record(""), "8", at(101), at(101), 0)
+    assert again.next_step(at(101), NOW) == WaitUntil(at(103))
+    assert isinstance(again.next_step(at(103), NOW), WriteLease)
+
+
 OUTCOMES = ("found", "wrote", "conflicted", "failed")
 
 
@@ -208,7 +219,7 @@ def test_no_state_acts_past_its_deadline_or_over_another_holder(lease: LeaseReco
             case "wrote":
                 state = state.wrote(record("a"), "8", sent, now, 0.5)
             case "conflicted":
-                state = state.conflicted(now)
+                state = state.conflicted(now, 0)
             case "failed":
                 state = state.failed(sent, 0.5)
         step = state.next_step(later, NOW)

@@ -132,11 +132,10 @@ class Elector:
         try:
             async with asyncio.timeout(seconds):
                 await request(sent)
-        except KubernetesConflict:
-            self._state = self._state.conflicted(self._clock.elapsed())
-        except (KubernetesError, TimeoutError) as error:
+        except Exception as error:  # else a Lease that cannot be read would end each process
             self._state = self._state.failed(sent, self._randomness.uniform())
-            self._complain(str(error) or "no answer in time")
+            is_named = isinstance(error, KubernetesError | TimeoutError)
+            self._complain(str(error) or "no answer in time" if is_named else repr(error))
             return
         self._answered, self._complaint = self._clock.elapsed(), ""
 
@@ -149,7 +148,13 @@ class Elector:
         self._state = self._state.found(record, version, sent, now, chance)
 
     async def _write(self, wanted: WriteLease, sent: timedelta) -> None:
-        version = await self._written(wanted)
+        try:
+            version = await self._written(wanted)
+        except KubernetesConflict as error:
+            chance = self._randomness.uniform()
+            self._state = self._state.conflicted(self._clock.elapsed(), chance)
+            self._complain(str(error))
+            return
         now, chance = self._clock.elapsed(), self._randomness.uniform()
         was_leader = self.is_leader
         self._state = self._state.wrote(wanted.record, version, sent, now, chance)

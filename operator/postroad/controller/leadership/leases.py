@@ -98,6 +98,8 @@ class Candidacy:
     """Whether `observed` may be written over without reading the Lease again."""
 
     due: timedelta = timedelta.min
+    write_due: timedelta = timedelta.min
+    """When it may write: a conflict is read about at once, but not written over without a pause."""
 
     @property
     def until(self) -> timedelta | None:
@@ -118,6 +120,10 @@ class Candidacy:
             return WaitUntil(self.due if self.until is None else min(self.due, self.until))
         if self.observed is None or not self.is_current:
             return ReadLease()
+        if now < self.write_due:
+            return WaitUntil(
+                self.write_due if self.until is None else min(self.write_due, self.until)
+            )
         version = self.observed.version if self.observed.record is not None else None
         return WriteLease(self._claimed(self.observed.record, stamp), version)
 
@@ -160,9 +166,10 @@ class Candidacy:
             return replace(seen, is_current=False, due=now)
         return replace(seen, held=sent, is_current=True, due=sent + self.rules.pause(chance))
 
-    def conflicted(self, now: timedelta) -> Candidacy:
+    def conflicted(self, now: timedelta, chance: float) -> Candidacy:
         """Another process wrote the Lease first."""
-        return replace(self, is_current=False, due=now)
+        write_due = now + self.rules.pause(chance)
+        return replace(self, is_current=False, due=now, write_due=write_due)
 
     def failed(self, sent: timedelta, chance: float) -> Candidacy:
         """A request had no answer, or was refused; a write may have had its effect."""
