@@ -8,6 +8,7 @@ from postroad.cli import main
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.controller.mailqueue.deletion import Deletion
 from postroad.controller.mailqueue.deletion_progress import DeletionProgress
+from postroad.controller.mailqueue.plan import plan_of
 from postroad.controller.spec.queue_resource import Queue
 from postroad.ports.kubernetes import Object
 
@@ -17,7 +18,8 @@ async def delete_carelessly(self: Deletion, found: Object) -> None:
     await self._finalizers.remove(MAIL_QUEUE, found)
     queue = Queue.of(found)
     cluster = await self._clusters.for_deletion(queue)
-    await self._step(found, queue, cluster, DeletionProgress.of({}, self._clock.now()))
+    plan = plan_of(queue, cluster, {})
+    await self._step(found, plan.place, DeletionProgress.of({}, self._clock.now()))
 
 
 if __name__ == "__main__":

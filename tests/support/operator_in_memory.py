@@ -18,12 +18,12 @@ from postroad.controller.credentials.connections import Connections
 from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.mailqueue.engines import Engines
+from postroad.controller.mailqueue.plan import plan_of
 from postroad.controller.mailqueue.servers import QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads.indexes import Indexes
 from postroad.controller.spec.queue_resource import Queue
-from postroad.controller.status.reconcile import ReconcileState
-from postroad.controller.status.status import Report, Status, composed
+from postroad.controller.status.status import Status, composed
 from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kind, Object
 from support import resources
@@ -113,12 +113,11 @@ class World:
         found = await self.api.get(MAIL_QUEUE, namespace, name)
         assert found is not None
         before = found.get("status") or {}
-        queue, report = Queue.of(found), Report()
-        state = ReconcileState(queue, before, report, configured="configuration" in before)
+        queue = Queue.of(found)
         cluster = await self.clusters.for_queue(queue, begun="configuration" in before)
-        await self.clusters.claims.check_keyspace(cluster)
-        report.findings = await self.servers.ask(cluster, state)
-        after = composed(before, report, queue.generation, self.clock.now())
+        await self.clusters.claims.check_keyspace(cluster.keyspace)
+        prepared = await self.servers.prepare(plan_of(queue, cluster, before))
+        after = composed(before, prepared.report, queue.generation, self.clock.now())
         await self.api.replace_status(MAIL_QUEUE, {**found, "status": after})
         return after
 

@@ -20,7 +20,7 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.reads.indexes import OWN, User, as_object, as_user, key_of
 from postroad.controller.run.classes import class_of_cluster
-from postroad.controller.run.controller import Controller
+from postroad.controller.run.controller import Controller, Options
 from postroad.controller.run.workqueue import TASKS
 from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.ports.kubernetes import Kind, Object
@@ -124,12 +124,14 @@ class RunningController:
         self.connected: list[CountedServers] = []
         self.controller = Controller(
             self.api,
+            Options(
+                image or f"postroad:{operator_class}",
+                namespaces=namespaces,
+                operator_class=operator_class,
+            ),
             connect=self._connect,
             clock=self.clock,
             randomness=SeededRandomness(0),
-            image=image or f"postroad:{operator_class}",
-            namespaces=namespaces,
-            operator_class=operator_class,
         )
 
         self.users, self.objects = MemoryIndex[User](), MemoryIndex[Object]()

@@ -22,7 +22,7 @@ from postroad.controller.kubernetes.api import (
     SECRET,
 )
 from postroad.controller.run import program
-from postroad.controller.run.controller import Intervals
+from postroad.controller.run.controller import Intervals, Options
 from postroad.errors import CredentialsRefused, LeadershipLost, PostroadError
 from postroad.ports.kubernetes import Kind, Object
 from postroad.ports.servers import Checked, Servers
@@ -172,7 +172,7 @@ class Running:
 
     async def _serve(self) -> None:
         clock, randomness = self.clock, SystemRandomness()
-        options = program.Options(
+        options = Options(
             image=IMAGE,
             namespaces=(self.namespace, *self._also),
             lease_namespace=self._lease_namespace,

@@ -79,9 +79,9 @@ async def test_one_schema_change_runs_at_a_time_whichever_reconcile_makes_it(wor
     world.changes.may_end.set()
 
     *_, refused = await asyncio.gather(
-        world.clusters.make_tables(main),
-        *(world.clusters.ensure_tables(main) for _ in range(3)),
-        world.clusters.ensure_tables(second),
+        world.clusters.make_tables(main.keyspace),
+        *(world.clusters.ensure_tables(main.keyspace) for _ in range(3)),
+        world.clusters.ensure_tables(second.keyspace),
         return_exceptions=True,
     )
 
@@ -97,9 +97,9 @@ async def test_a_schema_change_that_takes_too_long_ends_before_the_next_begins(
     main, _ = await world.declare()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await world.clusters.make_tables(main)
+            await world.clusters.make_tables(main.keyspace)
 
-    repeated = asyncio.create_task(world.clusters.make_tables(main))
+    repeated = asyncio.create_task(world.clusters.make_tables(main.keyspace))
     await asyncio.sleep(0.01)
     world.changes.may_end.set()
     await repeated

@@ -114,8 +114,7 @@ def composed_paused(
     before: dict[str, Any], spec: dict[str, Any], generation: int, **fields: int
 ) -> dict[str, Any]:
     """Return the status of a paused resource."""
-    report = paused_report(before, spec)
-    report.fields |= fields
+    report = paused_report(before, spec) + Report(fields=fields)
     return composed(before, report, generation, LATER)
 
 

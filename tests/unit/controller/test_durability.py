@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from postroad.adapters.cassandra.tables.schema import copies
-from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.bootstrap.cluster import too_few_copies, too_few_nodes
-from postroad.controller.cluster.clusters import Cluster
 from postroad.controller.cluster.health import durability
-from postroad.controller.credentials.credentials import NO_CREDENTIALS
-from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.errors import ViewUnavailable
 from postroad.ports.servers import Checked
-from support import spec_cases
 
 AWAY = Checked(error=ViewUnavailable("the server did not answer in time"))
-
-
-def cluster(factor: int = 3) -> Cluster:
-    cassandra = spec_cases.CASSANDRA | {"replication": {"factor": factor}}
-    spec: dict[str, Any] = {"rabbitmq": spec_cases.RABBITMQ, "cassandra": cassandra, "s3": {}}
-    return Cluster(
-        *("uid", "mail", "main", QueueClusterSpec.model_validate(spec), NO_CREDENTIALS),
-        MemoryServers(MemoryWorld(MachineClock())),
-    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +29,7 @@ def cluster(factor: int = 3) -> Cluster:
 def test_what_is_known_decides(
     factor: int, rabbitmq: Checked, cassandra: Checked, status: str, said: str
 ) -> None:
-    found = durability(cluster(factor), {"rabbitmq": rabbitmq, "cassandra": cassandra})
+    found = durability(factor, {"rabbitmq": rabbitmq, "cassandra": cassandra})
 
     assert found.truth == status
     assert said in found.message
@@ -56,7 +39,7 @@ def test_what_is_known_decides(
 def test_one_lack_is_in_the_message_once() -> None:
     checked = {"cassandra": Checked("5.0", limits=too_few_copies(1))}
 
-    assert durability(cluster(1), checked).message.count("replication factor") == 1
+    assert durability(1, checked).message.count("replication factor") == 1
 
 
 def test_three_are_enough() -> None:

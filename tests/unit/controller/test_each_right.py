@@ -93,6 +93,21 @@ async def life(operator: RunningController) -> set[str]:
     return found | await messages(operator, 10)
 
 
+def test_a_child_that_may_not_be_deleted_is_a_condition_of_the_workers() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(1), intake=intake())
+            operator.api.refused.add(("delete", "services"))
+            await operator.change({"intake": None})
+            await move(5)
+
+            assert operator.condition("WorkersReady")["reason"] == "KubernetesRefused"
+            known = operator.at("mailqueues", NAMESPACE, "outgoing")["status"]["conditions"]
+            assert "queue" not in {each["type"] for each in known}
+
+    run(scene())
+
+
 def test_without_the_rights_to_executors_all_is_ready_and_a_condition_names_the_switch() -> None:
     async def scene() -> None:
         async with running_controller() as operator:

@@ -10,7 +10,7 @@ from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import LEASE
-from postroad.controller.run.program import LEASE_NAMESPACE
+from postroad.controller.run.controller import LEASE_NAMESPACE
 from postroad.controller.run.rights import LEASE_VERBS, missing_rights
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec

@@ -122,7 +122,7 @@ def operator(
     status what was found. Of several, one leads, and the others stand by.
     """
     try:
-        from postroad.controller.run import program, watches
+        from postroad.controller.run import controller, program, watches
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("kopf", "kubernetes", "yaml"):
             raise
@@ -130,7 +130,7 @@ def operator(
 
     logs.configure(log_level)
     watches.quiet_logs()
-    options = program.Options(
+    options = controller.Options(
         image=image,
         pipeline_image=pipeline_image,
         namespaces=namespaces,

@@ -1,43 +1,92 @@
-"""What the claims of a MailQueue let its erasure do."""
+"""The claims of a MailQueue: on its queues in RabbitMQ, and on its own bucket."""
 
 from __future__ import annotations
 
-from postroad.controller.cluster.clusters import Cluster, Clusters
-from postroad.controller.cluster.queue_claims import QueueClaims
-from postroad.controller.spec.queue_resource import Queue
+import json
+
+from postroad.controller.cluster.claims import Claims
+from postroad.controller.cluster.plans import QueuePlace
+from postroad.controller.cluster.users import ClusterUsers
 from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.queues.names import BUCKET_CLAIM
+from postroad.domain.servers.claims import Claim, Claimant
+from postroad.errors import BlobMissing
+from postroad.ports.blobs import Blobs
+from postroad.ports.claims import ClaimRecord
 
 
 class ClaimedParts:
-    """`ErasureClaims` by the claims at the servers: what another one has claimed stays."""
+    """`ErasureClaims` by the claims at the servers: what another one has claimed stays. Raises:
+    ResourceConflict, ServerError, KubernetesError."""
 
-    def __init__(
-        self, clusters: Clusters, claims: QueueClaims, cluster: Cluster, queue: Queue
-    ) -> None:
-        self._clusters = clusters
+    def __init__(self, claims: Claims, users: ClusterUsers, place: QueuePlace) -> None:
         self._claims = claims
-        self._cluster = cluster
-        self._queue = queue
+        self._users = users
+        self._place = place
 
     async def claim(self, part: Part) -> None:
+        """Claim a part that exists. A bucket that others share has no claim: of that the queue uses
+        the keys that begin with its own name."""
+        place = self._place
         if part is Part.MESSAGES:
-            await self._claims.claim_queue(self._cluster, self._queue)
-        elif part is Part.BYTES:
-            await self._claims.claim_bucket(self._cluster, self._queue)
+            what = f"exchange {place.name.exchange} with its queues in RabbitMQ"
+            await self._claims.hold(self._queue_claim(), place.holder, what)
+        elif part is Part.BYTES and place.owns_bucket:
+            await self._claims.hold(self._bucket_claim(), place.holder, f"bucket {place.bucket}")
 
     async def release(self, part: Part) -> None:
+        place = self._place
         if part is Part.MESSAGES:
-            await self._claims.release_queue(self._cluster, self._queue)
-        elif part is Part.BYTES and self._queue.owns_bucket:
-            await self._claims.release_bucket(self._cluster, self._queue)
-            bucket = self._cluster.servers.blobs(self._queue.bucket(self._cluster.spec))
-            async for _ in bucket.empty(BUCKET_CLAIM):
+            await self._claims.let_go(self._queue_claim(), place.holder)
+        elif part is Part.BYTES and place.owns_bucket:
+            await self._claims.let_go(self._bucket_claim(), place.holder)
+            async for _ in place.blobs().empty(BUCKET_CLAIM):
                 pass  # versions of the claim, in a bucket that keeps them
 
     async def owns_bucket(self) -> bool:
         """Whether no other MailQueue that stays has a bucket of this name: `a-b.c` and `a.b-c` have
         one."""
-        if not self._queue.owns_bucket:
-            return False
-        return not await self._clusters.users.others_with_bucket(self._queue, self._cluster.spec)
+        return self._place.owns_bucket and not await self._users.others_with_bucket(self._place)
+
+    def _queue_claim(self) -> ClaimRecord:
+        return self._place.servers.queue_claim(self._place.name)
+
+    def _bucket_claim(self) -> ClaimRecord:
+        return BucketClaim(self._place.blobs())
+
+
+class BucketClaim:
+    """`ClaimRecord` of a bucket, as an object in it. A store without conditional requests may let
+    the last of several claimants at once win; the others find that at their next reconcile."""
+
+    def __init__(self, blobs: Blobs) -> None:
+        self._blobs = blobs
+
+    async def claim(self, claimant: Claimant) -> Claim | None:
+        found = await self._found()
+        if found is None:
+            await self._blobs.put_new(BUCKET_CLAIM, _encoded(claimant))
+            found = await self._found()
+        return found
+
+    async def transfer(self, found: Claim, claimant: Claimant) -> Claim:
+        if await self._found() == found:
+            await self._blobs.put(BUCKET_CLAIM, _encoded(claimant))
+        return await self._found() or Claim.of(claimant)
+
+    async def release(self, claimant: Claimant) -> None:
+        found = await self._found()
+        if found is not None and found.is_of(claimant):
+            await self._blobs.delete(BUCKET_CLAIM)
+
+    async def _found(self) -> Claim | None:
+        try:
+            return Claim.of(Claimant.decode(json.loads(await self._blobs.get(BUCKET_CLAIM))))
+        except BlobMissing:
+            return None
+        except ValueError:
+            return Claim("", None)
+
+
+def _encoded(claimant: Claimant) -> bytes:
+    return json.dumps(claimant.encode()).encode()

@@ -11,14 +11,13 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
+from postroad.controller.cluster.plans import Holder, KeyspacePlan
 from postroad.controller.cluster.users import ClusterUsers
 from postroad.controller.kubernetes.absences import PATIENCE, Absences
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.spec.queue_resource import cluster_of
-from postroad.controller.status.conditions import VIEW_READY
 from postroad.domain.servers.claims import Claim, Claimant
 from postroad.domain.values.durations import format_duration
 from postroad.errors import (
@@ -29,9 +28,6 @@ from postroad.errors import (
 )
 from postroad.ports.claims import ClaimRecord
 from postroad.ports.kubernetes import Kubernetes
-
-if TYPE_CHECKING:
-    from postroad.controller.cluster.clusters import Cluster
 
 SYSTEM = "kube-system"
 """The namespace that every Kubernetes cluster has once; its uid stands for the cluster."""
@@ -83,35 +79,34 @@ class Claims:
         self._waiting: dict[tuple[Key, str], Claimant] = {}
         """The claimants of objects that resources wait for."""
 
-    async def claim_keyspace(self, cluster: Cluster) -> Claim | None:
+    async def claim_keyspace(self, plan: KeyspacePlan) -> Claim | None:
         """Claim the keyspace of a QueueCluster; None while there is no keyspace. Raises:
         ResourceConflict, ViewError, KubernetesError."""
-        wanted = await self.claimant(cluster.namespace, cluster.name)
-        what = f"keyspace {cluster.spec.cassandra.keyspace}"
-        record = cluster.servers.keyspace_claim()
+        record, uid = plan.servers.keyspace_claim(), plan.holder.uid
         try:
-            found = await self.claim(record, wanted, what, cluster.adopted)
+            found = await self.hold(record, plan.holder, f"keyspace {plan.cassandra.keyspace}")
         except ResourceConflict as error:
-            self._keyspaces.pop(cluster.uid, None)
-            self._conflicts[cluster.uid] = error
+            self._keyspaces.pop(uid, None)
+            self._conflicts[uid] = error
             raise
-        self._conflicts.pop(cluster.uid, None)
+        self._conflicts.pop(uid, None)
         if found is not None:
-            self._keyspaces[cluster.uid] = found
+            self._keyspaces[uid] = found
         return found
 
-    async def check_keyspace(self, cluster: Cluster) -> None:
+    async def check_keyspace(self, plan: KeyspacePlan) -> None:
         """Raise what `claim_keyspace` raised in the last reconcile of the QueueCluster, or raises
         now if it was not asked yet. A claim of an earlier process is believed while Cassandra is
         away."""
-        if (known := self._conflicts.get(cluster.uid)) is not None:
+        uid = plan.holder.uid
+        if (known := self._conflicts.get(uid)) is not None:
             raise ResourceConflict(str(known), hint=known.hint)
-        if cluster.uid in self._keyspaces or (VIEW_READY in cluster.away and cluster.has_tables):
+        if uid in self._keyspaces or (plan.away and plan.has_tables):
             return
         try:
-            await self.claim_keyspace(cluster)
+            await self.claim_keyspace(plan)
         except ServerError as error:
-            if not (error.transient and cluster.has_tables):
+            if not (error.transient and plan.has_tables):
                 raise
 
     def is_held(self, uid: str) -> bool:
@@ -122,40 +117,33 @@ class Claims:
         """Return why a QueueCluster did not get its keyspace when this process last asked."""
         return str(self._conflicts[uid]) if uid in self._conflicts else None
 
-    def former(self, uid: str) -> frozenset[str]:
-        """Return the tokens of those who had the keyspace of a QueueCluster before."""
-        held = self._keyspaces.get(uid)
-        return held.former if held else frozenset()
-
     def forget(self, uid: str) -> None:
         """Forget a QueueCluster that is gone. Idempotent."""
         self._keyspaces.pop(uid, None)
         self._conflicts.pop(uid, None)
 
-    async def claimant(self, namespace: str, name: str, queue: str = "") -> Claimant:
-        """Return a QueueCluster, or a MailQueue of it, as a claimant. Raises: KubernetesError."""
+    async def token(self, holder: Holder) -> str:
+        """Return the token of a QueueCluster and its MailQueues. Raises: KubernetesError."""
+        return (await self._claimant(holder)).token
+
+    async def _claimant(self, holder: Holder) -> Claimant:
         if not self._kubernetes:
             found = await self._api.get(NAMESPACE, None, SYSTEM)
             if found is None:
                 raise KubernetesRefused(f"there is no namespace {SYSTEM}")
             self._kubernetes = found["metadata"]["uid"]
-        return Claimant(self._kubernetes, namespace, name, queue)
+        return Claimant(self._kubernetes, holder.namespace, holder.name, holder.queue)
 
-    async def claim(
-        self,
-        record: ClaimRecord,
-        wanted: Claimant,
-        what: str,
-        adopted: str = "",
-        former: Collection[str] = (),
-    ) -> Claim | None:
+    async def hold(self, record: ClaimRecord, holder: Holder, what: str) -> Claim | None:
         """Claim an object, or take it over where the ruling is so; return the claim; None for an
         object that does not exist yet. `what`: its name for messages. Raises: ResourceConflict,
         ServerError, KubernetesError."""
+        wanted, keyspace = await self._claimant(holder), self._keyspaces.get(holder.uid)
         found = await record.claim(wanted)
         if found is None:
             return None
-        ruling = judge(found, wanted, adopted=adopted, former=former)
+        former = keyspace.former if keyspace else ()
+        ruling = judge(found, wanted, adopted=holder.adopted, former=former)
         if ruling is Ruling.LEAVE and await self._is_gone(found):
             ruling = judge(found, wanted, is_gone=True)
         if ruling is Ruling.TAKE:
@@ -183,12 +171,16 @@ class Claims:
         for each in [each for each in self._waiting if each[0] == gone]:
             del self._waiting[each]
 
-    async def release(self, record: ClaimRecord, namespace: str, name: str) -> None:
+    async def let_go(self, record: ClaimRecord, holder: Holder) -> None:
+        """Release a claim. Idempotent. Raises: ServerError, KubernetesError."""
+        await record.release(await self._claimant(holder))
+
+    async def release_keyspace(self, record: ClaimRecord, holder: Holder) -> None:
         """Release the keyspace of a QueueCluster that is gone, for one of another Kubernetes
         cluster: one of the same finds that it is gone. Best effort."""
         try:
             async with asyncio.timeout(RELEASE_SECONDS):
-                await record.release(await self.claimant(namespace, name))
+                await self.let_go(record, holder)
             log_action("released the claim on the keyspace")
         except (PostroadError, TimeoutError) as error:
             log_action("the claim on the keyspace stays", error=str(error))

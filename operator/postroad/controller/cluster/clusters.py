@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from postroad.controller.cluster.claims import Claims
 from postroad.controller.cluster.facts import KnownFacts
 from postroad.controller.cluster.keeping import is_kept_elsewhere, kept_elsewhere
+from postroad.controller.cluster.plans import Holder, KeyspacePlan
 from postroad.controller.cluster.schema_locks import SchemaLocks, place_of
 from postroad.controller.cluster.tables import need_of, table_options
 from postroad.controller.cluster.users import ClusterUsers
@@ -70,6 +71,23 @@ class Cluster:
 
     adopted: str = ""
     """The id of the claim on the keyspace that it may take over."""
+
+    @property
+    def holder(self) -> Holder:
+        """The QueueCluster as what claims objects."""
+        return Holder(self.uid, self.namespace, self.name, adopted=self.adopted)
+
+    @property
+    def keyspace(self) -> KeyspacePlan:
+        """Its keyspace."""
+        return KeyspacePlan(
+            self.holder,
+            self.servers,
+            self.spec.cassandra,
+            self.spec.allowed_namespaces,
+            self.has_tables,
+            self.away.get(VIEW_READY),
+        )
 
 
 class Clusters:
@@ -141,7 +159,7 @@ class Clusters:
                 raise
             spec = self._spec_of(found)
             cluster = Cluster(uid, namespace, name, spec, NO_CREDENTIALS, servers)
-        await self.claims.check_keyspace(cluster)
+        await self.claims.check_keyspace(cluster.keyspace)
         return cluster
 
     async def open(self, found: Object, *, anew: bool = True) -> Cluster:
@@ -223,43 +241,43 @@ class Clusters:
         }
         return checked
 
-    async def make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
+    async def make_tables(self, plan: KeyspacePlan) -> tuple[TableOptions, SchemaChanges]:
         """Create the keyspace and the tables, or alter what differs, for all queues of the cluster;
         return the options, and what was changed. Cassandra is asked each time, because a user may
         have altered or dropped tables. Raises: ConfigurationRefused, ResourceConflict, ViewError.
         """
-        place = place_of(cluster.spec.cassandra)
-        return await self._schema.alone(place, lambda: self._make_tables(cluster))
+        place = place_of(plan.cassandra)
+        return await self._schema.alone(place, lambda: self._make_tables(plan))
 
-    async def ensure_tables(self, cluster: Cluster) -> None:
+    async def ensure_tables(self, plan: KeyspacePlan) -> None:
         """Create the tables of a new QueueCluster, for a queue that is reconciled before it. Later
         they are the QueueCluster's: it reports what it repairs, and a row lifetime that is refused.
         Raises: ResourceConflict, ViewError."""
 
         async def ensure() -> None:
-            if cluster.has_tables or self._made.get(cluster.uid) is cluster.servers:
+            if plan.has_tables or self._made.get(plan.holder.uid) is plan.servers:
                 return
             with suppress(ConfigurationRefused):
-                await self._make_tables(cluster)
-            self._made[cluster.uid] = cluster.servers
+                await self._make_tables(plan)
+            self._made[plan.holder.uid] = plan.servers
 
-        await self._schema.alone(place_of(cluster.spec.cassandra), ensure)
+        await self._schema.alone(place_of(plan.cassandra), ensure)
 
     async def finish(self) -> None:
         """Return when no change of tables is under way."""
         await self._schema.finish()
 
-    async def _make_tables(self, cluster: Cluster) -> tuple[TableOptions, SchemaChanges]:
-        allowed = cluster.spec.allowed_namespaces
-        users = await self.users.allowed(cluster.namespace, cluster.name, allowed)
+    async def _make_tables(self, plan: KeyspacePlan) -> tuple[TableOptions, SchemaChanges]:
+        holder = plan.holder
+        users = await self.users.allowed(holder.namespace, holder.name, plan.allowed)
         needs = [need for each in users if (need := need_of(each)) is not None]
-        options = table_options(cluster.spec.cassandra, needs)
-        held = await self.claims.claim_keyspace(cluster)
-        changes = await cluster.servers.views().create(options)
+        options = table_options(plan.cassandra, needs)
+        held = await self.claims.claim_keyspace(plan)
+        changes = await plan.servers.views().create(options)
         if held is None:
-            await self.claims.claim_keyspace(cluster)
+            await self.claims.claim_keyspace(plan)
         if changes != SchemaChanges():
-            place = f"{cluster.namespace}/{cluster.name}"
+            place = f"{holder.namespace}/{holder.name}"
             named = {f"tables_{what}": ", ".join(each) for what, each in asdict(changes).items()}
             log_action("tables changed", cluster=place, **named)
         return options, changes
@@ -271,7 +289,8 @@ class Clusters:
         if servers is None or not self.claims.is_held(uid):
             return
         if not await self.users.referring(namespace, name, certain=True):
-            await self.claims.release(servers.keyspace_claim(), namespace, name)
+            holder = Holder(uid, namespace, name)
+            await self.claims.release_keyspace(servers.keyspace_claim(), holder)
 
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""

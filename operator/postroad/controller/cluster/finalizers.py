@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from postroad.controller.cluster.clusters import Cluster, Clusters
+from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import FINALIZER, MAIL_QUEUE, QUEUE_CLUSTER, has_finalizer
 from postroad.controller.spec.namespaces import allowed_by
-from postroad.controller.spec.queue_resource import is_erased_with_its_resource
+from postroad.controller.spec.queue_resource import cluster_of, is_erased_with_its_resource
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 
@@ -25,13 +25,14 @@ class Finalizers:
         self._api = api
         self._clusters = clusters
 
-    async def add(self, found: Object, cluster: Cluster) -> Object:
+    async def add(self, found: Object) -> Object:
         """Set the finalizer of a MailQueue whose deletion erases something, then that of its
         QueueCluster; return the MailQueue as it is then. In this order, because the reconcile of
         the QueueCluster finds the MailQueues by their finalizers."""
         if has_finalizer(found) or not is_erased_with_its_resource(found):
             return found
         held = await self._set(MAIL_QUEUE, found, wanted=True)
+        cluster = cluster_of(found)
         resource = await self._api.get(QUEUE_CLUSTER, cluster.namespace, cluster.name)
         if resource is not None and "deletionTimestamp" not in resource["metadata"]:
             await self._set(QUEUE_CLUSTER, resource, wanted=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from postroad.controller.cluster.clusters import CONDITIONS, Cluster, Clusters
+from postroad.controller.cluster.clusters import CONDITIONS, Clusters
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.keeping import KEEPER, is_kept_elsewhere, keeper, kept_elsewhere
+from postroad.controller.cluster.plans import KeyspacePlan
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.kubernetes.actions import log_repair
 from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, Key
@@ -28,8 +30,7 @@ from postroad.controller.status.conditions import (
     shortened,
     unknown,
 )
-from postroad.controller.status.reconcile import CONFLICT
-from postroad.controller.status.status import Report, Status, composed
+from postroad.controller.status.status import CONFLICT, Report, Status, composed
 from postroad.controller.status.status_writer import WARNING, Announcement, StatusWriter
 from postroad.domain.values.durations import format_duration
 from postroad.ports.clock import Clock
@@ -100,29 +101,27 @@ class ClusterHealth:
         async with attempt(condition.READY) as held:
             found = await self._finalizers.add_or_release_cluster(found)
         async with attempt("Spec", seconds=120) as attempted:
-            await self._check(found, report)
+            report = await self._check(found)
         finding = attempted.finding
         if not finding.is_good:
-            report.findings = [
-                Finding(each, Truth.UNKNOWN, finding.reason, finding.message, finding.retryable)
-                for each in CONDITIONS.values()
-            ]
+            unknown = replace(finding, truth=Truth.UNKNOWN)
+            report = Report([replace(unknown, condition=each) for each in CONDITIONS.values()])
         if not held.finding.is_good:
-            report.findings.append(held.finding)
-        self._report_upgrade(found, report)
+            report += Report([held.finding])
+        report += self._report_upgrade(found)
         before: Mapping[str, Any] = found.get("status") or {}
         generation = found["metadata"]["generation"]
         after = composed(before, report, generation, self._clock.now())
         await self._status_writer.write(QUEUE_CLUSTER, found, after)
         return after
 
-    def _report_upgrade(self, found: Object, report: Report) -> None:
+    def _report_upgrade(self, found: Object) -> Report:
         metadata = found["metadata"]
         key = Key(QUEUE_CLUSTER.name, metadata["namespace"], metadata["name"])
         progress = self._upgrades.progress(key)
         counts = {"waiting": progress.waiting, "rolling": len(progress.rolling)}
-        report.fields["upgrade"] = counts if progress.waiting else None
-        report.findings.append(progress.finding(pace_of(found).at_once))
+        fields = {"upgrade": counts if progress.waiting else None}
+        return Report([progress.finding(pace_of(found).at_once)], fields)
 
     async def notices_a_change(self, found: Object) -> bool:
         """Whether a Secret of a QueueCluster has changed, another server than is known answers, or
@@ -171,45 +170,49 @@ class ClusterHealth:
         found = await self._api.get(NAMESPACE, None, namespace) or {}
         return "deletionTimestamp" in found.get("metadata", {})
 
-    async def _check(self, found: Object, report: Report) -> None:
-        metadata = found["metadata"]
+    async def _check(self, found: Object) -> Report:
+        metadata, fields = found["metadata"], dict[str, Any]()
         place = metadata["namespace"], metadata["name"]
         cluster = await self._clusters.open(found)
         async with attempt(condition.READY) as counted:
             users = await self._clusters.users.allowed(*place, allowed_by(found))
-            report.fields["queues"] = len(users)
+            fields["queues"] = len(users)
             self._clusters.users.quotas.count(found, cluster.spec, users)
         checked = await self._clusters.check(cluster.uid, brief=False) or {}
         self.answers[cluster.uid] = answers_of(checked)
         findings = {server: server_finding(server, each) for server, each in checked.items()}
         if findings["rabbitmq"].is_good:
             async with attempt(condition.BROKER_READY) as cleaned:
-                await self._logins.delete_unused(cluster)
+                if cluster.spec.rabbitmq.users is not None:
+                    await self._logins.delete_unused(cluster.holder, cluster.servers.queue_users())
                 cleaned.finding = findings["rabbitmq"]
             findings["rabbitmq"] = cleaned.finding
         reached = findings["cassandra"]
         if reached.is_good:
             async with attempt(condition.VIEW_READY) as attempted:
-                attempted.finding = await self._made_tables(cluster, found, report, reached)
+                attempted.finding, fields["tables"] = await self._made_tables(
+                    cluster.keyspace, found, reached
+                )
             findings["cassandra"] = attempted.finding
             if self._clusters.claims.conflict_of(cluster.uid):
-                report.fields["tables"] = None  # they are another QueueCluster's
-        report.findings = [*findings.values(), durability(cluster, checked)]
-        if not counted.finding.is_good:
-            report.findings.append(counted.finding)
+                fields["tables"] = None  # they are another QueueCluster's
         versions = {
             server: shortened(each.version, LONGEST_VERSION)
             for server, each in checked.items()
             if each.version
         }
-        report.fields["versions"] = versions or None
+        fields["versions"] = versions or None
+        about_all = [] if counted.finding.is_good else [counted.finding]
+        factor = cluster.spec.cassandra.replication.factor
+        return Report([*findings.values(), durability(factor, checked), *about_all], fields)
 
     async def _made_tables(
-        self, cluster: Cluster, found: Object, report: Report, reached: Finding
-    ) -> Finding:
-        options, changes = await self._clusters.make_tables(cluster)
+        self, plan: KeyspacePlan, found: Object, reached: Finding
+    ) -> tuple[Finding, dict[str, str]]:
+        """Make the tables; return also their options for the status."""
+        options, changes = await self._clusters.make_tables(plan)
         before = (found.get("status") or {}).get("tables")
-        now = report.fields["tables"] = {
+        now = {
             "rowLifetime": format_duration(options.row_lifetime),
             "compactionWindow": format_duration(options.compaction_window),
             "gcGrace": format_duration(options.gc_grace),
@@ -219,9 +222,9 @@ class ClusterHealth:
             await self._status_writer.announce(found, [Announcement(WARNING, "Repaired", undone)])
         if lost := lost_tables(before, changes):
             log_repair("tables", tables=changes.created)
-            return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True)
-        message = f"{reached.message}; its tables exist in {cluster.spec.cassandra.keyspace}"
-        return good(condition.VIEW_READY, message)
+            return bad(condition.VIEW_READY, "TablesWereGone", lost, retryable=True), now
+        message = f"{reached.message}; its tables exist in {plan.cassandra.keyspace}"
+        return good(condition.VIEW_READY, message), now
 
 
 def left_in_use(deleted: Object, users: Collection[User]) -> list[Announcement]:
@@ -248,10 +251,10 @@ def server_finding(server: str, checked: Checked) -> Finding:
     return good(CONDITIONS[server], f"{server} {checked.version} answers", "Reachable")
 
 
-def durability(cluster: Cluster, checked: Mapping[str, Checked]) -> Finding:
+def durability(factor: int, checked: Mapping[str, Checked]) -> Finding:
     """Return whether accepted mail survives the loss of one machine, as far as RabbitMQ and
     Cassandra report it; object stores do not report their copies. The keyspace's replication counts
-    beside the spec's, which is applied only when the keyspace is created."""
+    beside the spec's `factor`, which is applied only when the keyspace is created."""
     lacks = [f"{server}: {word}" for server, each in checked.items() for word in each.limits]
     unknown = [f"{server}: {word}" for server, each in checked.items() for word in each.unknown]
     unknown += [
@@ -259,7 +262,6 @@ def durability(cluster: Cluster, checked: Mapping[str, Checked]) -> Finding:
         for server, each in checked.items()
         if each.error is not None and server != "s3"
     ]
-    factor = cluster.spec.cassandra.replication.factor
     if factor < SAFE_COPIES:
         lacks.insert(0, f"cassandra: replication factor {factor} is below {SAFE_COPIES}")
     if lacks:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
-from postroad.controller.cluster.clusters import Cluster, Clusters
+from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.plans import BrokerPlan, Holder
 from postroad.controller.cluster.user_rotation import (
     CurrentUser,
     RotationPace,
@@ -58,15 +59,14 @@ class QueueLogins:
         self._clusters = clusters
         self._clock = clock
 
-    async def keep(self, cluster: Cluster, queue: Queue) -> UserChanges:
+    async def keep(self, plan: BrokerPlan) -> UserChanges:
         """Carry out the steps that are due. The queue in RabbitMQ has to be claimed before. Raises:
         NameTaken, where an object that is not the MailQueue's has the Secret's name."""
-        changes, policy = UserChanges(), cluster.spec.rabbitmq.users
-        if policy is None:
+        changes, queue, pace = UserChanges(), plan.queue, plan.pace
+        if pace is None:
             return changes
-        pace = RotationPace(policy.overlap, policy.period)
-        first = QueueUser(queue.name, await self._token(cluster))
-        users = cluster.servers.queue_users()
+        first = QueueUser(queue.name, await self._clusters.claims.token(plan.place.holder))
+        users = plan.place.servers.queue_users()
         for _ in range(MOST_STEPS):
             kept = await self._kept(queue, first)
             rights = await _rights(users, first)
@@ -79,24 +79,22 @@ class QueueLogins:
             _report(changes, step, user, rights, pace)
         return changes
 
-    async def delete(self, cluster: Cluster, queue: Queue) -> None:
+    async def delete(self, plan: BrokerPlan) -> None:
         """Delete both users of a queue whose pods have ended. Idempotent."""
-        if cluster.spec.rabbitmq.users is None:
+        if plan.pace is None:
             return
-        users = cluster.servers.queue_users()
-        first = QueueUser(queue.name, await self._token(cluster))
+        users = plan.place.servers.queue_users()
+        first = QueueUser(plan.place.name, await self._clusters.claims.token(plan.place.holder))
         for each in (first, first.other):
             await users.delete(each)
 
-    async def delete_unused(self, cluster: Cluster) -> None:
-        """Delete the users of MailQueues that are gone, of the watched namespaces. A queue that is
-        made meanwhile is among the MailQueues, because these are listed last."""
-        if cluster.spec.rabbitmq.users is None:
-            return
-        users, watched = cluster.servers.queue_users(), self._clusters.namespaces
+    async def delete_unused(self, cluster: Holder, users: QueueUsers) -> None:
+        """Delete the users of a QueueCluster's MailQueues that are gone, of the watched namespaces.
+        A queue that is made meanwhile is among the MailQueues, because these are listed last."""
+        watched, token = self._clusters.namespaces, await self._clusters.claims.token(cluster)
         unused = [
             each
-            for each in await users.made_for(await self._token(cluster))
+            for each in await users.made_for(token)
             if not watched or each.queue.namespace in watched
         ]
         for certain in (False, True):
@@ -110,15 +108,12 @@ class QueueLogins:
             await users.delete(each)
             log_action("deleted a user", user=str(each))
 
-    async def _names(self, cluster: Cluster, *, certain: bool) -> set[str]:
+    async def _names(self, cluster: Holder, *, certain: bool) -> set[str]:
         referring = await self._clusters.users.referring(
             cluster.namespace, cluster.name, certain=certain
         )
         found = (each["metadata"] for each in referring)
         return {f"{each['namespace']}.{each['name']}" for each in found}
-
-    async def _token(self, cluster: Cluster) -> str:
-        return (await self._clusters.claims.claimant(cluster.namespace, cluster.name)).token
 
     async def _kept(self, queue: Queue, first: QueueUser) -> UserSecret | None:
         """Read the Secret, which the MailQueue owns then."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.cluster.quotas import Quotas
 from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
@@ -62,16 +63,15 @@ class ClusterUsers:
         watched = await self._watched(self._certain if certain else self._api)
         return referring(watched, Key(QUEUE_CLUSTER.name, namespace, name))
 
-    async def others_with_bucket(self, queue: Queue, cluster: QueueClusterSpec) -> Sequence[Object]:
+    async def others_with_bucket(self, place: QueuePlace) -> Sequence[Object]:
         """Return other MailQueues that stay, whose own bucket has the same name as that of a
         queue. Those of another QueueCluster count too, because it may have the same store."""
-        bucket, prefix = queue.bucket(cluster), cluster.s3.bucket_prefix
         return [
             each
             for each in await self._watched(self._certain)
-            if each["metadata"]["uid"] != queue.uid
+            if each["metadata"]["uid"] != place.uid
             and "deletionTimestamp" not in each["metadata"]
-            and own_bucket(each, prefix) == bucket
+            and own_bucket(each, place.bucket_prefix) == place.bucket
         ]
 
     async def _watched(self, api: Kubernetes) -> Sequence[Object]:

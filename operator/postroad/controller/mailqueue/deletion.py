@@ -17,9 +17,9 @@ from datetime import datetime, timedelta
 from pydantic import ValidationError
 
 from postroad.controller.cluster.claimed_parts import ClaimedParts
-from postroad.controller.cluster.clusters import Cluster, Clusters
+from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.finalizers import Finalizers
-from postroad.controller.cluster.queue_claims import QueueClaims
+from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import (
@@ -31,7 +31,7 @@ from postroad.controller.kubernetes.api import (
     POD,
     has_finalizer,
 )
-from postroad.controller.mailqueue.children import find_children
+from postroad.controller.mailqueue.applying import find_children
 from postroad.controller.mailqueue.confirmation import (
     how_to_confirm,
     how_to_force,
@@ -47,6 +47,7 @@ from postroad.controller.mailqueue.deletion_progress import (
 )
 from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.leftovers import Leftover, Leftovers
+from postroad.controller.mailqueue.plan import QueuePlan, plan_of
 from postroad.controller.spec.queue_resource import Queue, is_erased_with_its_resource
 from postroad.controller.status.attempts import ends_reconcile, invalid_fields
 from postroad.controller.status.conditions import (
@@ -118,7 +119,6 @@ class Deletion:
         self._ending: dict[str, timedelta] = {}
         self._unlisted: dict[str, timedelta] = {}
         """Since when deletions wait for pods, and for the list, by the uid of the MailQueue."""
-        self._claims = QueueClaims(clusters.claims)
         self._logins = QueueLogins(api, clusters, clock)
 
     async def proceed(self, found: Object) -> timedelta | None:
@@ -144,49 +144,49 @@ class Deletion:
         except ValidationError as error:
             return await self._stopped(found, progress, invalid_fields(error))
         except ResourceConflict as error:  # another claimant has all of it
-            return await self._end(found, None, None, progress.left_to_others(why(error)))
+            return await self._end(found, "", progress.left_to_others(why(error)))
         except PostroadError as error:
             if ends_reconcile(error):
                 raise
             return await self._stopped(found, progress, why(error))
-        return await self._begin(found, queue, cluster, progress)
+        plan = plan_of(queue, cluster, found.get("status") or {})
+        return await self._begin(found, plan, progress)
 
     async def _begin(
-        self, found: Object, queue: Queue, cluster: Cluster, progress: DeletionProgress
+        self, found: Object, plan: QueuePlan, progress: DeletionProgress
     ) -> timedelta | None:
         if "deletion" not in (found.get("status") or {}):
-            if await self._waits_for_confirmation(found, queue, cluster):
+            if await self._waits_for_confirmation(found, plan.place):
                 return ASKED_AGAIN
-            if after := await self._waits_for_pods(found, queue):
+            if after := await self._waits_for_pods(found, plan.workloads.queue):
                 return after
             with suppress(ServerError):  # reconciles of the QueueCluster try again
-                await self._logins.delete(cluster, queue)
+                await self._logins.delete(plan.broker)
         if self._stepping >= AT_ONCE:
             return timedelta(seconds=1)
         self._stepping += 1
         try:
-            return await self._step(found, queue, cluster, progress)
+            return await self._step(found, plan.place, progress)
         finally:
             self._stepping -= 1
 
     async def _step(
-        self, found: Object, queue: Queue, cluster: Cluster, before: DeletionProgress
+        self, found: Object, place: QueuePlace, before: DeletionProgress
     ) -> timedelta | None:
-        servers, bucket = cluster.servers, queue.bucket(cluster.spec)
         erasable = Erasable(
-            name=queue.name,
-            broker=servers.broker(queue.name, delivery_limit=queue.spec.broker.delivery_limit),
-            view=servers.views().view(str(queue.name)),
-            history=servers.history(queue.name),
-            blobs=servers.blobs(bucket),
-            claims=ClaimedParts(self._clusters, self._claims, cluster, queue),
+            name=place.name,
+            broker=place.broker(),
+            view=place.view(),
+            history=place.history(),
+            blobs=place.blobs(),
+            claims=ClaimedParts(self._clusters.claims, self._clusters.users, place),
         )
         steps = await Erasure(erasable, self._clock).proceed(before.done, STEP)
         progress = before.after(steps, self._clock.now())
         for part in (each for each, step in steps.items() if step.is_done):
-            log_action("deleted", what=named(part, queue.name, bucket))
+            log_action("deleted", what=named(part, place.name, place.bucket))
         if progress.is_over or (progress.held_up and is_forced(found)):
-            return await self._end(found, queue, cluster, progress)
+            return await self._end(found, place.bucket, progress)
         reason = HELD_UP if progress.held_up else DELETING
         message = progress.message()
         if progress.held_up:
@@ -194,38 +194,36 @@ class Deletion:
         await self._report(found, reason, message, progress)
         return progress.retry(self._clock.now())
 
-    async def _waits_for_confirmation(self, found: Object, queue: Queue, cluster: Cluster) -> bool:
+    async def _waits_for_confirmation(self, found: Object, place: QueuePlace) -> bool:
         """Report mail that waits, whose deletion is not confirmed; until then the pods go on, so
         that it may be delivered. Mail whose number is not known counts as waiting."""
         if is_confirmed(found, None):
             return False
-        is_known_later, count = await self._waiting(queue, cluster)
+        is_known_later, count = await self._waiting(place)
         if count is None:
             return False
-        namespace = await self._api.get(NAMESPACE, None, queue.name.namespace)
+        namespace = await self._api.get(NAMESPACE, None, place.name.namespace)
         if is_confirmed(found, namespace):
             return False
         ends = "deletionTimestamp" in (namespace or {}).get("metadata", {})
-        message = f"{count}; {how_to_confirm(queue.name, in_namespace=ends)}"
+        message = f"{count}; {how_to_confirm(place.name, in_namespace=ends)}"
         reason = HELD_UP if is_known_later else CONFIRMATION_NEEDED
         is_new = await self._report(found, reason, message, is_stuck=not is_known_later)
         if ends and namespace is not None and is_new:
             # The API server refuses Events in a namespace that is being deleted.
-            note = f"MailQueue {queue.name.name}: {message}"
+            note = f"MailQueue {place.name.name}: {message}"
             await self._status_writer.announce(
                 namespace, [Announcement(WARNING, reason, note, "Delete")]
             )
         return True
 
-    async def _waiting(self, queue: Queue, cluster: Cluster) -> tuple[bool, str | None]:
+    async def _waiting(self, place: QueuePlace) -> tuple[bool, str | None]:
         """Return whether time alone may change the answer, and how many mails wait as text, None
         when none does."""
-        view = cluster.servers.views().view(str(queue.name))
         try:
-            if (await view.limits()).browse_start is None:
+            if (await place.view().limits()).browse_start is None:
                 return False, None
-            bucket = queue.bucket(cluster.spec)
-            size = (await self._engines.figures(cluster.servers, queue, bucket))["size"]
+            size = (await self._engines.figures(place))["size"]
         except TimeoutError:
             return True, "mails may wait: Cassandra did not count them in time"
         except QueueNotFound:
@@ -281,7 +279,7 @@ class Deletion:
             progress, held_up=tuple((each, message) for each in Part if each not in progress.done)
         )
         if is_forced(found):
-            return await self._end(found, None, None, progress)
+            return await self._end(found, "", progress)
         message += f"; {self._how_to_force(found)}"
         await self._report(found, HELD_UP, message)
         return LATEST
@@ -297,15 +295,10 @@ class Deletion:
         return how_to_force(metadata["namespace"], metadata["name"], self._leftovers.place)
 
     async def _end(
-        self,
-        found: Object,
-        queue: Queue | None,
-        cluster: Cluster | None,
-        progress: DeletionProgress,
+        self, found: Object, bucket: str, progress: DeletionProgress
     ) -> timedelta | None:
         """List what is left, post the Event, then remove the finalizer. In this order: a crash
         between two of them repeats the first, and loses nothing."""
-        bucket = queue.bucket(cluster.spec) if queue and cluster else ""
         leftover = Leftover.of(found, progress.left(), bucket, self._clock.now())
         listed = f"listed in {self._leftovers.place}"
         if leftover.left:
@@ -360,9 +353,8 @@ class Deletion:
         stalls = is_stuck or (progress is not None and progress.is_stuck)
         ready = Finding(READY, Truth.FALSE, reason, message)
         trying = Finding(STALLED if stalls else RECONCILING, Truth.TRUE, reason, message)
-        report = Report([ready, trying, *also], replaced=frozenset({RECONCILING, STALLED}))
-        if progress is not None:
-            report.fields["deletion"] = progress.as_field()
+        fields = {} if progress is None else {"deletion": progress.as_field()}
+        report = Report([ready, trying, *also], fields, replaced=frozenset({RECONCILING, STALLED}))
         after = composed(before, report, found["metadata"]["generation"], self._clock.now())
         await self._status_writer.write(MAIL_QUEUE, found, after)
         known = before.get("conditions") or []

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 from postroad.configuration.leased import LeasedConfiguration
-from postroad.controller.spec.queue_resource import Queue
+from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.status.status import instant
 from postroad.distributed.engine.engine import Engine, Parts
 from postroad.distributed.opening import begin
@@ -43,18 +43,18 @@ class Engines:
         self._randomness = randomness
         self._known: dict[str, _KnownQueue] = {}
 
-    async def begin(self, servers: Servers, queue: Queue, bucket: str) -> None:
+    async def begin(self, place: QueuePlace) -> None:
         """Set the limits of a queue that has an accepted configuration. Idempotent.
         Raises: ViewError, ConfigurationError, ClockSkew."""
-        known = self._of(servers, queue)
+        known = self._of(place)
         await known.configuration.refresh()
-        await begin(self._engine(known, queue, bucket))
+        await begin(self._engine(known, place))
 
-    async def figures(self, servers: Servers, queue: Queue, bucket: str) -> dict[str, Any]:
+    async def figures(self, place: QueuePlace) -> dict[str, Any]:
         """Return the figures of a queue as fields of its status. Raises: ViewError,
         ConfigurationError, QueueNotFound, TimeoutError."""
-        known = self._of(servers, queue)
-        engine = self._engine(known, queue, bucket)
+        known = self._of(place)
+        engine = self._engine(known, place)
         async with asyncio.timeout(MEASURING_SECONDS):
             await known.configuration.refresh_unless(SAME_RECONCILE)
             sizes = await SizeCache(engine, known.counts).get()
@@ -73,25 +73,23 @@ class Engines:
         """Drop what is known of a queue. Idempotent."""
         self._known.pop(uid, None)
 
-    def _of(self, servers: Servers, queue: Queue) -> _KnownQueue:
-        known = self._known.get(queue.uid)
-        if known is None or known.servers is not servers:
-            history = servers.history(queue.name)
-            configuration = LeasedConfiguration(history, self._clock, self._randomness)
-            known = self._known[queue.uid] = _KnownQueue(servers, configuration)
+    def _of(self, place: QueuePlace) -> _KnownQueue:
+        known = self._known.get(place.uid)
+        if known is None or known.servers is not place.servers:
+            configuration = LeasedConfiguration(place.history(), self._clock, self._randomness)
+            known = self._known[place.uid] = _KnownQueue(place.servers, configuration)
         return known
 
-    def _engine(self, known: _KnownQueue, queue: Queue, bucket: str) -> Engine:
-        limit, views = queue.spec.broker.delivery_limit, known.servers.views()
+    def _engine(self, known: _KnownQueue, place: QueuePlace) -> Engine:
         parts = Parts(
-            name=queue.name,
-            broker=known.servers.broker(queue.name, delivery_limit=limit),
-            view=views.view(str(queue.name)),
-            blobs=known.servers.blobs(bucket),
+            name=place.name,
+            broker=place.broker(),
+            view=place.view(),
+            blobs=place.blobs(),
             configuration=known.configuration,
             clock=self._clock,
             randomness=self._randomness,
-            delivery_limit=limit,
-            row_lifetime=views.row_lifetime,
+            delivery_limit=place.delivery_limit,
+            row_lifetime=place.servers.views().row_lifetime,
         )
         return Engine(parts)

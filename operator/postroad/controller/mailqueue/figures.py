@@ -1,4 +1,4 @@
-"""When the figures of MailQueues are asked for, and when a difference is worth a write: pure.
+"""When the figures of MailQueues are asked for, and when a difference is worth a write.
 
 A status is not written for the age of its figures alone, so that queues at rest cost no writes.
 """
@@ -9,8 +9,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from postroad.controller.cluster.plans import ViewPlan
 from postroad.controller.kubernetes.api import Key
+from postroad.controller.mailqueue.engines import Engines
+from postroad.controller.status.attempts import count_error
 from postroad.controller.status.status import instant
+from postroad.errors import PostroadError
+from postroad.ports.clock import Clock
 
 TURNS_A_SECOND = 2.0
 """Turns of the MailQueues of one QueueCluster together: a turn asks Cassandra for the partitions in
@@ -29,6 +34,29 @@ lacks is written."""
 NUMBERS = ("size", "delayed", "held", "deadLetters")
 FLAGS = ("sizeAtLeast",)
 INSTANTS = ("browseStart", "contentStart")
+
+
+class Figures:
+    """Asks for the figures of MailQueues, each in its turn."""
+
+    def __init__(self, engines: Engines, turns: Turns, clock: Clock) -> None:
+        self._engines = engines
+        self._turns = turns
+        self._clock = clock
+
+    async def fields(self, plan: ViewPlan) -> dict[str, Any]:
+        """Return the fields of the status for new figures; none before their turn, and while
+        `ViewReady` is why there are none."""
+        is_due = self._turns.is_due(plan.queue.key, self._clock.elapsed())
+        if plan.keyspace.away is not None or not (is_due or "figuresAt" not in plan.status):
+            return {}
+        try:
+            figures = await self._engines.figures(plan.place)
+        except (PostroadError, TimeoutError) as error:
+            count_error("cassandra", error)
+            slow = isinstance(error, TimeoutError)
+            return {"figuresError": "TooSlow" if slow else type(error).__name__}
+        return reported_figures(plan.status, figures, self._clock.now())
 
 
 class Turns:

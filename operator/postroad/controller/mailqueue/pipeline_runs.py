@@ -21,10 +21,11 @@ from postroad.controller.kubernetes.api import (
     PIPELINE_JOB,
     POD,
 )
+from postroad.controller.mailqueue.plan import WorkloadsPlan
 from postroad.controller.pods.pipeline_children import PIPELINE, job_name
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import Finding, advice, good, shortened
-from postroad.controller.status.reconcile import ReconcileState
+from postroad.controller.status.status import Report
 from postroad.domain.values.durations import format_duration
 from postroad.ports.kubernetes import Kubernetes, Object
 
@@ -37,18 +38,17 @@ _ERROR = "postroad: "
 
 
 async def report_pipeline(
-    api: Kubernetes, state: ReconcileState, now: Mapping[tuple[str, str], Object]
-) -> list[Finding]:
-    """Put the jobs into the report's fields; return whether they run. Raises: KubernetesError."""
-    queue = state.queue
+    api: Kubernetes, plan: WorkloadsPlan, now: Mapping[tuple[str, str], Object]
+) -> Report:
+    """Report the jobs, and whether they run. Raises: KubernetesError."""
+    queue = plan.queue
     spec = queue.spec.pipeline
     if spec is None:
-        state.report.fields["pipeline"] = None
-        return []
+        return Report(fields={"pipeline": None})
     namespace, instance = queue.name.namespace, f"{INSTANCE}={queue.name.name}"
     labels = f"{MANAGED_BY}=postroad,{instance},{COMPONENT}={PIPELINE}"
     runs, pods = await api.list(JOB, namespace, labels), await api.list(POD, namespace, labels)
-    before = {each["job"]: each for each in state.before.get("pipeline") or []}
+    before = {each["job"]: each for each in plan.jobs}
     entries = [
         job_status(
             before.get(job, {"job": job}),
@@ -58,8 +58,7 @@ async def report_pipeline(
         )
         for job in spec.scheduled
     ]
-    state.report.fields["pipeline"] = entries or None
-    return [finding_of(entries)]
+    return Report([finding_of(entries)], {"pipeline": entries or None})
 
 
 def finding_of(entries: Sequence[Mapping[str, Any]]) -> Finding:

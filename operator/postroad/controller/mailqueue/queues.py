@@ -9,42 +9,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.cluster.finalizers import Finalizers
-from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.cluster.quotas import has_configuration
-from postroad.controller.kubernetes.api import MAIL_QUEUE, Key
+from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.controller.mailqueue.children import QueueChildren
-from postroad.controller.mailqueue.engines import Engines
-from postroad.controller.mailqueue.figures import Turns, reported_figures
+from postroad.controller.mailqueue.facts import FactsReader, QueueFacts
+from postroad.controller.mailqueue.figures import Figures
 from postroad.controller.mailqueue.leftovers import Leftovers
+from postroad.controller.mailqueue.plan import QueuePlan
 from postroad.controller.mailqueue.scope import (
     LastReconcile,
     NextReconcile,
     Scope,
-    SeenFacts,
     after_reconcile,
     decide,
     with_applied,
 )
 from postroad.controller.mailqueue.servers import SERVER_CONDITIONS, QueueServers
-from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads.indexes import Indexes, key_of
+from postroad.controller.reads.indexes import key_of
 from postroad.controller.spec.mailqueue import MailQueueSpec
-from postroad.controller.spec.queue_resource import PipelineProgram, Queue, asks_to_rotate
 from postroad.controller.status import conditions as condition
-from postroad.controller.status.attempts import attempt, count_error
+from postroad.controller.status.attempts import attempt
 from postroad.controller.status.conditions import Finding, Truth, advice, unknown
-from postroad.controller.status.reconcile import ReconcileState
 from postroad.controller.status.status import Report, composed, hash_of_spec, paused_report
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
-from postroad.errors import KubernetesError, PostroadError
+from postroad.errors import KubernetesError
 from postroad.ports.clock import Clock
-from postroad.ports.kubernetes import Kubernetes, Object
+from postroad.ports.kubernetes import Object
 
 PENDING_SECONDS = 2.0
 """After so long a first reconcile that goes on is reported: a write, and an event of the watch, for
@@ -53,51 +48,30 @@ which most take too short a time."""
 KEPT = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueFacts:
-    """What a reconcile read of a MailQueue. `resolved`: its spec and its QueueCluster; None where
-    it has none that it can use, and `finding` then is why."""
-
-    found: Object
-    seen: SeenFacts
-    resolved: tuple[Queue, Cluster] | None
-    finding: Finding
-
-
 class Queues:
-    """Reconciles MailQueues. `image` is what workers and intake run; `interval` is the time between
-    full reconciles."""
+    """Reconciles MailQueues. `interval` is the time between full reconciles."""
 
     def __init__(
         self,
-        api: Kubernetes,
-        clusters: Clusters,
+        reader: FactsReader,
+        servers: QueueServers,
+        children: QueueChildren,
+        figures: Figures,
+        finalizers: Finalizers,
+        leftovers: Leftovers,
         status_writer: StatusWriter,
         clock: Clock,
-        engines: Engines,
-        indexes: Indexes,
-        turns: Turns,
-        leftovers: Leftovers,
-        image: str,
         interval: timedelta,
-        upgrades: Upgrades,
-        pipeline: PipelineProgram,
     ) -> None:
-        self._indexes = indexes
-        self._upgrades = upgrades
+        self._reader = reader
+        self._servers = servers
+        self._children = children
+        self._figures = figures
+        self._finalizers = finalizers
         self._leftovers = leftovers
-        self._interval = interval
-        self._clusters = clusters
         self._status_writer = status_writer
-        self._finalizers = Finalizers(api, clusters)
         self._clock = clock
-        self._engines = engines
-        logins = QueueLogins(api, clusters, clock)
-        self._servers = QueueServers(clusters, engines, clock, logins)
-        self._children = QueueChildren(
-            api, clusters.reads, image, upgrades, clusters.absences, clock, pipeline
-        )
-        self._turns = turns
+        self._interval = interval
 
     async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:
         """Read the facts about a MailQueue, decide the scope, carry it out, and write the status;
@@ -105,16 +79,16 @@ class Queues:
 
         Raises: KubernetesError; the next reconcile then has the same scope, or a wider one.
         """
-        key, now = key_of(found), self._clock.elapsed()
+        now = self._clock.elapsed()
         async with attempt(condition.READY) as released:
             found = await self._finalizers.release(found)
-        facts = await self._read(key, found)
-        due = decide(facts.found, facts.seen, last, now, self._interval)
-        if due.scope is Scope.PAUSED or facts.resolved is None:
-            self._upgrades.end(key)
-        found, report = await self._reported(key, facts, due)
+        facts = await self._reader.read(found)
+        due = decide(found, facts.seen, last, now, self._interval)
+        if due.scope is Scope.PAUSED or facts.plan is None:
+            self._children.leave(key_of(found))
+        found, report = await self._reported(facts, due)
         if not released.finding.is_good:
-            report.findings.append(released.finding)
+            report += Report([released.finding])
         done = [Announcement(WARNING, "Repaired", each) for each in report.repairs]
         done += [Announcement(NORMAL, "UserSwitched", each) for each in report.switches]
         await self._status_writer.announce(found, done)
@@ -122,37 +96,32 @@ class Queues:
         seen = with_applied(facts.seen, report.applied)
         return after_reconcile(due.scope, seen, written.get("status") or {}, last, now)
 
-    async def _reported(
-        self, key: Key, facts: QueueFacts, due: NextReconcile
-    ) -> tuple[Object, Report]:
+    async def _reported(self, facts: QueueFacts, due: NextReconcile) -> tuple[Object, Report]:
         """Carry out what is due; return the MailQueue as it is then, and the report."""
         if due.scope is not Scope.FULL:
-            return await self._carry_out_next(facts, due)
-        facts, failed = await self._prepared(key, facts)
-        is_first = not (facts.found.get("status") or {}).get("conditions")
-        carry_out = self._carry_out_first if is_first else self._carry_out_next
-        found, report = await carry_out(facts, due)
-        report.findings += failed
-        return found, report
+            return facts.found, await self._carry_out(facts, due)
+        facts, failed = await self._prepared(facts)
+        if (facts.found.get("status") or {}).get("conditions"):
+            return facts.found, await self._carry_out(facts, due) + failed
+        found, report = await self._carry_out_first(facts, due)
+        return found, report + failed
 
-    async def _prepared(self, key: Key, facts: QueueFacts) -> tuple[QueueFacts, list[Finding]]:
+    async def _prepared(self, facts: QueueFacts) -> tuple[QueueFacts, Report]:
         """Set the finalizer of a MailQueue whose deletion erases something, and take over what an
         earlier one of its name left behind, before anything is made of it. A failure is a finding
         about what has a configuration already, and stops all else."""
-        if facts.resolved is None:
-            return facts, []
+        if facts.plan is None:
+            return facts, Report()
         found, begun = facts.found, has_configuration(facts.found)
         async with attempt(condition.READY, seconds=120) as attempted:
-            found = await self._finalizers.add(found, facts.resolved[1])
+            found = await self._finalizers.add(found)
             if not begun:
-                await self._leftovers.take_over(f"{key.namespace}.{key.name}")
-        failed = [] if attempted.finding.is_good else [attempted.finding]
-        if failed and not begun:
-            return replace(facts, resolved=None, finding=attempted.finding), []
-        return replace(facts, found=found), failed
-
-    async def _carry_out_next(self, facts: QueueFacts, due: NextReconcile) -> tuple[Object, Report]:
-        return facts.found, await self._carry_out(facts, due)
+                await self._leftovers.take_over(str(facts.plan.place.name))
+        if attempted.finding.is_good:
+            return replace(facts, found=found), Report()
+        if not begun:
+            return replace(facts, plan=None, finding=attempted.finding), Report()
+        return replace(facts, found=found), Report([attempted.finding])
 
     async def _carry_out_first(
         self, facts: QueueFacts, due: NextReconcile
@@ -176,81 +145,45 @@ class Queues:
         after = composed(before, report, generation, self._clock.now())
         return await self._status_writer.write(MAIL_QUEUE, found, after)
 
-    async def _read(self, key: Key, found: Object) -> QueueFacts:
-        children, may_roll = self._indexes.children_of(key), self._upgrades.is_granted(key)
-        generation, rotate = found["metadata"]["generation"], asks_to_rotate(found)
-        seen = SeenFacts(generation, None, children, may_roll, rotate)
-        async with attempt("Spec", seconds=120) as attempted:
-            queue = Queue.of(found)
-            begun = has_configuration(found)
-            cluster = await self._clusters.for_queue(queue, begun=begun)
-        if attempted.finding.is_good:
-            async with attempt(condition.VIEW_READY, seconds=120) as attempted:
-                await self._clusters.claims.check_keyspace(cluster)
-        if not attempted.finding.is_good:
-            return QueueFacts(found, seen, None, attempted.finding)
-        return QueueFacts(
-            found, replace(seen, cluster=cluster.stamp), (queue, cluster), attempted.finding
-        )
-
     async def _carry_out(self, facts: QueueFacts, due: NextReconcile) -> Report:
-        found = facts.found
-        before = found.get("status") or {}
+        spec, plan = facts.found["spec"], facts.plan
+        before = facts.found.get("status") or {}
         match due.scope:
             case Scope.FULL:
-                report = Report(fields={"specHash": hash_of_spec(found["spec"])})
-                report.fields["operatorClass"] = self._clusters.operator_class
+                names = {"operatorClass": self._reader.operator_class}
+                report = Report(fields={"specHash": hash_of_spec(spec), **names})
+                if plan is None:
+                    return report + Report(blocked(facts.finding))
+                return await self._make_all(plan, due, report)
             case Scope.CHILDREN:
                 report = Report(kept_findings(before))
-            case Scope.FIGURES:
-                report = Report(replaced=frozenset())
-            case Scope.PAUSED:
-                report = paused_report(before, found["spec"])
-        if facts.resolved is None:
-            if due.scope is Scope.FULL:
-                report.findings = blocked(facts.finding)
-            return report
-        queue, cluster = facts.resolved
-        state = ReconcileState(queue, before, report, expected=due.expected)
-        if due.scope is Scope.FULL:
-            await self._make_all(cluster, state)
-        elif due.scope is Scope.CHILDREN:
-            state.configured = True
-            await self._make_children(cluster, state)
-        else:
-            report.fields |= await self._measured(cluster, state)
-        return report
+                if plan is None:
+                    return report
+                return report + await self._make_children(plan, due, configured=True)
+            case Scope.FIGURES | Scope.PAUSED:
+                is_paused = due.scope is Scope.PAUSED
+                report = paused_report(before, spec) if is_paused else Report(replaced=frozenset())
+                return report if plan is None else report + await self._measured(plan)
 
-    async def _make_all(self, cluster: Cluster, state: ReconcileState) -> None:
-        report = state.report
+    async def _make_all(self, plan: QueuePlan, due: NextReconcile, report: Report) -> Report:
         async with attempt("Spec", seconds=300) as attempted:
-            state.configured = "configuration" in state.before
-            report.findings += await self._servers.ask(cluster, state)
-            await self._make_children(cluster, state)
-            if state.configured:
-                report.fields |= await self._measured(cluster, state)
-        if not attempted.finding.is_good:
-            report.findings = blocked(attempted.finding)
+            prepared = await self._servers.prepare(plan)
+            report += prepared.report
+            report += await self._make_children(plan, due, configured=prepared.configured)
+            if prepared.configured:
+                report += await self._measured(plan)
+        if attempted.finding.is_good:
+            return report
+        return replace(report, findings=blocked(attempted.finding))
 
-    async def _make_children(self, cluster: Cluster, state: ReconcileState) -> None:
-        state.report.findings += await self._children.make(cluster, state)
-        state.report.findings += advised(state.queue.spec)
+    async def _make_children(
+        self, plan: QueuePlan, due: NextReconcile, *, configured: bool
+    ) -> Report:
+        made = await self._children.make(plan.workloads, due.expected, configured=configured)
+        return made + Report(advised(plan.workloads.queue.spec))
 
-    async def _measured(self, cluster: Cluster, state: ReconcileState) -> dict[str, Any]:
-        """Return the fields for new figures; none before their turn, and while `ViewReady` is why
-        there are none."""
-        queue, before = state.queue, state.before
-        due = "figuresAt" not in before or self._turns.is_due(queue.key, self._clock.elapsed())
-        if not due or condition.VIEW_READY in cluster.away:
-            return {}
-        try:
-            bucket = queue.bucket(cluster.spec)
-            figures = await self._engines.figures(cluster.servers, queue, bucket)
-        except (PostroadError, TimeoutError) as error:
-            count_error("cassandra", error)
-            slow = isinstance(error, TimeoutError)
-            return {"figuresError": "TooSlow" if slow else type(error).__name__}
-        return reported_figures(before, figures, self._clock.now())
+    async def _measured(self, plan: QueuePlan) -> Report:
+        return Report(fields=await self._figures.fields(plan.view))
 
 
 def pending_report() -> Report:

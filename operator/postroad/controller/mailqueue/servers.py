@@ -8,30 +8,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from postroad.configuration.store import Settled, settle
-from postroad.controller.cluster.clusters import Cluster, Clusters
-from postroad.controller.cluster.queue_claims import QueueClaims
-from postroad.controller.cluster.queue_logins import QueueLogins
+from postroad.configuration.store import settle
+from postroad.controller.cluster.claimed_parts import ClaimedParts
+from postroad.controller.cluster.clusters import Clusters
+from postroad.controller.cluster.plans import BrokerPlan, BucketPlan, QueuePlace, ViewPlan
+from postroad.controller.cluster.queue_logins import QueueLogins, UserChanges
 from postroad.controller.cluster.tables import refused_step, refused_window, together
 from postroad.controller.kubernetes.actions import log_repair
 from postroad.controller.mailqueue.engines import Engines
-from postroad.controller.spec.queue_resource import Queue
+from postroad.controller.mailqueue.plan import QueuePlan
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.attempts import TOO_SLOW, attempt
 from postroad.controller.status.conditions import Finding, bad, good, unknown
-from postroad.controller.status.reconcile import CONFLICT, ReconcileState
-from postroad.domain.configuration.rules import Refusal
+from postroad.controller.status.status import CONFLICT, Report, Status
+from postroad.distributed.maintenance.erasure import Part
+from postroad.domain.queues.names import QueueName
 from postroad.errors import ServerError
 from postroad.ports.blobs import OBJECTS_EXPIRE
 from postroad.ports.clock import Clock
+
+Facts = TypeVar("Facts")
 
 OPERATOR = "operator"
 """The operator's name in events of the configuration history."""
 
 
 SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLOBS_READY)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is there for a MailQueue at the servers. `configured`: a configuration holds, so that
+    pods may run."""
+
+    report: Report
+    configured: bool
 
 
 class QueueServers:
@@ -43,156 +57,156 @@ class QueueServers:
         self._clusters = clusters
         self._engines = engines
         self._clock = clock
-        self._claims = QueueClaims(clusters.claims)
         self._logins = logins
 
-    async def ask(self, cluster: Cluster, state: ReconcileState) -> list[Finding]:
-        """Create what the queue needs on each server; return a finding for each condition.
+    async def prepare(self, plan: QueuePlan) -> Prepared:
+        """Create what the queue needs on each server; report each condition.
 
         A failure of one server stops none of the others; a conflict over one stops all, because
-        pods would use its objects. Sets `state.configured` once a configuration holds. Raises:
-        KubernetesConflict, KubernetesUnavailable.
+        pods would use its objects. Raises: KubernetesConflict, KubernetesUnavailable.
         """
-        claimed = await _ask(cluster, condition.BROKER_READY, self._claimed_queue(cluster, state))
+        away, view_away = plan.broker.away, plan.view.keyspace.away
+        claimed, _ = await _ask(condition.BROKER_READY, away, self._claim(plan.broker), None)
         if claimed.reason == CONFLICT:
-            return self._not_taken(state, claimed)
-        broker, blobs, view = await asyncio.gather(
-            _ask(cluster, condition.BROKER_READY, self._declare(cluster, state, claimed)),
-            _ask(cluster, condition.BLOBS_READY, self._make_bucket(cluster, state)),
-            _ask(cluster, condition.VIEW_READY, self._make_tables(cluster, state)),
+            return _not_taken(claimed, Report())
+        (broker, users), (blobs, _), (view, has_rows) = await asyncio.gather(
+            _ask(condition.BROKER_READY, away, self._declare(plan.broker, claimed), UserChanges()),
+            _ask(condition.BLOBS_READY, plan.bucket.away, self._make_bucket(plan.bucket), None),
+            _ask(condition.VIEW_READY, view_away, self._make_tables(plan.view), False),
         )
+        changes = Report(repairs=users.repairs, switches=users.switches)
         if blobs.reason == CONFLICT:
-            return self._not_taken(state, blobs)
+            return _not_taken(blobs, changes)
+        fields: Status = {}
+        accepted = _not_asked(plan.view, view.message)
         if view.is_good:
             async with attempt(condition.CONFIGURATION_ACCEPTED) as attempted:
-                attempted.finding = await self._configure(cluster, state)
+                attempted.finding, fields = await self._configure(plan.view, has_rows=has_rows)
             accepted = attempted.finding
             if accepted.reason == TOO_SLOW:
-                accepted = self._not_asked(state, accepted.message)
-        else:
-            accepted = self._not_asked(state, view.message)
-        return [accepted, broker, view, blobs]
+                accepted = _not_asked(plan.view, accepted.message)
+        report = replace(changes, findings=[accepted, broker, view, blobs], fields=fields)
+        return Prepared(report, plan.broker.begun or bool(fields))
 
-    async def _claimed_queue(self, cluster: Cluster, state: ReconcileState) -> Finding:
-        await self._claims.claim_queue(cluster, state.queue)
-        return good(condition.BROKER_READY, f"exchange {state.queue.name.exchange} is claimed")
+    async def _claim(self, plan: BrokerPlan) -> tuple[Finding, None]:
+        await self._claims(plan.place).claim(Part.MESSAGES)
+        message = f"exchange {plan.place.name.exchange} is claimed"
+        return good(condition.BROKER_READY, message), None
 
-    def _not_taken(self, state: ReconcileState, conflict: Finding) -> list[Finding]:
-        """Return the findings about a queue that another one has: nothing more of it is made, and
-        what pods it has go on."""
-        state.configured = False
-        types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
-        others = [each for each in types if each != conflict.condition]
-        return [conflict, *(unknown(each, CONFLICT, conflict.message) for each in others)]
+    def _claims(self, place: QueuePlace) -> ClaimedParts:
+        return ClaimedParts(self._clusters.claims, self._clusters.users, place)
 
-    async def _declare(self, cluster: Cluster, state: ReconcileState, claimed: Finding) -> Finding:
+    async def _declare(self, plan: BrokerPlan, claimed: Finding) -> tuple[Finding, UserChanges]:
         if not claimed.is_good:
-            return claimed
-        queue = state.queue
-        broker = cluster.servers.broker(queue.name, delivery_limit=queue.spec.broker.delivery_limit)
-        missing = state.configured and not await broker.exists()
-        await broker.declare(first=not state.configured)
-        changes = await self._logins.keep(cluster, queue)
-        state.report.repairs += changes.repairs
-        state.report.switches += changes.switches
+            return claimed, UserChanges()
+        name, broker = plan.place.name, plan.place.broker()
+        missing = plan.begun and not await broker.exists()
+        await broker.declare(first=not plan.begun)
+        changes = await self._logins.keep(plan)
         if missing:
-            log_repair("queues", exchange=queue.name.exchange)
-            return bad(condition.BROKER_READY, *missing_queues(queue), retryable=True)
-        return good(condition.BROKER_READY, f"exchange {queue.name.exchange} and its queues exist")
+            log_repair("queues", exchange=name.exchange)
+            return bad(condition.BROKER_READY, *missing_queues(name), retryable=True), changes
+        message = f"exchange {name.exchange} and its queues exist"
+        return good(condition.BROKER_READY, message), changes
 
-    async def _make_bucket(self, cluster: Cluster, state: ReconcileState) -> Finding:
-        queue = state.queue
-        bucket = queue.bucket(cluster.spec)
-        blobs = cluster.servers.blobs(bucket)
-        if not queue.owns_bucket:
+    async def _make_bucket(self, plan: BucketPlan) -> tuple[Finding, None]:
+        place, bucket, blobs = plan.place, plan.place.bucket, plan.place.blobs()
+        if not place.owns_bucket:
             if await blobs.exists():
-                return good(condition.BLOBS_READY, f"bucket {bucket} exists; it is shared")
+                return good(condition.BLOBS_READY, f"bucket {bucket} exists; it is shared"), None
             message = f"the shared bucket {bucket} does not exist: create it"
-            return bad(condition.BLOBS_READY, "BucketNotFound", message, retryable=True)
-        missing = state.configured and not await blobs.exists()
-        limits = await blobs.create(f"{queue.name}/", first=not state.configured)
-        await self._claims.claim_bucket(cluster, queue)
+            return bad(condition.BLOBS_READY, "BucketNotFound", message, retryable=True), None
+        missing = plan.begun and not await blobs.exists()
+        limits = await blobs.create(f"{place.name}/", first=not plan.begun)
+        await self._claims(place).claim(Part.BYTES)
         if missing:
             log_repair("bucket", bucket=bucket)
-            return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True)
+            return bad(condition.BLOBS_READY, *missing_bucket(bucket), retryable=True), None
         if OBJECTS_EXPIRE in limits:
             message = f"a lifecycle rule of bucket {bucket} deletes bytes of mail: remove it"
-            return bad(condition.BLOBS_READY, OBJECTS_EXPIRE, message, retryable=True)
+            return bad(condition.BLOBS_READY, OBJECTS_EXPIRE, message, retryable=True), None
         message = f"bucket {bucket} exists"
         if limits:
             message += f"; the object store does not offer: {', '.join(limits)}"
-        return good(condition.BLOBS_READY, message, *limits[:1])
+        return good(condition.BLOBS_READY, message, *limits[:1]), None
 
-    async def _make_tables(self, cluster: Cluster, state: ReconcileState) -> Finding:
-        await self._clusters.ensure_tables(cluster)
-        limits = await cluster.servers.views().view(str(state.queue.name)).limits()
-        state.has_rows = limits.browse_start is not None
-        return good(condition.VIEW_READY, f"tables exist in {cluster.spec.cassandra.keyspace}")
+    async def _make_tables(self, plan: ViewPlan) -> tuple[Finding, bool]:
+        """Make sure of the tables; return also whether they have rows of the queue."""
+        await self._clusters.ensure_tables(plan.keyspace)
+        limits = await plan.place.view().limits()
+        message = f"tables exist in {plan.keyspace.cassandra.keyspace}"
+        return good(condition.VIEW_READY, message), limits.browse_start is not None
 
-    async def _configure(self, cluster: Cluster, state: ReconcileState) -> Finding:
-        try:
-            settled = await self._settle(cluster, state)
-            if settled.state is not None:
-                bucket = state.queue.bucket(cluster.spec)
-                await self._engines.begin(cluster.servers, state.queue, bucket)
-        except ServerError as error:
-            return self._not_asked(state, error.explain())
-        unfit = refused_step(state.queue, cluster.spec.cassandra.row_lifetime)
-        return self._settled(settled, state, together(settled.refusal, unfit))
-
-    async def _settle(self, cluster: Cluster, state: ReconcileState) -> Settled:
-        lifetime = cluster.spec.cassandra.row_lifetime
+    async def _configure(self, plan: ViewPlan, *, has_rows: bool) -> tuple[Finding, Status]:
+        """Settle the configuration, then set the limits by it; return also the fields of the
+        status, of which there are none while no configuration holds."""
+        lifetime = plan.keyspace.cassandra.row_lifetime
+        unfit_step = refused_step(plan.queue, lifetime)
 
         async def has_data() -> bool:
-            return state.has_rows
+            return has_rows
 
-        return await settle(
-            cluster.servers.history(state.queue.name),
-            state.queue.spec.view.configuration(),
-            at=self._clock.now(),
-            by=OPERATOR,
-            generation=state.queue.generation,
-            status=state.before.get("history") or (),
-            has_data=has_data,
-            unfit=together(
-                refused_window(state.queue, lifetime), refused_step(state.queue, lifetime)
-            ),
-        )
-
-    def _settled(self, settled: Settled, state: ReconcileState, refusal: Refusal | None) -> Finding:
-        if settled.state is not None:
-            state.configured = True
-            state.report.fields["configuration"] = settled.configuration()
-            state.report.fields["history"] = settled.entries()
-        if refusal is not None:
-            return bad(
-                condition.CONFIGURATION_ACCEPTED, refusal.reason, refusal.message, retryable=False
+        try:
+            settled = await settle(
+                plan.place.history(),
+                plan.queue.spec.view.configuration(),
+                at=self._clock.now(),
+                by=OPERATOR,
+                generation=plan.queue.generation,
+                status=plan.reported_history,
+                has_data=has_data,
+                unfit=together(refused_window(plan.queue, lifetime), unfit_step),
             )
+            if settled.state is not None:
+                await self._engines.begin(plan.place)
+        except ServerError as error:
+            return _not_asked(plan, error.explain()), {}
+        fields: Status = {}
+        if settled.state is not None:
+            fields = {"configuration": settled.configuration(), "history": settled.entries()}
+        if refusal := together(settled.refusal, unfit_step):
+            which = condition.CONFIGURATION_ACCEPTED
+            return bad(which, refusal.reason, refusal.message, retryable=False), fields
         assert settled.state is not None
         message = f"version {settled.state.version} holds"
-        return good(condition.CONFIGURATION_ACCEPTED, message, "Accepted")
-
-    def _not_asked(self, state: ReconcileState, why: str) -> Finding:
-        version = (state.before.get("configuration") or {}).get("version")
-        holds = f"version {version} still holds" if version else "none holds yet"
-        message = f"the history in Cassandra cannot be read, {holds}: {why}"
-        return unknown(condition.CONFIGURATION_ACCEPTED, "HistoryNotReadable", message)
+        return good(condition.CONFIGURATION_ACCEPTED, message, "Accepted"), fields
 
 
-async def _ask(cluster: Cluster, which: str, work: Coroutine[Any, Any, Finding]) -> Finding:
+def _not_taken(conflict: Finding, changes: Report) -> Prepared:
+    """Return the findings about a queue that another one has: nothing more of it is made, and what
+    pods it has go on."""
+    types = (condition.CONFIGURATION_ACCEPTED, *SERVER_CONDITIONS)
+    others = [each for each in types if each != conflict.condition]
+    findings = [conflict, *(unknown(each, CONFLICT, conflict.message) for each in others)]
+    return Prepared(replace(changes, findings=findings), configured=False)
+
+
+def _not_asked(plan: ViewPlan, why: str) -> Finding:
+    version = (plan.status.get("configuration") or {}).get("version")
+    holds = f"version {version} still holds" if version else "none holds yet"
+    message = f"the history in Cassandra cannot be read, {holds}: {why}"
+    return unknown(condition.CONFIGURATION_ACCEPTED, "HistoryNotReadable", message)
+
+
+async def _ask(
+    which: str,
+    away: Finding | None,
+    work: Coroutine[Any, Any, tuple[Finding, Facts]],
+    otherwise: Facts,
+) -> tuple[Finding, Facts]:
     """Ask a server, unless the QueueCluster has just found that it does not answer: a thousand
-    queues that wait for it would hold up those of every other cluster."""
-    if which in cluster.away:
+    queues that wait for it would hold up those of every other cluster. `otherwise`: the facts where
+    it gave none."""
+    if away is not None:
         work.close()
-        return cluster.away[which]
+        return away, otherwise
     async with attempt(which) as attempted:
-        attempted.finding = await work
-    return attempted.finding
+        attempted.finding, otherwise = await work
+    return attempted.finding, otherwise
 
 
-def missing_queues(queue: Queue) -> tuple[str, str]:
+def missing_queues(name: QueueName) -> tuple[str, str]:
     """Return reason and message about queues that a configured MailQueue lacked in RabbitMQ."""
-    name = queue.name
     return "QueuesWereMissing", (
         f"the queues of exchange {name.exchange} were missing and are made anew, empty: where the "
         "cluster has a managementURL, maintenance publishes waiting mail again; at once does it "

@@ -2,63 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.controller.kubernetes.api import DEPLOYMENT
-from postroad.controller.pods.children import QUEUE, WORKER, selector
+from postroad.controller.pods.children import WORKER, selector
 from postroad.controller.spec.intake import Intake
 from postroad.controller.spec.mailqueue import Workers
+from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.conditions import PODS_NOT_READY, REWRITTEN, Finding, bad, good
-from postroad.controller.status.reconcile import ReconcileState
 from postroad.controller.status.status import deployment_facts
 from postroad.errors import QuotaExceeded
 from postroad.ports.kubernetes import Object
 
+Workload = tuple[str, str, str, Workers | Intake | None]
+"""Condition, plural name of its pods for messages, component, and its part of the spec."""
 
-def report_workload(
-    state: ReconcileState,
-    now: Mapping[tuple[str, str], Object],
-    which: str,
-    what: str,
-    component: str,
-    spec: Workers | Intake | None,
-) -> Finding:
-    """Put the facts of a component into the report's fields; return whether its pods are ready."""
-    field = "workers" if component == WORKER else "intake"
+
+def workload_status(
+    queue: Queue, workload: Workload, now: Mapping[tuple[str, str], Object]
+) -> tuple[Finding, dict[str, Any] | None]:
+    """Return whether the pods of a component are ready, and its facts for the status."""
+    which, what, component, spec = workload
     if spec is None:
-        state.report.fields[field] = None
-        return good(which, f"no {what} declared", "NoneDeclared")
-    deployment = now.get((DEPLOYMENT.name, f"{state.queue.name.name}-{component}"))
+        return good(which, f"no {what} declared", "NoneDeclared"), None
+    deployment = now.get((DEPLOYMENT.name, f"{queue.name.name}-{component}"))
     facts: dict[str, Any] = dict(deployment_facts(deployment, spec.replicas))
     if component == WORKER:
-        facts["selector"] = selector(state.queue, component)
+        facts["selector"] = selector(queue, component)
     else:
         facts.pop("replicas")
-    state.report.fields[field] = facts
     if deployment is None:  # it could not be made, which is reported instead
-        return bad(which, PODS_NOT_READY, f"no {what} made", retryable=True)
-    return workload_finding(which, what, deployment, spec.replicas)
+        return bad(which, PODS_NOT_READY, f"no {what} made", retryable=True), facts
+    return workload_finding(which, what, deployment, spec.replicas), facts
 
 
-def as_applied(state: ReconcileState, component: str, found: Finding) -> Finding:
+def as_applied(altered: Sequence[str], found: Finding) -> Finding:
     """Return the finding, or a bad one where another process rewrites what the pods depend on."""
-    altered = [each for part in (QUEUE, component) for each in state.rewritten.get(part, [])]
     if not altered or not found.is_good:
         return found
     message = f"an admission webhook or another controller rewrites {', '.join(altered)}"
     return bad(found.condition, REWRITTEN, message, retryable=True)
 
 
-def within_quota(state: ReconcileState, most: int | None, found: Finding) -> Finding:
-    """Return the finding, or a bad one where the quota allows fewer workers than are declared."""
-    workers, made = state.queue.spec.workers, (state.report.fields.get("workers") or {})
-    if workers is None or most is None or not found.is_good:
+def within_quota(
+    wanted: int, made: Mapping[str, Any] | None, most: int | None, found: Finding
+) -> Finding:
+    """Return the finding, or a bad one where the quota allows fewer workers than are `wanted`."""
+    if made is None or most is None or not found.is_good:
         return found
-    if made["desired"] >= workers.replicas or workers.replicas <= most:
+    if made["desired"] >= wanted or wanted <= most:
         return found
     message = (
-        f"{made['desired']} of {workers.replicas} workers made: the QueueCluster has {most} for "
+        f"{made['desired']} of {wanted} workers made: the QueueCluster has {most} for "
         "each MailQueue (spec.quota.workersPerQueue)"
     )
     return bad(found.condition, QuotaExceeded.__name__, message, retryable=False)

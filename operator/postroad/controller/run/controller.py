@@ -9,31 +9,36 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.facts import ClusterFacts, secrets_of
+from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.health import ClusterHealth, left_in_use
 from postroad.controller.cluster.keeping import is_kept_elsewhere, is_left
+from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials.connections import Connect, Connections
 from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.actions import read, reconciling
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.engines import Engines
-from postroad.controller.mailqueue.figures import Turns
+from postroad.controller.mailqueue.facts import FactsReader
+from postroad.controller.mailqueue.figures import Figures, Turns
 from postroad.controller.mailqueue.leftovers import Leftovers
 from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
+from postroad.controller.mailqueue.servers import QueueServers
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads.cached_api import WatchedKubernetes
 from postroad.controller.reads.indexes import Indexes, key_of
 from postroad.controller.reads.read_cache import RememberedReads
 from postroad.controller.run.causes import Causes
 from postroad.controller.run.classes import OperatorClass, pipeline_role
-from postroad.controller.run.workqueue import Urgency, Workqueue
+from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
 from postroad.controller.spec.queue_resource import PipelineProgram, adopted_by, cluster_of
 from postroad.controller.status.attempts import ApiErrors, api_errors, count_error
@@ -67,35 +72,45 @@ class Intervals:
     """After a failed reconcile; doubled up to `clusters`."""
 
 
-OWN_NAMESPACE = "postroad-system"
-"""Where `manifests/install.yaml` runs the operator."""
+LEASE_NAMESPACE = "postroad-system"
+"""Where operators meet, whichever namespace they run in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the operator's command. No `namespaces`: all. `lease_namespace` has the list of
+    leftovers too."""
+
+    image: str
+    pipeline_image: str = ""
+    namespaces: tuple[str, ...] = ()
+    operator_class: str = DEFAULT_CLASS
+    lease_namespace: str = LEASE_NAMESPACE
+    tasks: int = TASKS
+    intervals: Intervals = field(default_factory=Intervals)
+    ambient_credentials: bool = False
 
 
 class Controller:
-    """Reconciles MailQueues and QueueClusters. `own_namespace`: of the list of leftovers."""
+    """Reconciles MailQueues and QueueClusters."""
 
     def __init__(
         self,
         api: Kubernetes,
+        options: Options,
         *,
         connect: Connect,
         clock: Clock,
         randomness: Randomness,
-        image: str,
-        pipeline_image: str = "",
-        namespaces: Sequence[str] = (),
-        intervals: Intervals | None = None,
-        ambient_credentials: bool = False,
-        operator_class: str = DEFAULT_CLASS,
-        own_namespace: str = OWN_NAMESPACE,
     ) -> None:
+        namespaces, operator_class = options.namespaces, options.operator_class
         self.indexes = Indexes()
         self._certain = api
         self._api = watched = WatchedKubernetes(api, self.indexes, namespaces)
         self._clock = clock
         self._randomness = randomness
         self._engines = Engines(clock, randomness)
-        self._intervals = intervals or Intervals()
+        self._intervals = options.intervals
         self._turns = Turns()
         self._reads = RememberedReads(api, clock)
         self._connections = Connections(connect)
@@ -105,7 +120,7 @@ class Controller:
             self._connections,
             self._absences,
             namespaces,
-            ambient_credentials=ambient_credentials,
+            ambient_credentials=options.ambient_credentials,
             operator_class=operator_class,
             certain=api,
             reads=self._reads,
@@ -113,20 +128,21 @@ class Controller:
         self._status_writer = status_writer = StatusWriter(watched, clock)
         self._class = OperatorClass(operator_class, api, self.indexes)
         self._upgrades = Upgrades(watched, self.indexes, clock)
-        leftovers = Leftovers(watched, own_namespace)
+        leftovers = Leftovers(watched, options.lease_namespace)
+        logins = QueueLogins(watched, self._clusters, clock)
         self._queues = Queues(
-            watched,
-            self._clusters,
+            FactsReader(self._clusters, self.indexes, self._upgrades),
+            QueueServers(self._clusters, self._engines, clock, logins),
+            QueueChildren(
+                *(watched, self._reads, self._upgrades, self._absences, clock, options.image),
+                PipelineProgram(options.pipeline_image, pipeline_role(operator_class)),
+            ),
+            Figures(self._engines, self._turns, clock),
+            Finalizers(watched, self._clusters),
+            leftovers,
             status_writer,
             clock,
-            self._engines,
-            self.indexes,
-            self._turns,
-            leftovers,
-            image,
             self._intervals.full,
-            self._upgrades,
-            PipelineProgram(pipeline_image, pipeline_role(operator_class)),
         )
         self._deletion = Deletion(
             watched, self._clusters, status_writer, clock, self._engines, leftovers

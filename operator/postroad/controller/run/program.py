@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -22,11 +22,9 @@ from postroad.controller.kubernetes.api import FIELD_MANAGER, GROUP, MAIL_QUEUE,
 from postroad.controller.leadership.elector import Elector, LeasePlace
 from postroad.controller.leadership.fence import Watchdog
 from postroad.controller.run.classes import lease_name
-from postroad.controller.run.controller import Controller, Intervals
+from postroad.controller.run.controller import Controller, Options
 from postroad.controller.run.rights import missing_rights
 from postroad.controller.run.watches import watch
-from postroad.controller.run.workqueue import TASKS
-from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.telemetry import logs
@@ -45,9 +43,6 @@ take longer, and the next leader then waits until the Lease expires."""
 WATCHES_SECONDS = 3.0
 """How long Kopf may take to end its watches."""
 
-LEASE_NAMESPACE = "postroad-system"
-"""Where operators meet, whichever namespace they run in."""
-
 _log = logs.logger("controller")
 
 
@@ -55,20 +50,6 @@ class NotReady(PostroadError):
     """The operator neither watches, nor could take over from the one that does."""
 
     transient = True
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of the operator's command. No `namespaces`: all."""
-
-    image: str
-    pipeline_image: str = ""
-    namespaces: tuple[str, ...] = ()
-    operator_class: str = DEFAULT_CLASS
-    lease_namespace: str = LEASE_NAMESPACE
-    tasks: int = TASKS
-    intervals: Intervals = field(default_factory=Intervals)
-    ambient_credentials: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,16 +77,10 @@ class Program:
         self.stop = asyncio.Event()
         self.controller = Controller(
             dependencies.api,
+            options,
             connect=dependencies.connect,
             clock=dependencies.clock,
             randomness=dependencies.randomness,
-            image=options.image,
-            pipeline_image=options.pipeline_image,
-            namespaces=options.namespaces,
-            intervals=options.intervals,
-            ambient_credentials=options.ambient_credentials,
-            operator_class=options.operator_class,
-            own_namespace=options.lease_namespace,
         )
 
     async def run(self) -> None:

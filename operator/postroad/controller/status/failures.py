@@ -77,9 +77,11 @@ class Failures:
         finding = _finding(error)
         trying = replace(finding, condition=RECONCILING, truth=Truth.TRUE)
         before, generation = found.get("status") or {}, found["metadata"]["generation"]
-        report = Report([replace(finding, truth=Truth.UNKNOWN), trying])
-        report.fields["observedGeneration"] = before.get("observedGeneration")
-        report.replaced = frozenset({STALLED})
+        report = Report(
+            [replace(finding, truth=Truth.UNKNOWN), trying],
+            {"observedGeneration": before.get("observedGeneration")},
+            replaced=frozenset({STALLED}),
+        )
         after = composed(before, report, generation, self._clock.now())
         try:
             await self._status_writer.write(kind, found, after)

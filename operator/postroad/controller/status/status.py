@@ -28,6 +28,7 @@ from postroad.controller.status.conditions import (
     conditions,
     timestamp,
 )
+from postroad.errors import ResourceConflict
 
 if TYPE_CHECKING:
     from postroad.controller.reads.indexes import ChildVersion
@@ -35,19 +36,35 @@ if TYPE_CHECKING:
 Status = dict[str, Any]
 
 
-@dataclass(slots=True)
-class Report:
-    """The result of a reconcile. `fields` replace those of the status; a None removes one.
-    `repairs`: what had been changed or deleted, `switches`: which user of RabbitMQ follows which,
-    each as a sentence for an Event. `applied`: the children that were written. `replaced`: the only
-    conditions that the findings replace; None: all, and Ready follows from the findings."""
+CONFLICT = ResourceConflict.__name__
+"""The reason of a condition about an object that another claimant has."""
 
-    findings: list[Finding] = field(default_factory=list)
-    fields: dict[str, Any] = field(default_factory=dict)
-    repairs: list[str] = field(default_factory=list)
-    switches: list[str] = field(default_factory=list)
-    applied: list[ChildVersion] = field(default_factory=list)
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a reconcile, or of a step of it. `fields` replace those of the status; a None
+    removes one. `repairs`: what had been changed or deleted, `switches`: which user of RabbitMQ
+    follows which, each as a sentence for an Event. `applied`: the children that were written.
+    `replaced`: the only conditions that the findings replace; None: all, and Ready follows from the
+    findings."""
+
+    findings: Sequence[Finding] = ()
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    repairs: Sequence[str] = ()
+    switches: Sequence[str] = ()
+    applied: Sequence[ChildVersion] = ()
     replaced: frozenset[str] | None = None
+
+    def __add__(self, step: Report) -> Report:
+        """Return the report with that of a further step."""
+        return Report(
+            (*self.findings, *step.findings),
+            {**self.fields, **step.fields},
+            (*self.repairs, *step.repairs),
+            (*self.switches, *step.switches),
+            (*self.applied, *step.applied),
+            self.replaced,
+        )
 
 
 def composed(before: Mapping[str, Any], report: Report, generation: int, now: datetime) -> Status:
