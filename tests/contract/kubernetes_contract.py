@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -26,7 +26,7 @@ from postroad.controller.kubernetes.api import (
     SECRET,
 )
 from postroad.errors import KubernetesConflict
-from postroad.ports.kubernetes import Kind, Kubernetes, Object
+from postroad.ports.kubernetes import COMPLETE, DELETED, LISTED, Kind, Kubernetes, Object
 from support import resources
 
 Watching = Callable[..., AsyncGenerator[tuple[str, Object], None]]
@@ -91,7 +91,7 @@ async def taken(events: AsyncGenerator[tuple[str, Object], None], number: int) -
     return found
 
 
-def names(events: list[tuple[str, Object]]) -> list[tuple[str, str]]:
+def names(events: Sequence[tuple[str, Object]]) -> list[tuple[str, str]]:
     return [(what, found["metadata"]["name"]) for what, found in events]
 
 
@@ -543,3 +543,44 @@ class KubernetesContract:
         ((what, status),) = await taken(watching(MAIL_QUEUE, namespace, since="1"), 1)
 
         assert (what, status["code"]) == ("ERROR", 410)
+
+    async def test_watch_lists_what_is_there_and_then_follows(
+        self, api: Kubernetes, namespace: str
+    ) -> None:
+        wanted, label = f"{MANAGED_BY}=postroad", {MANAGED_BY: "postroad"}
+        first = await api.create(CONFIG_MAP, labelled(config_map(namespace, "one"), **label))
+        await api.create(CONFIG_MAP, config_map(namespace, "unlabelled"))
+
+        async with (
+            asyncio.timeout(IN_TIME),
+            aclosing(api.watch(CONFIG_MAP, namespace, wanted)) as events,
+        ):
+            listed = [await anext(events), await anext(events)]
+            await api.create(CONFIG_MAP, labelled(config_map(namespace, "two"), **label))
+            await api.delete(CONFIG_MAP, first)
+            followed = [await anext(events), await anext(events)]
+
+        assert listed[0].happened == LISTED
+        assert listed[0].object == {**first, "apiVersion": "v1", "kind": "ConfigMap"}
+        assert listed[1] == (COMPLETE, {})
+        assert names(followed) == [("ADDED", "two"), (DELETED, "one")]
+
+    async def test_watch_of_nothing_is_complete_at_once(
+        self, api: Kubernetes, namespace: str
+    ) -> None:
+        async with asyncio.timeout(IN_TIME), aclosing(api.watch(MAIL_QUEUE, namespace)) as events:
+            assert await anext(events) == (COMPLETE, {})
+
+    async def test_watches_of_one_task_do_not_disturb_each_other(
+        self, api: Kubernetes, other: Kubernetes, namespace: str
+    ) -> None:
+        await api.create(CONFIG_MAP, config_map(namespace))
+
+        async with asyncio.timeout(IN_TIME), aclosing(api.watch(CONFIG_MAP, namespace)) as mine:
+            before = await anext(mine)
+            async with aclosing(other.watch(MAIL_QUEUE, namespace)) as theirs:
+                assert await anext(theirs) == (COMPLETE, {})
+            assert before.happened == LISTED
+            assert await anext(mine) == (COMPLETE, {})
+            await api.patch(CONFIG_MAP, namespace, "settings", {"data": {"a": "1"}})
+            assert names([await anext(mine)]) == [("MODIFIED", "settings")]

@@ -5,16 +5,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
+from aiohttp import web
 
-from contract.kubernetes_contract import KubernetesContract, Watching, watching_over
+from contract.kubernetes_contract import (
+    IN_TIME,
+    KubernetesContract,
+    Watching,
+    config_map,
+    names,
+    watching_over,
+)
 from postroad.adapters.kubernetes.access import ApiAccess
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
+from postroad.controller.kubernetes.api import CONFIG_MAP
+from postroad.ports.kubernetes import COMPLETE, LISTED
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, api_over_http
 
@@ -68,3 +80,46 @@ class TestApiServer(KubernetesContract):
     @pytest.fixture
     def watching(self, api: ApiServer) -> Watching:
         return watching_over(api)
+
+
+async def test_watch_in_memory_lists_again_after_a_version_that_is_gone() -> None:
+    world = KubernetesWorld(ManualClock(), KINDS)
+    api = MemoryKubernetes(world, FIRST)
+    await api.create(CONFIG_MAP, config_map("mail", "one"))
+    async with aclosing(api.watch(CONFIG_MAP, "mail")) as events:
+        await anext(events), await anext(events)
+        await api.create(CONFIG_MAP, config_map("mail", "two"))
+        world.forget_changes()
+
+        again = [await anext(events) for _ in range(3)]
+
+    assert names(again[:2]) == [(LISTED, "one"), (LISTED, "two")]
+    assert again[2] == (COMPLETE, {})
+
+
+async def test_watch_over_http_lists_again_after_a_version_that_is_gone() -> None:
+    world = KubernetesWorld(ManualClock(), KINDS)
+    async with api_over_http(world) as (url, server):
+        api = ApiServer(access_to(url), FIRST)
+        await api.create(CONFIG_MAP, config_map("mail", "one"))
+        async with asyncio.timeout(IN_TIME), aclosing(api.watch(CONFIG_MAP, "mail")) as events:
+            await anext(events), await anext(events)
+            await api.create(CONFIG_MAP, config_map("mail", "two"))
+            world.forget_changes()
+            await server.break_watches()
+
+            again = [await anext(events) for _ in range(3)]
+        await api.close()
+
+    assert names(again[:2]) == [(LISTED, "one"), (LISTED, "two")]
+    assert again[2] == (COMPLETE, {})
+
+
+async def test_watch_over_http_goes_on_after_a_login_that_was_refused() -> None:
+    async with api_over_http(KubernetesWorld(ManualClock(), KINDS)) as (url, server):
+        api = ApiServer(access_to(url), FIRST)
+        server.answers.append(web.json_response({"message": "Unauthorized"}, status=401))
+        async with asyncio.timeout(IN_TIME), aclosing(api.watch(CONFIG_MAP, "mail")) as events:
+            assert await anext(events) == (COMPLETE, {})
+        await api.close()
+    assert server.answers == []

@@ -94,7 +94,7 @@ class HttpKubernetes:
         self._watches.append(request)
         try:
             async for each in events:
-                line = json.dumps({"type": each.type, "object": each.object})
+                line = json.dumps({"type": each.happened, "object": each.object})
                 await response.write(line.encode() + b"\n")
         except ConnectionResetError:
             pass  # the client ended its watch while an event was under way

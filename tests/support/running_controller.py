@@ -9,17 +9,15 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from postroad.adapters.memory.clock import START, SeededRandomness
 from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector, Step
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
-from postroad.controller.reads.indexes import OWN, User, as_object, as_user, key_of
-from postroad.controller.run.classes import class_of_cluster
+from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER
+from postroad.controller.reads.indexes import OWN
 from postroad.controller.run.controller import Controller, Options
 from postroad.controller.run.workqueue import TASKS
 from postroad.controller.spec.cluster import DEFAULT_CLASS
@@ -46,28 +44,6 @@ class LoopClock:
 
     async def sleep(self, duration: timedelta) -> None:
         await asyncio.sleep(duration.total_seconds())
-
-
-V = TypeVar("V")
-
-
-class MemoryIndex(dict[Key, list[V]]):
-    """What Kopf's index is: entries by key, of which each object has its own."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, dict[Key, V]] = {}
-
-    def put(self, uid: str, entries: dict[Key, V]) -> None:
-        """Replace the entries of an object."""
-        if self._of.get(uid, {}) == entries:
-            return
-        for key, value in self._of.pop(uid, {}).items():
-            self[key].remove(value)
-            if not self[key]:
-                del self[key]
-        for key, value in entries.items():
-            self._of.setdefault(uid, {})[key] = value
-            self.setdefault(key, []).append(value)
 
 
 class CountedServers(MemoryServers):
@@ -134,12 +110,6 @@ class RunningController:
             randomness=SeededRandomness(0),
         )
 
-        self.users, self.objects = MemoryIndex[User](), MemoryIndex[Object]()
-        self.classes = MemoryIndex[str]()
-        self.controller.indexes.classes = self.classes
-        self.controller.indexes.users = self.users
-        self.controller.indexes.objects = self.objects
-
     def _connect(self, settings: Settings) -> Servers:
         uri = settings.rabbitmq.uri.get_secret_value()
         world = self.keyspaces.get(settings.cassandra.keyspace, self.world)
@@ -147,34 +117,21 @@ class RunningController:
         return self.connected[-1]
 
     async def deliver_events(self, kind: Kind) -> None:
-        """Bring the events of a watch. Kopf logs an error of a handler, and goes on."""
+        """Bring the events of a watch."""
         labels = "" if kind in OWN else f"{MANAGED_BY}=postroad"
         async for happened, body in self.kubernetes.watch(kind, labels=labels):
             if self._namespaces and body["metadata"]["namespace"] not in self._namespaces:
                 continue
-            self._index(kind, happened, body)
             with contextlib.suppress(Exception):
-                handle = (
-                    partial(self.controller.causes.on_event, kind)
-                    if kind in OWN
-                    else self.controller.causes.on_child_event
-                )
-                handle(body, gone=happened == "DELETED", routine=False)
+                gone = happened == "DELETED"
+                self.controller.causes.on_event(kind, body, gone=gone, routine=False)
 
     def fill_indexes(self) -> None:
         """Do what a watch does first, for a test that reconciles without watches."""
         for kind in (*OWN, *CHILDREN):
             for place, each in self.kubernetes.objects.items():
                 if place.is_of(kind, None):
-                    self._index(kind, "ADDED", each)
-
-    def _index(self, kind: Kind, happened: str, body: Object) -> None:
-        uid, gone = body["metadata"]["uid"], happened == "DELETED"
-        self.objects.put(uid, {} if gone else as_object(body))
-        if kind is MAIL_QUEUE:
-            self.users.put(uid, {} if gone else as_user(body))
-        elif kind is QUEUE_CLUSTER:
-            self.classes.put(uid, {} if gone else {key_of(body): class_of_cluster(body)})
+                    self.controller.indexes.put(each)
 
     @property
     def calls(self) -> list[str]:

@@ -1,1 +1,1 @@
-"""The Kopf operator: pure builders of the wanted children, thin handlers, conditions as status."""
+"""The operator: pure builders of the wanted children, thin handlers, conditions as status."""

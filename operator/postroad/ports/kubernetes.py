@@ -1,14 +1,13 @@
 """What the operator asks of a Kubernetes API server. Objects are plain JSON mappings.
 
-Watches are missing here, because Kopf has them open and brings their events (ADR 0006).
 Source: Kubernetes documentation (API Concepts; Server-Side Apply).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Object = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
@@ -28,9 +27,26 @@ class Kind:
         return self.api_version.rpartition("/")[0]
 
     @property
+    def version(self) -> str:
+        """The version of the API group."""
+        return self.api_version.rpartition("/")[2]
+
+    @property
     def prefix(self) -> str:
         """The path that the API group is served under."""
         return f"/{'apis' if '/' in self.api_version else 'api'}/{self.api_version}"
+
+
+LISTED, COMPLETE, DELETED = "LISTED", "COMPLETE", "DELETED"
+
+
+class WatchEvent(NamedTuple):
+    """What a watch brings: what happened (ADDED, MODIFIED, DELETED; LISTED of what was there when
+    the watch began), and the object as it was then; COMPLETE with no object after the last LISTED.
+    """
+
+    happened: str
+    object: Object
 
 
 class Kubernetes(Protocol):
@@ -55,6 +71,14 @@ class Kubernetes(Protocol):
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Collection[str]:
         """Return the uids of the objects that `list` returns, without what else they have."""
+        ...
+
+    def watch(
+        self, kind: Kind, namespace: str | None = None, labels: str = ""
+    ) -> AsyncGenerator[WatchEvent, None]:
+        """Yield the objects that `list` returns, then what happens to them, without end. After an
+        interruption that is too long to be made up for, all are listed again; deletions in it are
+        brought by none. Raises nothing: it waits for an API server that is away or refuses."""
         ...
 
     async def serves(self, *kinds: Kind) -> bool:

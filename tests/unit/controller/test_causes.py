@@ -230,7 +230,8 @@ def test_a_second_deletion_outlives_the_announcement_of_the_first() -> None:
             first, second = mail_queue(NAMESPACE), mail_queue(NAMESPACE)
             key = key_of(first)
 
-            for body in (first, second):
+            for uid, body in (("one", first), ("two", second)):
+                body["metadata"]["uid"] = uid
                 causes.on_event(MAIL_QUEUE, body, gone=True, routine=False)
             causes.announced(key, first)
             assert causes.deleted(key) is second

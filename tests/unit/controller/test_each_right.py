@@ -102,7 +102,7 @@ def test_a_child_that_may_not_be_deleted_is_a_condition_of_the_workers() -> None
             await move(5)
 
             assert operator.condition("WorkersReady")["reason"] == "KubernetesRefused"
-            known = operator.at("mailqueues", NAMESPACE, "outgoing")["status"]["conditions"]
+            known = operator.found()["status"]["conditions"]
             assert "queue" not in {each["type"] for each in known}
 
     run(scene())

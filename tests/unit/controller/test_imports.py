@@ -9,7 +9,8 @@ from pathlib import Path
 OPERATOR = Path(__file__).parents[3] / "operator"
 IMPORT = """
 import sys
-from postroad.controller.run import program, watches
+from postroad.adapters.kubernetes import kopf_watch
+from postroad.controller.run import program
 print(*{each.partition(".")[0] for each in sys.modules})
 """
 OF_OTHERS = {"cryptography", "dns", "google_crc32c", "pyspark", "matplotlib"}

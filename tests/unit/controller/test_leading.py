@@ -13,7 +13,6 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE
-from postroad.controller.run import program
 from postroad.controller.run.classes import lease_name
 from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.errors import LeadershipLost
@@ -60,6 +59,8 @@ async def leader(served: Served) -> AsyncIterator[Running]:
     await operator.apply_cluster()
     await operator.apply(mail_queue("mail"))
     await operator.until_ready()
+    while not await operator.events("ConfigurationAccepted"):  # the last write about the queue
+        await operator.pause()
     yield operator
     await api.close()
 
@@ -178,16 +179,16 @@ async def test_a_stopped_operator_lets_its_reconciles_end(served: Served, leader
     assert lease["spec"]["holderIdentity"] == ""
 
 
-async def test_nothing_of_kopf_outlasts_an_operator_that_ends_while_kopf_begins(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+async def test_nothing_outlasts_an_operator_that_ends_while_its_watches_begin(
+    served: Served,
 ) -> None:
     """What it leaves open would end with the event loop, in any order."""
-    monkeypatch.setattr(program, "WATCHES_SECONDS", 0.1)
-    served[1].silent = {DEPLOYMENT.prefix}  # which Kopf alone reads, and waits for five seconds
+    deployments = f"{DEPLOYMENT.prefix}/namespaces/mail/{DEPLOYMENT.plural}"
+    served[1].silent = {deployments}
     api = ApiServer(access_to(served[0]), "user")
     operator = Running(api, "mail")
     await operator.start()
-    await until(lambda: f"GET {DEPLOYMENT.prefix}" in served[1].requests)
+    await until(lambda: f"GET {deployments}" in served[1].requests)
 
     await operator.stop()
 

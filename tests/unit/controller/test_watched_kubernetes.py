@@ -24,7 +24,6 @@ from postroad.controller.reads.indexes import Indexes, as_object
 from postroad.errors import KubernetesConflict
 from postroad.ports.kubernetes import Kind, Object
 from support.resources import mail_queue, queue_cluster, secret
-from support.running_controller import MemoryIndex
 
 LABELS = f"{MANAGED_BY}=postroad,{INSTANCE}=outgoing"
 
@@ -35,9 +34,8 @@ class Watching:
     def __init__(self, *namespaces: str) -> None:
         self.requests = MemoryKubernetes(KubernetesWorld(ManualClock()))
         self.user = MemoryKubernetes(self.requests.world, "user")
-        self.index = MemoryIndex[Object]()
         indexes = Indexes()
-        indexes.objects = self.index
+        self.index = indexes.objects
         self.api = WatchedKubernetes(self.requests, indexes, namespaces)
 
     def watch(self, found: Object, *, gone: bool = False) -> Object:

@@ -66,8 +66,8 @@ class ApiRequests:
         self._free = asyncio.Semaphore(CALLS)
 
     def open_session(self) -> aiohttp.ClientSession:
-        """Return a session that proves who the operator is, for Kopf, which closes it. `close` ends
-        the responses that Kopf leaves open. Raises: KubernetesRefused for certificates that cannot
+        """Return a session that proves who the operator is; a watch closes its own. `close` ends
+        responses that Kopf leaves open. Raises: KubernetesRefused for certificates that cannot
         be used."""
         if self._connector is None:
             secured = self.access.address.startswith("https:")

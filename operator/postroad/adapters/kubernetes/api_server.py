@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from postroad.adapters.kubernetes.access import ApiAccess
 from postroad.adapters.kubernetes.api_requests import ApiRequests
-from postroad.ports.kubernetes import Kind, Object
+from postroad.ports.kubernetes import Kind, Object, WatchEvent
 from postroad.ports.servers import Guard
 
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
@@ -47,6 +47,13 @@ class ApiServer(ApiRequests):
         found = await self.call("GET", _path(kind, namespace), query=query, accept=METADATA)
         items = found["items"] if found else None  # null, where a list of metadata has none
         return {each["metadata"]["uid"] for each in items or ()}
+
+    def watch(
+        self, kind: Kind, namespace: str | None = None, labels: str = ""
+    ) -> AsyncGenerator[WatchEvent, None]:
+        from postroad.adapters.kubernetes import kopf_watch  # Kopf is the operator's alone
+
+        return kopf_watch.watch(self.access.address, self.open_session, kind, namespace, labels)
 
     async def serves(self, *kinds: Kind) -> bool:
         for kind in kinds:

@@ -122,14 +122,13 @@ def operator(
     status what was found. Of several, one leads, and the others stand by.
     """
     try:
-        from postroad.controller.run import controller, program, watches
+        from postroad.controller.run import controller, program
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("kopf", "kubernetes", "yaml"):
             raise
         raise NotInstalled(f"the operator cannot run without {error.name}") from error
 
     logs.configure(log_level)
-    watches.quiet_logs()
     options = controller.Options(
         image=image,
         pipeline_image=pipeline_image,

@@ -90,7 +90,7 @@ class Connections:
             try:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), grace_seconds)
-            finally:  # Kopf cancels every task of its loop when it ends
+            finally:  # the event loop cancels every task when it ends
                 await connected.servers.close()
 
         task = asyncio.create_task(close())

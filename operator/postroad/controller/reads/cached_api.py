@@ -11,13 +11,13 @@ which the greater one is newer).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any
 
 from postroad.controller.kubernetes.api import CHILDREN, INSTANCE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.reads.indexes import OWN, Indexes, key_of, place_of
 from postroad.errors import KubernetesConflict
-from postroad.ports.kubernetes import Kind, Kubernetes, Object
+from postroad.ports.kubernetes import Kind, Kubernetes, Object, WatchEvent
 
 WATCHED = (*OWN, *CHILDREN)
 
@@ -70,7 +70,7 @@ class WatchedKubernetes:
         return [self._newest(each) for each in found.values()]
 
     def _indexed(self, place: Key | None) -> Sequence[Object]:
-        """Return the objects that an index has under a key, the newest last: Kopf keeps those whose
+        """Return the objects that an index has under a key, the newest last: it keeps those whose
         deletion fell into an interruption of the watch."""
         found = self._indexes.at(place) if place else ()
         there = [each for each in found if each["metadata"]["uid"] not in self._gone]
@@ -138,6 +138,11 @@ class WatchedKubernetes:
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Collection[str]:
         return await self._api.uids(kind, namespace, labels)
+
+    def watch(
+        self, kind: Kind, namespace: str | None = None, labels: str = ""
+    ) -> AsyncGenerator[WatchEvent, None]:
+        return self._api.watch(kind, namespace, labels)
 
     async def serves(self, *kinds: Kind) -> bool:
         return await self._api.serves(*kinds)

@@ -1,10 +1,10 @@
-"""What the watches know of the kinds that reconciles depend on, as indexes. Kopf keeps them."""
+"""What the watches know of the kinds that reconciles depend on, as indexes."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from postroad.controller.kubernetes.api import (
     CHILDREN,
@@ -15,8 +15,11 @@ from postroad.controller.kubernetes.api import (
     Key,
     has_finalizer,
 )
+from postroad.controller.spec.cluster import class_of_cluster
 from postroad.controller.spec.queue_resource import cluster_of
 from postroad.ports.kubernetes import Kind, Object
+
+V = TypeVar("V")
 
 OWN = (MAIL_QUEUE, QUEUE_CLUSTER)
 OWN_NAMES = frozenset(each.name for each in OWN)
@@ -38,15 +41,45 @@ class ChildVersion(NamedTuple):
     version: str
 
 
+class Index(dict[Key, list[V]]):
+    """Values by key, of which each object has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._of: dict[str, dict[Key, V]] = {}
+
+    def put(self, uid: str, entries: dict[Key, V]) -> None:
+        """Replace the entries of an object."""
+        if self._of.get(uid, {}) == entries:
+            return
+        for key, value in self._of.pop(uid, {}).items():
+            self[key].remove(value)
+            if not self[key]:
+                del self[key]
+        if entries:
+            self._of[uid] = entries
+        for key, value in entries.items():
+            self.setdefault(key, []).append(value)
+
+
 class Indexes:
     """The indexes of a running operator. `users` and `classes` by the key of the QueueCluster;
     `objects` by their own key where the kind is postroad's, and else by kind, namespace and
     `INSTANCE`."""
 
     def __init__(self) -> None:
-        self.users: Mapping[Key, Collection[User]] = {}
-        self.classes: Mapping[Key, Collection[str]] = {}
-        self.objects: Mapping[Key, Collection[Object]] = {}
+        self.users: Index[User] = Index()
+        self.classes: Index[str] = Index()
+        self.objects: Index[Object] = Index()
+
+    def put(self, body: Object, *, gone: bool = False) -> None:
+        """Keep an object as it is now, or drop one that is gone."""
+        uid = body["metadata"]["uid"]
+        self.objects.put(uid, {} if gone else as_object(body))
+        if body["kind"] == MAIL_QUEUE.name:
+            self.users.put(uid, {} if gone else as_user(body))
+        elif body["kind"] == QUEUE_CLUSTER.name:
+            self.classes.put(uid, {} if gone else {key_of(body): class_of_cluster(body)})
 
     def class_of(self, cluster: Key) -> str | None:
         """Return the class of a QueueCluster; None where there is none, or its watch is behind."""

@@ -43,9 +43,17 @@ class Causes:
             del self._deleted[key]
 
     def on_event(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
-        """Queue a MailQueue or QueueCluster that was added, changed or deleted. `routine`: it was
-        there when the watch began."""
+        """Keep an object that was added, changed or deleted, and queue what depends on it: a
+        MailQueue or QueueCluster itself, the owner of a child. `routine`: it was there when the
+        watch began."""
+        self._indexes.put(body, gone=gone)
         self._api.notice(body, gone=gone)
+        if kind in OWN:
+            self._on_own(kind, body, gone=gone, routine=routine)
+        elif (owner := owner_of(body)) is not None and not routine:
+            self._work.add(owner, Urgency.CHILD)
+
+    def _on_own(self, kind: Kind, body: Object, *, gone: bool, routine: bool) -> None:
         key = key_of(body)
         before = self._fingerprints.pop(key, None)
         if gone:
@@ -61,22 +69,11 @@ class Causes:
             for user in self._indexes.users_of(key):
                 self._work.add(user.key, Urgency.ROUTINE)
 
-    def on_child_event(self, body: Object, *, gone: bool, routine: bool) -> None:
-        """Queue the owner of a child that was changed or deleted. `routine`: it was there when the
-        watch began."""
-        self._api.notice(body, gone=gone)
-        owner = owner_of(body)
-        if owner is not None and not routine:
-            self._work.add(owner, Urgency.CHILD)
-
     async def find_missed_deletions(self) -> None:
-        """Handle the deletions that fell into an interruption of a watch: Kopf lists the objects
-        that are left, and keeps the others in its indexes. Raises: KubernetesError."""
+        """Handle the deletions that fell into an interruption of a watch, which none brings.
+        Raises: KubernetesError."""
         for kind, body in await self._api.missed_deletions():
-            if kind in OWN:
-                self.on_event(kind, body, gone=True, routine=False)
-            else:
-                self.on_child_event(body, gone=True, routine=False)
+            self.on_event(kind, body, gone=True, routine=False)
 
 
 def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:

@@ -11,7 +11,7 @@ from typing import Any
 
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER
 from postroad.controller.reads.indexes import Indexes
-from postroad.controller.spec.cluster import DEFAULT_CLASS
+from postroad.controller.spec.cluster import DEFAULT_CLASS, class_of_cluster
 from postroad.controller.spec.queue_resource import cluster_of
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes
@@ -34,11 +34,6 @@ def pipeline_role(operator_class: str) -> str:
     """
     end = "" if operator_class == DEFAULT_CLASS else f"-{operator_class}"
     return f"postroad-pipeline{end}"
-
-
-def class_of_cluster(cluster: Mapping[str, Any]) -> str:
-    """Return the class of a QueueCluster."""
-    return cluster["spec"].get("operatorClass") or DEFAULT_CLASS
 
 
 class OperatorClass:

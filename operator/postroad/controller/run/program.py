@@ -15,6 +15,7 @@ from uuid import uuid4
 
 from postroad.adapters.kubernetes.access import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
+from postroad.adapters.kubernetes.kopf_watch import quiet_logs
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import cluster
 from postroad.controller.credentials.connections import Connect
@@ -24,7 +25,7 @@ from postroad.controller.leadership.fence import Watchdog
 from postroad.controller.run.classes import lease_name
 from postroad.controller.run.controller import Controller, Options
 from postroad.controller.run.rights import missing_rights
-from postroad.controller.run.watches import watch
+from postroad.controller.run.watches import follow
 from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.telemetry import logs
@@ -39,9 +40,6 @@ RIGHTS_INTERVAL, MISSING_RIGHTS_INTERVAL = timedelta(minutes=5), timedelta(secon
 FINISH_SECONDS = 10.0
 """How long an operator that is stopped lets reconciles end by themselves. It breaks off those that
 take longer, and the next leader then waits until the Lease expires."""
-
-WATCHES_SECONDS = 3.0
-"""How long Kopf may take to end its watches."""
 
 _log = logs.logger("controller")
 
@@ -66,7 +64,7 @@ class Dependencies:
 
 
 class Program:
-    """The running operator. `ready` is set once it leads and Kopf has begun to watch."""
+    """The running operator. `ready` is set once it leads and has begun to watch."""
 
     def __init__(self, dependencies: Dependencies, options: Options) -> None:
         self._dependencies = dependencies
@@ -115,10 +113,10 @@ class Program:
         """Watch and reconcile while the Lease is kept. It is given back when all that was under way
         has ended by itself; else the next leader waits until it expires."""
         keeping = asyncio.create_task(self._elector.keep())
-        indexed, watches_end = asyncio.Event(), asyncio.Event()
+        indexed = asyncio.Event()
         working = asyncio.create_task(self._reconcile(indexed))
         stopping = asyncio.create_task(self.stop.wait())
-        watching = asyncio.create_task(self._watch(indexed, watches_end))
+        watching = asyncio.create_task(self._watch(indexed))
         tasks = (keeping, working, stopping, watching)
         has_finished = False
         ended: set[asyncio.Task[Any]] = set()
@@ -129,14 +127,9 @@ class Program:
         finally:
             self.ready.clear()
             self._elector.fence.shut()
-            working.cancel()
-            watches_end.set()
-            await asyncio.wait((working, watching), timeout=WATCHES_SECONDS)
-            await _cancelled(keeping, working, stopping)
+            await _cancelled(*tasks)
         if has_finished:
             await self._elector.give_back()
-        if watching not in ended:
-            await _cancelled(watching)  # it outlasts WATCHES_SECONDS where it was still beginning
         for each in ended:
             each.result()
 
@@ -144,9 +137,10 @@ class Program:
         await indexed.wait()
         await self.controller.run(self._options.tasks)
 
-    async def _watch(self, indexed: asyncio.Event, end: asyncio.Event) -> None:
+    async def _watch(self, indexed: asyncio.Event) -> None:
         api, namespaces = self._dependencies.api, self._options.namespaces
-        await watch(self.controller, api, namespaces, self.ready, indexed, end, self._take_signals)
+        self.ready.set()
+        await follow(api, self.controller.causes, namespaces, indexed)
 
     async def _finish(self, keeping: asyncio.Task[Any]) -> bool:
         """Let what is under way end; return whether all has, with the Lease still kept."""
@@ -220,6 +214,7 @@ async def serve(options: Options, health_host: str, health_port: int) -> None:
     Raises: KubernetesError when no API server is configured; InvalidSettings for a taken port;
     LeadershipLost.
     """
+    quiet_logs()
     readiness = Readiness()
     health = HealthServer(readiness)
     await health.listen(health_host, health_port)

@@ -290,3 +290,8 @@ def in_url(url: str, namespace: str) -> str:
     'amqp://rabbitmq.mail.svc:5672/%2F'
     """
     return _URL_HOST.sub(lambda found: found["before"] + full(found["host"], namespace), url)
+
+
+def class_of_cluster(cluster: Mapping[str, Any]) -> str:
+    """Return the class of a QueueCluster."""
+    return cluster["spec"].get("operatorClass") or DEFAULT_CLASS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from postroad.adapters.memory.fault_injection import FaultInjector
@@ -20,7 +21,7 @@ from postroad.adapters.memory.kubernetes.world import (
     parsed,
 )
 from postroad.errors import KubernetesConflict, KubernetesRefused
-from postroad.ports.kubernetes import Kind, Object
+from postroad.ports.kubernetes import COMPLETE, LISTED, Kind, Object, WatchEvent
 
 STATUS_OF_ITS_OWN = frozenset(
     {"mailqueues", "queueclusters", "deployments", "poddisruptionbudgets", "pods", "services"}
@@ -68,6 +69,21 @@ class MemoryKubernetes:
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Collection[str]:
         return {each["metadata"]["uid"] for each in await self.list(kind, namespace, labels)}
+
+    async def watch(
+        self, kind: Kind, namespace: str | None = None, labels: str = ""
+    ) -> AsyncGenerator[WatchEvent, None]:
+        while True:
+            since, objects = str(self.world.version), [*self.world.objects.items()]
+            for place, each in objects:
+                if place.is_of(kind, namespace) and has_labels(each, labels):
+                    yield WatchEvent(LISTED, copied(each))
+            yield WatchEvent(COMPLETE, {})
+            async with aclosing(self.world.watch(kind, namespace, labels, since)) as events:
+                async for event in events:
+                    if event.happened == "ERROR":
+                        break
+                    yield event
 
     async def serves(self, *kinds: Kind) -> bool:
         await self._step("list", ObjectPlace("kinds", "", ""), lambda: None)

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple, TypeVar, cast
 
 from postroad.ports.clock import Clock
-from postroad.ports.kubernetes import Kind, Object
+from postroad.ports.kubernetes import Kind, Object, WatchEvent
 
 Json = TypeVar("Json")
 
@@ -46,13 +46,6 @@ class ObjectPlace(NamedTuple):
     def is_of(self, kind: Kind, namespace: str | None) -> bool:
         """Whether it is one of this kind, in this namespace or in any."""
         return self.plural == kind.plural and namespace in (None, self.namespace)
-
-
-class WatchEvent(NamedTuple):
-    """What a watch brings: ADDED, MODIFIED, DELETED or ERROR, and the object as it was then."""
-
-    type: str
-    object: Object
 
 
 class _ObjectChange(NamedTuple):

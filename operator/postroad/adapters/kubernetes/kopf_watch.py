@@ -1,0 +1,107 @@
+"""Kopf's watch, behind the port.
+
+Kopf lists and watches a kind, reconnects, and begins anew where a version is gone (410) or the API
+server refuses for a while. Its public API brings an event to handlers alone, in a task for each
+object, and does not tell them when all that was listed has come. So this module uses the stream
+behind them, which is private to Kopf, and pyproject.toml bounds its version. Source: ADR 0006.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing
+from typing import cast
+
+import aiohttp
+import kopf
+from kopf._cogs.clients.auth import vault_var
+from kopf._cogs.clients.watching import Bookmark, infinite_watch
+from kopf._cogs.structs.credentials import Vault
+from kopf._cogs.structs.references import NamespaceName, Resource
+
+from postroad.ports.kubernetes import COMPLETE, LISTED, Kind, WatchEvent
+from postroad.telemetry import logs
+
+MAX_BACKOFF = 30.0
+"""Seconds between requests to an API server that refuses them or does not answer."""
+
+LISTED_AT_ONCE = 100
+"""Objects of one answer. Larger ones are memory that the process keeps after the watches began."""
+
+_log = logs.logger("controller")
+
+
+class Backoffs:
+    """Seconds between attempts at a request, without end: rights can be given, and an API server
+    can come back."""
+
+    def __iter__(self) -> Iterator[float]:
+        seconds = 1.0
+        while True:
+            yield seconds
+            seconds = min(2 * seconds, MAX_BACKOFF)
+
+
+class _OneSession(Vault):
+    """The session of a watch. Kopf would wait for another login when it is refused, but each of its
+    requests has the credentials of its moment."""
+
+    async def invalidate(self, key: object, info: object, *, exc: Exception | None = None) -> None:
+        raise exc or kopf.LoginError("the API server refused the session")
+
+
+async def watch(
+    address: str,
+    open_session: Callable[[], aiohttp.ClientSession],
+    kind: Kind,
+    namespace: str | None,
+    labels: str,
+) -> AsyncGenerator[WatchEvent, None]:
+    """`Kubernetes.watch` over sessions with an API server."""
+    settings = watching_settings(kind, labels)
+    resource = Resource(kind.group, kind.version, kind.plural, kind=kind.name, namespaced=True)
+    where = None if namespace is None else NamespaceName(namespace)
+    for seconds in Backoffs():
+        try:
+            async with open_session() as session:
+                info = kopf.AiohttpSession(server=address, aiohttp_session=session)
+                vault = _OneSession({"session": info})
+                stream = infinite_watch(settings=settings, resource=resource, namespace=where)
+                async with aclosing(cast("AsyncGenerator[object, None]", stream)):
+                    while True:
+                        vault_var.set(vault)  # watches of one task have one context
+                        if (event := _event(await anext(stream))) is not None:
+                            yield event
+        except Exception as error:
+            _log.warning("a watch begins anew", kind=kind.name, error=str(error))
+        await asyncio.sleep(seconds)
+
+
+def _event(raw: object) -> WatchEvent | None:
+    if raw is Bookmark.LISTED:
+        return WatchEvent(COMPLETE, {})
+    assert isinstance(raw, dict)
+    happened = raw["type"] or LISTED
+    return None if happened == "BOOKMARK" else WatchEvent(happened, raw["object"])
+
+
+def watching_settings(kind: Kind, labels: str) -> kopf.OperatorSettings:
+    """Return Kopf's settings for the watch of a kind."""
+    settings = kopf.OperatorSettings()
+    settings.watching.server_timeout = 290
+    settings.watching.client_timeout = 300
+    settings.watching.connect_timeout = 15
+    settings.watching.chunk_size = LISTED_AT_ONCE
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 15
+    settings.networking.error_backoffs = Backoffs()
+    if labels:
+        settings.watching.label_selectors[kind.group, kind.version, kind.plural] = labels
+    return settings
+
+
+def quiet_logs() -> None:
+    """Drop Kopf's lines below WARNING: they are about each request."""
+    logging.getLogger("kopf").setLevel(logging.WARNING)
