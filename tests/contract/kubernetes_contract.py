@@ -574,9 +574,10 @@ class KubernetesContract:
     async def test_watches_of_one_task_do_not_disturb_each_other(
         self, api: Kubernetes, other: Kubernetes, namespace: str
     ) -> None:
-        await api.create(CONFIG_MAP, config_map(namespace))
+        await api.create(CONFIG_MAP, labelled(config_map(namespace), a="1"))
 
-        async with asyncio.timeout(IN_TIME), aclosing(api.watch(CONFIG_MAP, namespace)) as mine:
+        watch = api.watch(CONFIG_MAP, namespace, "a=1")
+        async with asyncio.timeout(IN_TIME), aclosing(watch) as mine:
             before = await anext(mine)
             async with aclosing(other.watch(MAIL_QUEUE, namespace)) as theirs:
                 assert await anext(theirs) == (COMPLETE, {})

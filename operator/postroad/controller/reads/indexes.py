@@ -41,7 +41,7 @@ class ChildVersion(NamedTuple):
     version: str
 
 
-class Index(dict[Key, list[V]]):
+class ObjectIndex(dict[Key, list[V]]):
     """Values by key, of which each object has its own."""
 
     def __init__(self) -> None:
@@ -68,9 +68,9 @@ class Indexes:
     `INSTANCE`."""
 
     def __init__(self) -> None:
-        self.users: Index[User] = Index()
-        self.classes: Index[str] = Index()
-        self.objects: Index[Object] = Index()
+        self.users: ObjectIndex[User] = ObjectIndex()
+        self.classes: ObjectIndex[str] = ObjectIndex()
+        self.objects: ObjectIndex[Object] = ObjectIndex()
 
     def put(self, body: Object, *, gone: bool = False) -> None:
         """Keep an object as it is now, or drop one that is gone."""
