@@ -200,6 +200,12 @@ def test_what_a_job_cannot_do_is_named(arguments: str, text: str) -> None:
     assert text in result.stderr
 
 
+def test_traffic_is_counted_by_the_hour_unless_options_name_more() -> None:
+    assert answers.traffic.make_context("traffic", ["--queue", URL]).params["by"] == ("hour",)
+    more = ["--queue", URL, "--by", "site", "--by", "domain"]
+    assert answers.traffic.make_context("traffic", more).params["by"] == ("site", "domain")
+
+
 def test_an_export_into_a_directory_that_exists_is_refused(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["pipeline", "export", str(tmp_path), "--queue", URL])
 
