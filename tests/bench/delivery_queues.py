@@ -80,7 +80,7 @@ class OurQueue(Candidate):
             return "--relay", f"127.0.0.1:{self.next_port}", "--tls", "none"
         hop = f"{{host: 127.0.0.1, port: {self.next_port}, tls: none}}"
         file = self.base / "delivery.yaml"
-        file.write_text(f"routing: {{rules: [{{name: all, primary: [{hop}]}}]}}\n")
+        file.write_text(f"routing: {{rules: [{{name: all, hops: [{hop}]}}]}}\n")
         return "--delivery", str(file)
 
     async def stop(self) -> None:

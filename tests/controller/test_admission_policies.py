@@ -91,7 +91,7 @@ async def until_in_force(api: ApiServer, namespace: str) -> None:
 
 def hop(**more: Any) -> dict[str, Any]:
     """Return a rule of the routing, whose only hop is an allowed one."""
-    return {"name": "r", "primary": [{"host": "sink", **more}]}
+    return {"name": "r", "hops": [{"host": "sink", **more}]}
 
 
 def signing(**key: Any) -> dict[str, Any]:
@@ -158,10 +158,10 @@ async def test_hosts_that_are_not_listed_are_refused(api: ApiServer, namespace: 
     assert await api.create(
         MAIL_QUEUE, mail_queue(namespace, workers={"handler": {"webhook": webhook}})
     )
-    rule = {"name": "r", "primary": [{"host": "sink"}]}
+    rule = {"name": "r", "hops": [{"host": "sink"}]}
     delivery = {"routing": {"rules": [rule, {"name": "s", "mx": {}, "domains": ["a.example"]}]}}
     assert await api.create(MAIL_QUEUE, mail_queue(namespace, "routed", delivery=delivery))
-    rule["secondary"] = [{"host": "elsewhere"}]
+    rule["hops"] = [{"host": "sink"}, {"host": "elsewhere", "tier": 2}]
     with pytest.raises(KubernetesRefused, match="a smart host of spec"):
         await api.create(MAIL_QUEUE, mail_queue(namespace, "other", delivery=delivery))
     management = queue_cluster(namespace)

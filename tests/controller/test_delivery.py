@@ -19,7 +19,7 @@ from support.signing import ed25519_pem
 pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
 
 BY_MX = {"replicas": 0, "handler": {"mx": {}}}
-SOCKET = {"name": "mailboxes", "domains": ["a.example"], "primary": [{"socket": "/run/lmtp"}]}
+SOCKET = {"name": "mailboxes", "domains": ["a.example"], "hops": [{"socket": "/run/lmtp"}]}
 DELIVERY: dict[str, Any] = {
     "routing": {"rules": [SOCKET, {"name": "partner", "mx": {"tls": "required"}}]},
     "signing": [

@@ -77,7 +77,7 @@ class Scene:
         login = {"secretRef": {"name": "relay-login"}, "unverified": True}
         smart = {"host": RELAY, "port": 587, "tls": "none", "login": login}
         conditions = {"domains": [*domains]} if domains else {"tenants": ["none"]}
-        rule = {"name": "smart", "primary": [smart], **conditions}
+        rule = {"name": "smart", "hops": [smart], **conditions}
         key = {"selector": "ed", "secretRef": {"name": "dkim", "key": "ed.pem"}}
         delivery = {
             "routing": {"resolver": {"servers": [self.dns.address]}, "rules": [rule]},

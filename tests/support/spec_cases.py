@@ -48,7 +48,7 @@ def _rule(**rule: Any) -> Spec:
 
 
 def _hop(**hop: Any) -> Spec:
-    return _rule(primary=[{"host": "relay.example"} | hop])
+    return _rule(hops=[{"host": "relay.example"} | hop])
 
 
 def _key(**key: Any) -> Spec:
@@ -206,14 +206,13 @@ MAIL_QUEUES = (
     Case(_delivery(routing={"families": []}), "families"),
     Case(_delivery(routing={"sts": {"folder": "policies"}}), "folder"),
     Case(_rule(), "give either mx"),
-    Case(_rule(mx={}, primary=[{"host": "h.example"}]), "give either mx"),
+    Case(_rule(mx={}, hops=[{"host": "h.example"}]), "give either mx"),
     Case(_rule(mx={}, domains=[]), "domains"),
     Case(_rule(mx={}, name="a b"), "name"),
-    Case(_rule(mx={}, secondary=[{"host": "h.example"}]), "secondary and tertiary stand beside"),
-    Case(
-        _rule(primary=[{"host": "h.example"}], tertiary=[{"host": "g.example"}]),
-        "tertiary stands beside secondary",
-    ),
+    Case(_rule(hops=[{"host": "h.example"}, {"host": "g.example", "tier": 3}])),
+    Case(_rule(hops=[{"host": "h.example", "tier": 0}]), "tier"),
+    Case(_rule(hops=[{"host": "h.example", "tier": 4}]), "tier"),
+    Case(_rule(hops=[{"host": "h.example", "lookUp": "mx"}, {"host": "g.example", "tier": 2}])),
     Case(_rule(mx={"source": {"addresses": ["192.0.2.1", "2001:db8::1"]}})),
     Case(
         _rule(mx={"source": {"addresses": ["192.0.2.1", "192.0.2.2"]}}),
@@ -228,10 +227,10 @@ MAIL_QUEUES = (
     Case(_hop(tls="required", login={"folder": "/run/s"})),
     Case(_hop(tls="required", login={"secretRef": {}}), "secretRef"),
     Case(_hop(socket="/run/lmtp/socket"), "give either host or socket"),
-    Case(_rule(primary=[{"socket": "/run/lmtp/socket"}])),
-    Case(_rule(primary=[{"host": "h.example", "lookUp": "mx"}])),
+    Case(_rule(hops=[{"socket": "/run/lmtp/socket"}])),
+    Case(_rule(hops=[{"host": "h.example", "lookUp": "mx"}])),
     Case(
-        _rule(primary=[{"host": "h.example", "lookUp": "mx"}, {"host": "g.example"}]),
+        _rule(hops=[{"host": "h.example", "lookUp": "mx"}, {"host": "g.example"}]),
         "a smart host with lookUp: mx stands alone",
     ),
     Case(_key()),

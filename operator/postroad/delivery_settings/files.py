@@ -109,7 +109,7 @@ def _follows(problem: Any, others: Sequence[Any]) -> bool:
 
 
 def _path(location: Sequence[int | str]) -> str:
-    """Return a place in the document, as `rules[2].primary[0].port: `."""
+    """Return a place in the document, as `rules[2].hops[0].port: `."""
     text = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in location)
     return f"{text.removeprefix('.')}: " if text else ""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, StrictBool, StrictInt, model_validator
 from pydantic.alias_generators import to_camel
 
 from postroad.delivery_settings.patterns import AbsolutePath, AddressText, Port, ServerName
@@ -49,7 +49,7 @@ class HostLogin(DeliverySection):
     """How to log in. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the smart host offers.
     XOAUTH2: the password is an access token."""
 
-    unverified: bool = False
+    unverified: StrictBool = False
     """Log in also in clear, and where the certificate of the smart host is not verified."""
 
     @model_validator(mode="after")
@@ -92,11 +92,11 @@ class ConnectionSection(DeliverySection):
     oldest_tls: OldestTls = OldestTls.TLS_1_2
     """The oldest version of TLS."""
 
-    chunking: bool = True
+    chunking: StrictBool = True
     """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
     one another without waiting for replies. false: always by DATA."""
 
-    verp: bool = False
+    verp: StrictBool = False
     """Whether the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
     for bounces@list.example, so that reports tell whom they are about. Each recipient then gets a
     transmission of its own."""
@@ -142,7 +142,7 @@ class Hop(ConnectionSection):
         if self.socket is None:
             return self
         # Compared with defaults, because an API server fills these in.
-        others = {name: each for name, each in type(self).model_fields.items() if name != "socket"}
+        others = {name: each for name, each in type(self).model_fields.items() if name not in ("socket", "tier")}
         if more := [n for n, each in others.items() if getattr(self, n) != each.default]:
             names = ", ".join(sorted(map(to_camel, more)))
             raise ValueError(
@@ -188,6 +188,14 @@ class Hop(ConnectionSection):
             verp=self.verp,
         )
         return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
+
+
+class TieredHop(Hop):
+    """A smart host of a rule."""
+
+    tier: Annotated[StrictInt, Field(ge=1, le=3)] = 1
+    """1: it is tried first, in random order with the others of its tier. 2, 3: where no smart host
+    of a lower tier can be."""
 
 
 class ByMx(ConnectionSection):

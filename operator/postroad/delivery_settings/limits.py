@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StrictInt
 
 from postroad.delivery_settings.patterns import TenantName
 from postroad.delivery_settings.sections import DeliverySection, DomainName
@@ -20,14 +20,14 @@ class LimitSettings(DeliverySection):
     ]
     """Stands in what workers let each other know. No two limits have the same."""
 
-    per_minute: Annotated[int, Field(ge=1, le=1_000_000)]
+    per_minute: Annotated[StrictInt, Field(ge=1, le=1_000_000)]
     """Mails, each of which may have up to 100 recipients at a site."""
 
     per: LimitedBy = LimitedBy.RULE
     """What has the limit for itself. rule: all mail that it matches shares it. site, tenant,
     source: each site, each tenant or each source address has one of its own."""
 
-    burst: Annotated[int, Field(ge=1, le=1000)] = 1
+    burst: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
     """Mails that may go at once after a pause."""
 
     domains: Annotated[tuple[DomainName, ...], Field(min_length=1, max_length=1000)] | None = None

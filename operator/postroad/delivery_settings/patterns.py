@@ -6,7 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, Field, PlainSerializer, StrictInt, WithJsonSchema
 
 from postroad.delivery_settings.sections import domain_name
 from postroad.domain.mail.internationalized import ascii_address
@@ -101,7 +101,7 @@ ServerName = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(
 NetworkText = Annotated[str, Field(max_length=49), AfterValidator(_network)]
 NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
 TenantName = Annotated[str, Field(min_length=1, max_length=255)]
-Port = Annotated[int, Field(ge=1, le=65535)]
+Port = Annotated[StrictInt, Field(ge=1, le=65535)]
 Duration = Annotated[
     timedelta,
     parsed(timedelta, parse_duration),

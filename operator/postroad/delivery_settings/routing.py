@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, model_validator
 
-from postroad.delivery_settings.hops import ByMx, Hop, HostLookUp
+from postroad.delivery_settings.hops import ByMx, HostLookUp, TieredHop
 from postroad.delivery_settings.patterns import (
     AbsolutePath,
     DomainPattern,
@@ -45,7 +45,6 @@ MOST_VALUES = 10_000
 
 _T = TypeVar("_T")
 _Values = Annotated[tuple[_T, ...], Field(min_length=1, max_length=MOST_VALUES)]
-Hops = Annotated[tuple[Hop, ...], Field(min_length=1, max_length=20)]
 
 
 class RouteRule(DeliverySection):
@@ -69,28 +68,16 @@ class RouteRule(DeliverySection):
     """The servers that the MX records of the domain name, secured in this way; in place of smart
     hosts."""
 
-    primary: Hops | None = None
-    """Smart hosts that are tried first, in random order."""
-
-    secondary: Hops | None = None
-    """Smart hosts that are tried where no primary one can be."""
-
-    tertiary: Hops | None = None
-    """Smart hosts that are tried where no secondary one can be."""
+    hops: Annotated[tuple[TieredHop, ...], Field(min_length=1, max_length=60)] | None = None
+    """Smart hosts."""
 
     @model_validator(mode="after")
     def _names_one_way(self) -> RouteRule:
-        if (self.mx is None) == (self.primary is None):
-            raise ValueError(
-                "give either mx ({} for the defaults) or primary, a list of smart hosts"
-            )
-        if self.primary is None and (self.secondary or self.tertiary):
-            raise ValueError("secondary and tertiary stand beside primary only")
-        if self.tertiary and not self.secondary:
-            raise ValueError("tertiary stands beside secondary: rename it")
+        if (self.mx is None) == (self.hops is None):
+            raise ValueError("give either mx ({} for the defaults) or hops, a list of smart hosts")
         for each in self.tiers():
             if len(each) > 1 and any(hop.look_up is HostLookUp.MX for hop in each):
-                raise ValueError("a smart host with lookUp: mx stands alone in its list")
+                raise ValueError("a smart host with lookUp: mx stands alone in its tier")
         return self
 
     def conditions(self) -> Rule:
@@ -108,9 +95,12 @@ class RouteRule(DeliverySection):
         security = MxSecurity() if self.mx is None else self.mx.value()
         return replace(self.conditions(), tiers=tiers, security=security)
 
-    def tiers(self) -> list[tuple[Hop, ...]]:
+    def tiers(self) -> list[list[TieredHop]]:
         """Return the smart hosts that are tried first, then the others."""
-        return [tier for tier in (self.primary, self.secondary, self.tertiary) if tier]
+        tiers = {hop.tier: list[TieredHop]() for hop in self.hops or ()}
+        for hop in self.hops or ():
+            tiers[hop.tier].append(hop)
+        return [tiers[number] for number in sorted(tiers)]
 
 
 class Own(DeliverySection):

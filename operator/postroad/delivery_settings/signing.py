@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_validator
 
 from postroad.delivery_settings.patterns import TenantName
 from postroad.delivery_settings.secret_references import SecretKeyReference
@@ -69,7 +69,7 @@ class DomainSigning(DeliverySection):
     tenants: Annotated[tuple[TenantName, ...], Field(min_length=1, max_length=1000)] | None = None
     """Mail of these tenants alone, by the attribute `postroad.tenant`. Absent: all."""
 
-    subdomains: bool = False
+    subdomains: StrictBool = False
     """Also mail of authors in domains below it that have no entry of their own."""
 
     canonicalization: Annotated[

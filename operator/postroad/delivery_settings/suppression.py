@@ -6,7 +6,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, StrictInt
 
 from postroad.delivery_settings.patterns import Duration
 from postroad.delivery_settings.sections import DeliverySection
@@ -39,7 +39,7 @@ class SuppressionSettings(DeliverySection):
     """Permanent refusals that put a recipient on the list, by their class: no-mailbox, no-domain,
     mailbox-unavailable, suppressed. Empty: administrators alone do."""
 
-    after: Annotated[int, Field(ge=1, le=100)] = 2
+    after: Annotated[StrictInt, Field(ge=1, le=100)] = 2
     """Such refusals that put a recipient on the list; until then it is mailed. 1: the first one."""
 
     apart: Annotated[Duration, Field(ge=timedelta(minutes=1), le=MAX_LIFETIME)] = timedelta(

@@ -101,7 +101,7 @@ class SenderPatterns:
 class Rule:
     """Which mail goes where. A condition that is None holds for all mail.
 
-    `tiers`: the primary smart hosts, the secondary and so on; without any, mail goes by the MX
+    `tiers`: the smart hosts that are tried first, the next and so on; without any, mail goes by the MX
     records of its domain, with `security`.
     """
 

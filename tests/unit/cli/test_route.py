@@ -43,8 +43,8 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     file.write_text(
         f"resolver: {{servers: ['{server.address}']}}\n"
         "rules:\n"
-        "  - {name: acme, tenants: [acme], primary: [{host: 192.0.2.9, port: 587}]}\n"
-        "  - {name: bounces, senders: [<>], domains: [b.example], primary: [{host: 192.0.2.8}]}\n"
+        "  - {name: acme, tenants: [acme], hops: [{host: 192.0.2.9, port: 587}]}\n"
+        "  - {name: bounces, senders: [<>], domains: [b.example], hops: [{host: 192.0.2.8}]}\n"
     )
     yield file
     loop.call_soon_threadsafe(end.set)

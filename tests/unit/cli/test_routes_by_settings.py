@@ -16,7 +16,7 @@ from support.dns_server import DnsServer, running
 
 ONE = RouteRequest("one.example")
 RECORDS = "one.example MX 10 mx.one.example; mx.one.example A 192.0.2.1"
-SMART = {"name": "a", "primary": [{"host": "192.0.2.9"}]}
+SMART = {"name": "a", "hops": [{"host": "192.0.2.9"}]}
 
 
 def settings(dns: DnsServer, **more: Any) -> RoutingSettings:

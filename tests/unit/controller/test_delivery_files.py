@@ -30,7 +30,7 @@ DELIVERY: dict[str, Any] = {
             {
                 "name": "partners",
                 "domains": ["partner.example", "*.partner.example"],
-                "primary": [{"host": "smtp.relay.example", "tls": "required", "login": LOGIN}],
+                "hops": [{"host": "smtp.relay.example", "tls": "required", "login": LOGIN}],
             },
         ],
         "mx": {"honours": ["sts"], "source": {"addresses": ["192.0.2.1"], "ehloName": "a.example"}},
@@ -193,7 +193,7 @@ def test_a_change_reaches_the_file_and_replaces_pods_for_another_set_of_secrets_
         (
             "relay-login",
             {"password": None},
-            "spec.delivery.routing.rules[0].primary[0].login.secretRef: ",
+            "spec.delivery.routing.rules[0].hops[0].login.secretRef: ",
         ),
     ],
     ids=["no key", "no private key", "no password"],

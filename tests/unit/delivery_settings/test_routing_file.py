@@ -34,16 +34,18 @@ resolver:
 rules:
   - name: archive
     domains: [archive.example.org, "*.Bücher.example", "[192.0.2.1]"]
-    primary: [{host: lmtp.mail.svc.cluster.local, port: 24, protocol: lmtp, tls: none}]
+    hops: [{host: lmtp.mail.svc.cluster.local, port: 24, protocol: lmtp, tls: none}]
   - name: partners
     domains: ["*.partner.example"]
     mx: {tls: required, chunking: false, verp: true}
   - name: acme
     senders: [News@Bücher.example, "@example.net", "@*.example.net", <>]
     tenants: [acme]
-    primary: [{host: smtp1.relay.example, port: 587, verp: true}, {host: 192.0.2.9, tls: implicit}]
-    secondary: [{host: relay.example, lookUp: mx, chunking: false}]
-    tertiary: [{host: "2001:db8::9"}]
+    hops:
+      - {tier: 3, host: "2001:db8::9"}
+      - {host: smtp1.relay.example, port: 587, verp: true}
+      - {tier: 2, host: relay.example, lookUp: mx, chunking: false}
+      - {tier: 1, host: 192.0.2.9, tls: implicit}
 """
 
 
@@ -115,19 +117,19 @@ def test_an_empty_file_leaves_all_to_mx_records(tmp_path: Path, text: str) -> No
 
 
 def test_a_hop_without_a_port_has_that_of_its_tls(tmp_path: Path) -> None:
-    text = "rules: [{name: a, primary: [{host: a.example, tls: implicit}]}]"
+    text = "rules: [{name: a, hops: [{host: a.example, tls: implicit}]}]"
 
     assert read(tmp_path, text).table.rules[0].tiers[0][0].next_hop.port == 465
 
 
 def test_a_hop_may_be_a_unix_socket(tmp_path: Path) -> None:
-    text = "rules: [{name: a, primary: [{socket: /run/lmtp}]}]"
+    text = "rules: [{name: a, hops: [{socket: /run/lmtp}]}]"
     hop = NextHop.at_socket(Path("/run/lmtp"))
 
     assert read(tmp_path, text).table.rules[0].tiers == ((SmartHost(hop),),)
 
 
-A = "primary: [{host: a.example}]"
+A = "hops: [{host: a.example}]"
 
 
 @pytest.mark.parametrize(
@@ -145,51 +147,55 @@ A = "primary: [{host: a.example}]"
             "postmaster_domain: there is no such field: did you mean postmasterDomain?",
         ),
         (
-            "rules: [{name: a, primary: [{}]}]",
-            "rules[0].primary[0]: give either host or socket",
+            "rules: [{name: a, hops: [{}]}]",
+            "rules[0].hops[0]: give either host or socket",
         ),
         (
-            "rules: [{name: a, primary: [{host: b.example, socket: /s}]}]",
-            "rules[0].primary[0]: give either host or socket",
+            "rules: [{name: a, hops: [{host: b.example, socket: /s}]}]",
+            "rules[0].hops[0]: give either host or socket",
         ),
         (
-            "rules: [{name: a, primary: [{socket: /s, tls: none, lookUp: mx}]}]",
+            "rules: [{name: a, hops: [{socket: /s, tls: none, lookUp: mx}]}]",
             "socket stands alone, for a server that takes LMTP: leave out lookUp, tls",
         ),
-        ("rules: [{name: a, primary: [{socket: s}]}]", "write the whole path"),
+        ("rules: [{name: a, hops: [{socket: s}]}]", "write the whole path"),
         (
-            f"rules: [{{name: a, primary: [{{socket: /{'a' * 107}}}]}}]",
+            f"rules: [{{name: a, hops: [{{socket: /{'a' * 107}}}]}}]",
             "the path of a Unix socket has 107 octets at most",
         ),
-        ("rules: [{name: a}]", "rules[0]: give either mx ({} for the defaults) or primary, a list"),
+        ("rules: [{name: a}]", "rules[0]: give either mx ({} for the defaults) or hops, a list"),
         (f"rules: [{{name: a, mx: {{}}, {A}}}]", "rules[0]: give either mx"),
         (
-            "rules: [{name: a, mx: {}, secondary: [{host: a.b}]}]",
-            "rules[0]: secondary and tertiary stand beside primary only",
+            "rules: [{name: a, hops: [{host: a.b, teir: 2}]}]",
+            "rules[0].hops[0].teir: there is no such field: did you mean tier?",
         ),
         (
-            f"rules: [{{name: a, {A}, tertiary: [{{host: a.b}}]}}]",
-            "rules[0]: tertiary stands beside secondary",
+            "rules: [{name: a, hops: [{host: a.b, tier: 4}]}]",
+            "rules[0].hops[0].tier: Input should be less than or equal to 3",
         ),
-        ("rules: [{name: a, primary: []}]", "rules[0].primary: list one at least"),
+        ("rules: [{name: a, hops: [{host: a.b, tier: true}]}]", "rules[0].hops[0].tier: "),
+        ("rules: [{name: a, hops: [{host: a.b, port: true}]}]", "rules[0].hops[0].port: "),
+        ("rules: [{name: a, hops: [{host: a.b, port: '25'}]}]", "rules[0].hops[0].port: "),
+        ("rules: [{name: a, hops: [{host: a.b, verp: 1}]}]", "rules[0].hops[0].verp: "),
+        ("rules: [{name: a, hops: []}]", "rules[0].hops: list one at least"),
         (
-            "rules: [{name: a, primary: [{host: relay}]}]",
-            "rules[0].primary[0].host: write a full name, such as relay.mail.svc.cluster.local",
-        ),
-        (
-            "rules: [{name: a, primary: [{host: a.b, port: 70000}]}]",
-            "rules[0].primary[0].port: Input should be less than or equal to 65535",
-        ),
-        (
-            "rules: [{name: a, primary: [{host: a.b, tls: always}]}]",
-            "rules[0].primary[0].tls: Input should be 'none', 'opportunistic'",
+            "rules: [{name: a, hops: [{host: relay}]}]",
+            "rules[0].hops[0].host: write a full name, such as relay.mail.svc.cluster.local",
         ),
         (
-            "rules: [{name: a, primary: [{host: 192.0.2.1, lookUp: mx}]}]",
-            "rules[0].primary[0]: an address has no MX records",
+            "rules: [{name: a, hops: [{host: a.b, port: 70000}]}]",
+            "rules[0].hops[0].port: Input should be less than or equal to 65535",
         ),
         (
-            "rules: [{name: a, primary: [{host: a.b, lookUp: mx}, {host: c.d}]}]",
+            "rules: [{name: a, hops: [{host: a.b, tls: always}]}]",
+            "rules[0].hops[0].tls: Input should be 'none', 'opportunistic'",
+        ),
+        (
+            "rules: [{name: a, hops: [{host: 192.0.2.1, lookUp: mx}]}]",
+            "rules[0].hops[0]: an address has no MX records",
+        ),
+        (
+            "rules: [{name: a, hops: [{host: a.b, lookUp: mx}, {host: c.d}]}]",
             "rules[0]: a smart host with lookUp: mx stands alone",
         ),
         (
@@ -249,11 +255,11 @@ def test_what_cannot_be_used_is_named_with_what_to_do(
 
 def test_every_problem_is_named_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings) as refused:
-        read(tmp_path, "{families: [x], rules: [{name: a, primary: [{host: relay, prot: 5}]}]}")
+        read(tmp_path, "{families: [x], rules: [{name: a, hops: [{host: relay, prot: 5}]}]}")
 
     assert [each.partition(": ")[0] for each in str(refused.value).split("; ")] == [
         str(tmp_path / "routes.yaml"),
-        "rules[0].primary[0].prot",
+        "rules[0].hops[0].prot",
         "families[0]",
     ]
 

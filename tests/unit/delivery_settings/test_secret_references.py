@@ -19,7 +19,7 @@ KEY = {"name": "s", "key": "k.pem"}
 
 def with_login(**login: Any) -> dict[str, Any]:
     hop = {"host": "h.example", "tls": "required", "login": login}
-    rule = {"name": "a", "primary": [{"host": "g.example"}], "secondary": [hop]}
+    rule = {"name": "a", "hops": [{"host": "g.example"}, hop]}
     return {"routing": {"rules": [rule]}}
 
 
@@ -30,7 +30,7 @@ def with_key(**key: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("document", "place"),
     [
-        (with_login(secretRef=SECRET), "routing.rules[0].secondary[0].login.secretRef"),
+        (with_login(secretRef=SECRET), "routing.rules[0].hops[1].login.secretRef"),
         (with_key(secretRef=KEY), "signing[0].keys[0].secretRef"),
     ],
 )

@@ -46,7 +46,7 @@ def way_of(settings: Settings, delivery: DeliverySettings | None = None) -> Way:
     if len(ways) > 1:
         raise InvalidSettings(
             f"mail goes either {' or '.join(ways)}",
-            hint="leave one of them out; a rule of routing can name a relay as primary",
+            hint="leave one of them out; a rule of routing can name a relay in hops",
         )
     (way,) = ways.values()
     return way()

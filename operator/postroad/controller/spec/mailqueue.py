@@ -247,6 +247,6 @@ class MailQueueSpec(Model):
         ):
             raise ValueError(
                 "delivery.routing goes with the handler mx: write workers.handler: {mx: {}}; a rule"
-                " can name a relay as primary"
+                " can name a relay in hops"
             )
         return self
