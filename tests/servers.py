@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import secrets
 
-from postroad.adapters.cassandra.connection.access import Access
+from postroad.adapters.cassandra.connection.connection import Access
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
+from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
 from postroad.bootstrap.cluster import rabbitmq_access
 from postroad.settings import Settings, from_environment
 from support.access import cassandra_of

@@ -16,8 +16,9 @@ from uuid import UUID
 
 from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
 from bench.queue_setup import BenchServers, queue_names
-from postroad.adapters.cassandra.statements import entries, marks
-from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra import mark_statements, statements
+from postroad.adapters.cassandra.view import marks as mark_rows
+from postroad.adapters.cassandra.view import rows
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry, Traits
@@ -29,7 +30,7 @@ from postroad.domain.values.identifiers import Identifiers
 
 HOUR = timedelta(hours=1)
 BUCKETS = 3
-STATEMENTS = (entries.INSERT_ROW, marks.SELECT_MARK, marks.MARK_DELIVERED)
+STATEMENTS = (statements.INSERT_ROW, mark_statements.SELECT_MARK, mark_statements.MARK_DELIVERED)
 ENTRY = Entry(
     key=EntryKey(datetime(2026, 1, 1, tzinfo=UTC), 0, UUID(int=0)),
     mail_id=UUID(int=0),
@@ -69,7 +70,7 @@ class BareMail:
         self._keys[key.enqueue_id.bytes] = key
         await self._store.put(entry.blob_key, self._content)
         values = (str(self._name), *rows.entry_values(entry))
-        await self._view.execute(entries.INSERT_ROW, values)
+        await self._view.execute(statements.INSERT_ROW, values)
         await self._broker.publish(self._name.exchange, "work", key.enqueue_id.bytes + BODY)
 
     async def leave(self, mails: int, in_flight: int, latencies: list[float]) -> None:
@@ -86,11 +87,11 @@ class BareMail:
     async def _leave(self, tag: int, body: bytes, latencies: list[float]) -> None:
         key = self._keys.pop(body[:16])
         place_of = rows.key_values(str(self._name), key)
-        await self._view.execute(marks.SELECT_MARK, place_of)
+        await self._view.execute(mark_statements.SELECT_MARK, place_of)
         began = time.perf_counter()
         assert await self._store.get(f"bare/{key.enqueue_id}") == self._content
         marked = (*place_of, *mark_rows.trait_values(Traits(("example.net",))), datetime.now(UTC))
-        await self._view.execute(marks.MARK_DELIVERED, marked)
+        await self._view.execute(mark_statements.MARK_DELIVERED, marked)
         await self._store.delete(f"bare/{key.enqueue_id}")
         self._broker.channel.basic_ack(tag)
         latencies.append(time.perf_counter() - began)

@@ -22,8 +22,8 @@ from uuid import uuid4
 
 from bench.results import Result, compared, percentile, progress
 from postroad.adapters.rabbitmq import topology
-from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ
+from postroad.adapters.rabbitmq.connection import Access
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ServerError
 from postroad.ports.broker import DELAY_SECONDS

@@ -29,10 +29,10 @@ from uuid import UUID
 
 from bench.bare_clients import BareCassandra, BareStore
 from bench.queue_setup import BenchServers
+from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.connection.session import Statement
-from postroad.adapters.cassandra.statements import entries as statements
-from postroad.adapters.cassandra.statements import marks
-from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra.view import marks as mark_rows
+from postroad.adapters.cassandra.view import rows
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.rabbitmq.topology import DELAYS, delay_key
 from postroad.configuration.store import configured
@@ -126,7 +126,7 @@ class Bulk:
             place_of = (key.slice_start, key.bucket_id, key.enqueue_id)
             return (*place_of, *mark_rows.trait_values(traits), now)
 
-        await self._in_batches(marks.MARK_DELIVERED, mark, is_marked)
+        await self._in_batches(mark_statements.MARK_DELIVERED, mark, is_marked)
 
     async def _in_batches(
         self,
@@ -181,7 +181,7 @@ async def bulk(where: BenchServers, name: QueueName, mails: int) -> AsyncIterato
     """Open what the loader needs. Nothing is written yet."""
     view = await where.bare_cassandra()
     try:
-        await view.prepare(statements.INSERT_ROW, marks.MARK_DELIVERED)
+        await view.prepare(statements.INSERT_ROW, mark_statements.MARK_DELIVERED)
         until = slice_of(datetime.now(UTC), WINDOW) - WINDOW
         yield Bulk(where, name, mails, until, view, where.bare_store())
     finally:

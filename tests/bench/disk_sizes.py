@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.tables.schema import AGING_TABLES
+from postroad.adapters.cassandra.schema import AGING_TABLES
 from stack import folders
 
 TOLD_EVERY = 30.0

@@ -20,10 +20,9 @@ from cassandra.cluster import Session
 from kubernetes import client, config
 
 from bench.operator_setup import Site
-from postroad.adapters.cassandra import history
-from postroad.adapters.cassandra.connection.access import cluster_of
+from postroad.adapters.cassandra import history, statements
+from postroad.adapters.cassandra.connection.connection import cluster_of
 from postroad.adapters.cassandra.connection.session import Statement
-from postroad.adapters.cassandra.statements import entries
 from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.topology import DeclaredExchange, Topology
 from postroad.controller.kubernetes.api import GROUP, MAIL_QUEUE, VERSION
@@ -41,8 +40,8 @@ REQUESTS = 3
 _SECONDS = timedelta(seconds=30)
 _STATEMENTS = (
     history.APPEND,
-    entries.ADVANCE_BROWSE_START,
-    entries.ADVANCE_CONTENT_START,
+    statements.ADVANCE_BROWSE_START,
+    statements.ADVANCE_CONTENT_START,
 )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.results import FOLDER
-from postroad.adapters.kubernetes.access import load_access
+from postroad.adapters.kubernetes.api_requests import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, SECRET
 from postroad.ports.kubernetes import Kind, Object

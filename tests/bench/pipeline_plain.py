@@ -18,7 +18,7 @@ from typing import Any
 
 import servers
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements.cql import PARTITION, select
+from postroad.adapters.cassandra.statements import PARTITION, select
 from postroad.adapters.cassandra.store import CassandraViewStore
 
 PAGE = 1000

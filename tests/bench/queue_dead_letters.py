@@ -15,8 +15,8 @@ from datetime import UTC, datetime, timedelta
 import servers
 from bench.queue_setup import BenchServers, fresh_name
 from bench.results import Result, compared, progress
+from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.statements import letters
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import DeadLetter
@@ -82,7 +82,7 @@ async def _fill(session: Session, name: str, deleted: int) -> None:
         gone = [START + random.random() * SPAN for _ in range(TOGETHER)]
         ids = [id_at(each, random.getrandbits(12), random.getrandbits(62)) for each in gone]
         await session.execute_together(
-            letters.DELETE_LETTER, [(stamp, name, MONTH, each) for each in ids]
+            statements.DELETE_LETTER, [(stamp, name, MONTH, each) for each in ids]
         )
 
     for _ in range(deleted // TOGETHER // AT_ONCE):

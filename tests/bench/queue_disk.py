@@ -30,8 +30,8 @@ from bench.queue_setup import BenchServers, queue_names
 from bench.results import Result, compared
 from bench.view_alone import ViewAlone
 from postroad import open_queue
+from postroad.adapters.cassandra.schema import AGING_TABLES
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.adapters.cassandra.tables.schema import AGING_TABLES
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import key_of_owner

@@ -16,11 +16,11 @@ from typing import Any
 from bench.queue_rates import enter, ours
 from bench.queue_setup import BenchServers
 from bench.results import Result, compared
+from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements import entries, marks
 from postroad.adapters.rabbitmq.consumer import Subscription
+from postroad.adapters.rabbitmq.publisher import Unconfirmed
 from postroad.adapters.rabbitmq.publisher import _Confirming as Publishing
-from postroad.adapters.rabbitmq.unconfirmed import Unconfirmed
 from postroad.adapters.s3.objects import Objects
 
 MAILS = int(os.environ.get("BENCH_COUNTED", "10000"))
@@ -32,7 +32,7 @@ S3 = ("put", "get", "stream", "delete", "delete_together")
 GOALS = {"S3": 3, "Cassandra": 3, "RabbitMQ": 4}
 NAMES = {
     each: name
-    for module in (entries, marks)
+    for module in (statements, mark_statements)
     for name, each in vars(module).items()
     if isinstance(each, Statement)
 }

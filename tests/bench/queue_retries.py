@@ -20,9 +20,10 @@ from uuid import UUID
 import servers
 from bench.queue_setup import BenchServers
 from bench.results import Result, compared, percentile, progress
+from postroad.adapters.cassandra import mark_statements
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.statements import marks as mark_statements
-from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra.view import marks as mark_rows
+from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, Traits
 from postroad.domain.queues.slices import EntryKey

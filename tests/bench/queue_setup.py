@@ -11,8 +11,8 @@ from pydantic import SecretStr
 
 import servers
 from bench.bare_clients import BareCassandra, BareRabbitMQ, BareStore
-from postroad.adapters.rabbitmq.access import parameters_of
-from postroad.adapters.s3.access import Access as S3Access
+from postroad.adapters.rabbitmq.connection import parameters_of
+from postroad.adapters.s3.clients import Access as S3Access
 from postroad.adapters.s3.clients import ObjectClients
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables

@@ -18,9 +18,9 @@ from itertools import count, islice
 from typing import Any
 
 from bench.attempts import insist
-from postroad.adapters.cassandra.statements import entries as statements
-from postroad.adapters.cassandra.statements import marks
-from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra import mark_statements, statements
+from postroad.adapters.cassandra.view import marks as mark_rows
+from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.marks import MOST_TOGETHER
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.mail.mail import Envelope
@@ -94,7 +94,7 @@ class ViewAlone:
         assert not any(await insist(partial(view._marks_together, partition, ids)))
         now = engine.clock.now()
         marked = [_mark_values(name, each, now) for each in entries]
-        delivered = marks.MARK_DELIVERED
+        delivered = mark_statements.MARK_DELIVERED
         await insist(partial(view._write_together, delivered, partition, marked))
         self.passed += len(entries)
         for _ in entries:

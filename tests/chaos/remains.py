@@ -16,7 +16,7 @@ from uuid import UUID
 from chaos.drain import Remains
 from chaos.opening import NAMESPACE
 from chaos.pace import QUICK
-from postroad.adapters.cassandra.view.letters import month_of_gone
+from postroad.adapters.cassandra.view.rows import month_of_gone
 from postroad.distributed.maintenance import audit_maintenance, letter_maintenance
 from postroad.distributed.maintenance.lost_messages import REPAIRER
 from postroad.domain.queues.names import QueueName, key_of_owner

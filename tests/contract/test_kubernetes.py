@@ -20,7 +20,7 @@ from contract.kubernetes_contract import (
     names,
     watching_over,
 )
-from postroad.adapters.kubernetes.access import ApiAccess
+from postroad.adapters.kubernetes.api_requests import ApiAccess
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes

@@ -20,9 +20,8 @@ from contract.queue_users_contract import BrokerWithUsers, QueueUsersContract
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq import topology
-from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ
-from postroad.adapters.rabbitmq.connection import Channel
+from postroad.adapters.rabbitmq.connection import Access, Channel
 from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.queue_users import RabbitMQQueueUsers

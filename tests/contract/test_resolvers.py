@@ -8,10 +8,9 @@ from datetime import timedelta
 import pytest
 
 from contract.resolver_contract import FAILING, VALIDATED, ZONE, ResolverContract, ask
-from postroad.adapters.dns.caching import CachingResolver
-from postroad.adapters.dns.resolver import DnsResolver, NameServer
+from postroad.adapters.dns import CachingResolver, DnsResolver, NameServer
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.values.networks import NO_ADDRESS
 from postroad.ports.delivery.resolver import Resolver
 from postroad.routing.answers import MxRecord, RecordType, TlsaRecord
@@ -80,7 +79,7 @@ async def test_the_flag_of_a_server_elsewhere_counts_for_nothing(
     async with running(DnsServer(SCRIPT)) as server:
         resolver = DnsResolver([NameServer("127.0.0.1", server.port)], timedelta(seconds=10))
         trusted = await ask(resolver, "mx1.example.org", RecordType.A)
-        monkeypatch.setattr("postroad.adapters.dns.resolver.LOOPBACK", NO_ADDRESS)
+        monkeypatch.setattr("postroad.adapters.dns.LOOPBACK", NO_ADDRESS)
         elsewhere = await ask(resolver, "mx1.example.org", RecordType.A)
 
         assert all(each.wants_ad for each in server.received)

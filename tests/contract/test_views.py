@@ -11,11 +11,10 @@ import servers
 from contract.enqueue_key_contract import EnqueueKeyContract
 from contract.purge_watermark_contract import PurgeWatermarkContract
 from contract.view_contract import Spoil, ViewContract
+from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements import entries
-from postroad.adapters.cassandra.statements.cql import ENTRY, select
-from postroad.adapters.cassandra.statements.entries import ROW_COLUMNS
-from postroad.adapters.cassandra.statements.marks import OUTCOME_COLUMNS
+from postroad.adapters.cassandra.mark_statements import OUTCOME_COLUMNS
+from postroad.adapters.cassandra.statements import ENTRY, ROW_COLUMNS, select
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.machine.clocks import MachineClock
@@ -62,7 +61,7 @@ class SpoilMemory(Spoil):
 class SpoilCassandra(Spoil):
     """By statements of its own, in the tables of a keyspace."""
 
-    ROW = Statement(f"{entries.INSERT_ROW.cql} USING TTL {round(Spoil.LEFT.total_seconds())}")
+    ROW = Statement(f"{statements.INSERT_ROW.cql} USING TTL {round(Spoil.LEFT.total_seconds())}")
     OUTCOMES = Statement(select("deleted_mails", OUTCOME_COLUMNS, ENTRY))
     MARK = Statement(f"UPDATE {{keyspace}}.deleted_mails SET ending = ? WHERE {ENTRY} IF EXISTS")
     LETTER = Statement(
@@ -80,7 +79,7 @@ class SpoilCassandra(Spoil):
 
     async def stored(self, entry: Entry) -> object:
         place = rows.key_values(self._queue, entry.key)
-        return await self._session.execute(entries.SELECT_AS_STORED, place)
+        return await self._session.execute(statements.SELECT_AS_STORED, place)
 
     async def mark(self, key: EntryKey) -> None:
         place = rows.key_values(self._queue, key)

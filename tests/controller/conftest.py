@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import stack
-from postroad.adapters.kubernetes.access import load_access
+from postroad.adapters.kubernetes.api_requests import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import FIELD_MANAGER
 from stack.control_plane import ControlPlane

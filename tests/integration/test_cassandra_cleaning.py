@@ -9,9 +9,8 @@ from datetime import timedelta
 import pytest
 
 import servers
-from postroad.adapters.cassandra.connection.loop_bridge import Row
-from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements import entries, marks
+from postroad.adapters.cassandra import mark_statements, statements
+from postroad.adapters.cassandra.connection.session import Row, Session, Statement
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.adapters.memory.clock import START, ManualClock, SeededRandomness
 from postroad.adapters.memory.history import FixedConfiguration
@@ -107,5 +106,5 @@ async def test_cleaning_a_slice_costs_the_same_for_many_mails_as_for_few(keyspac
 
     print({statement.cql: count for statement, count in many.items()})
     assert many == few
-    assert many[entries.DELETE_ROWS] == many[marks.DELETE_MARKS] == BUCKETS
+    assert many[statements.DELETE_ROWS] == many[mark_statements.DELETE_MARKS] == BUCKETS
     await session.close()

@@ -12,7 +12,7 @@ import pytest
 import servers
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.cassandra.tables.home import KEY
+from postroad.adapters.cassandra.home import KEY
 from postroad.errors import ViewRefused
 from support.keyspaces import keyspace
 

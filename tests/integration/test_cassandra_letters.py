@@ -12,8 +12,8 @@ from uuid import UUID, uuid4
 import pytest
 
 import servers
+from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.statements import letters as letter_statements
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import DeadLetter
@@ -68,7 +68,7 @@ async def delete_many(session: Session) -> None:
     async def together() -> None:
         stamp = session.now_us() - SPAN // timedelta(microseconds=1)
         deleted = [(stamp, QUEUE, MONTH, some_id()) for _ in range(TOGETHER)]
-        await session.execute_together(letter_statements.DELETE_LETTER, deleted)
+        await session.execute_together(statements.DELETE_LETTER, deleted)
 
     for _ in range(DELETED // TOGETHER // 4):
         await asyncio.gather(*(together() for _ in range(4)))

@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 
 import servers
+from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.adapters.cassandra.tables import schema
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry, Traits
 from postroad.domain.queues.slices import place

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.dns.resolver import KEPT_FAILURE, DnsResolver, NameServer
+from postroad.adapters.dns import KEPT_FAILURE, DnsResolver, NameServer
 from postroad.routing.answers import Answer, AnswerKind, Question, RecordType
 from support.dns_server import NEGATIVE_TTL_SECONDS, TTL_SECONDS, DnsServer, running
 

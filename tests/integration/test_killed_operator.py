@@ -16,7 +16,7 @@ import pytest
 
 import servers
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.kubernetes.access import load_access
+from postroad.adapters.kubernetes.api_requests import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import FIELD_MANAGER
 from support.crds import install_crds

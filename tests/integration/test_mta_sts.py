@@ -13,12 +13,16 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from postroad.adapters import mta_sts
 from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.resolver import MemoryResolver
-from postroad.adapters.mta_sts import policies
-from postroad.adapters.mta_sts.fetching import LARGEST_POLICY, PolicyFetcher, PolicyNotFetched
-from postroad.adapters.mta_sts.keeping import PolicyFolder
-from postroad.adapters.mta_sts.policies import FetchedPolicies
+from postroad.adapters.memory.connections import MemoryResolver
+from postroad.adapters.mta_sts import (
+    LARGEST_POLICY,
+    FetchedPolicies,
+    PolicyFetcher,
+    PolicyFolder,
+    PolicyNotFetched,
+)
 from postroad.errors import InvalidSettings
 from postroad.routing.sts import StsMode, StsPolicy
 from support.issuing import issue
@@ -231,7 +235,7 @@ async def test_a_web_server_that_is_away_or_silent_costs_a_bounded_time(
 ) -> None:
     silent = socket.create_server(("127.0.0.1", 0))
     port = silent.getsockname()[1]
-    monkeypatch.setattr("postroad.adapters.mta_sts.fetching.TIMEOUT", timedelta(milliseconds=50))
+    monkeypatch.setattr("postroad.adapters.mta_sts.TIMEOUT", timedelta(milliseconds=50))
     with pytest.raises(PolicyNotFetched, match="no answer"):
         await PolicyFetcher(dns(), lambda _: True, authorities, port).fetch(DOMAIN)
     silent.close()
@@ -264,7 +268,7 @@ async def test_damaged_files_count_as_absent(world: World, server: WebServer) ->
 async def test_names_of_a_stranger_do_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(policies, "MOST_DOMAINS", 3)
+    monkeypatch.setattr(mta_sts, "MOST_DOMAINS", 3)
     resolver = MemoryResolver()
 
     async def fetch(domain: str) -> StsPolicy:

@@ -14,9 +14,8 @@ import pytest
 import servers
 from postroad import Mail, open_queue
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.s3.blobs import S3Blobs
+from postroad.adapters.s3.blobs import PART_BYTES, S3Blobs
 from postroad.adapters.s3.store import Store
-from postroad.adapters.s3.uploads import PART_BYTES
 from postroad.bootstrap.cluster import ClusterServers, s3_access
 from postroad.domain.queues.names import QueueName
 from postroad.domain.queues.selection import Selector

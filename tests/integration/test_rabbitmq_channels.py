@@ -10,9 +10,9 @@ from uuid import uuid4
 import pytest
 from pika import spec
 
-from postroad.adapters.rabbitmq import connection, driver_connection
-from postroad.adapters.rabbitmq.access import Access
+from postroad.adapters.rabbitmq import connection
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
+from postroad.adapters.rabbitmq.connection import Access
 from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable
@@ -170,7 +170,7 @@ async def test_a_connection_that_is_closed_while_it_opens_is_left(
 async def test_a_server_that_says_no_goodbye_is_left(
     server: AmqpServer, rabbitmq: RabbitMQ, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver_connection, "CLOSE_TIMEOUT", timedelta(milliseconds=200))
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT", timedelta(milliseconds=200))
     await rabbitmq.consuming.channel()
     server.silent = {spec.Connection.Close, spec.Channel.Close}
 

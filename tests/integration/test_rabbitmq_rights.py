@@ -15,8 +15,8 @@ import aiohttp
 import pytest
 
 import servers
-from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ
+from postroad.adapters.rabbitmq.connection import Access
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ServerError
 

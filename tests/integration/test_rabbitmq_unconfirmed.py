@@ -11,9 +11,9 @@ from uuid import UUID, uuid4
 import pytest
 from pika import spec
 
-from postroad.adapters.rabbitmq import publisher, unconfirmed
-from postroad.adapters.rabbitmq.access import Access
+from postroad.adapters.rabbitmq import publisher
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
+from postroad.adapters.rabbitmq.connection import Access
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable
 from support.amqp import AmqpServer, amqp_server
@@ -99,7 +99,7 @@ async def test_unconfirmed_publishes_are_bounded(
     bound: str,
     value: int,
 ) -> None:
-    monkeypatch.setattr(unconfirmed, bound, value)
+    monkeypatch.setattr(publisher, bound, value)
     server.silent = {PUBLISH}
     for _ in range(3):
         await unconfirmed_publish(broker, uuid4(), bytes(1000))
@@ -118,7 +118,7 @@ async def test_unconfirmed_publishes_are_bounded(
 async def test_lost_connection_ends_what_was_unconfirmed(
     server: AmqpServer, broker: RabbitMQBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unconfirmed, "MOST", 1)
+    monkeypatch.setattr(publisher, "MOST", 1)
     server.silent = {PUBLISH}
     message_id = uuid4()
     await unconfirmed_publish(broker, message_id)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from postroad.adapters.dns.resolver import DnsResolver, NameServer
+from postroad.adapters.dns import DnsResolver, NameServer
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.values.networks import Networks

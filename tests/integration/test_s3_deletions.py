@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from postroad.adapters.s3.access import Access
 from postroad.adapters.s3.blobs import S3Blobs
+from postroad.adapters.s3.clients import Access
 from postroad.adapters.s3.store import Store
 from postroad.errors import BlobsUnavailable, CredentialsRefused
 from support.s3 import SlowStore, slow_store

@@ -9,10 +9,9 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.s3 import clients, objects, store
-from postroad.adapters.s3.access import Access
-from postroad.adapters.s3.blobs import S3Blobs
+from postroad.adapters.s3.blobs import PART_BYTES, S3Blobs
+from postroad.adapters.s3.clients import Access
 from postroad.adapters.s3.store import Store
-from postroad.adapters.s3.uploads import PART_BYTES
 from postroad.errors import BlobMissing, BlobsError, BlobsUnavailable
 from support.s3 import SlowStore, slow_store
 

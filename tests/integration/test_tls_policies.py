@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from postroad.adapters.dns.resolver import DnsResolver, NameServer
+from postroad.adapters.dns import DnsResolver, NameServer
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode

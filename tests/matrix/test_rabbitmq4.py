@@ -12,8 +12,8 @@ import pytest
 
 import servers
 from matrix.variants import RabbitMQ4
-from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ
+from postroad.adapters.rabbitmq.connection import Access
 from postroad.domain.queues.names import QueueName
 from stack import debian
 from stack.progress import Progress

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 import servers
 from pipeline.conftest import own_connection
-from postroad.adapters.cassandra.connection.access import Access
+from postroad.adapters.cassandra.connection.connection import Access
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.distributed.entries.merge_join import with_marks
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount

@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.adapters.cassandra.connection.session import UNSET
-from postroad.adapters.cassandra.statements.entries import ROW_COLUMNS
-from postroad.adapters.cassandra.statements.marks import MARK_COLUMNS
-from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra.mark_statements import MARK_COLUMNS
+from postroad.adapters.cassandra.statements import ROW_COLUMNS
+from postroad.adapters.cassandra.view import marks as mark_rows
+from postroad.adapters.cassandra.view import rows
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark, PurgeWatermark

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kubernetes import client
 
-from postroad.adapters.kubernetes.access import HEADER, ApiAccess
+from postroad.adapters.kubernetes.api_requests import HEADER, ApiAccess
 
 
 def access_to(url: str, token: str = "") -> ApiAccess:

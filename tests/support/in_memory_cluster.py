@@ -9,10 +9,10 @@ from datetime import timedelta
 from uuid import UUID
 
 from contract.queue_harness import Consumer, VirtualTime, letter
+from postroad.adapters.memory.broker import BrokerQueues
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
 from postroad.adapters.memory.history import FixedConfiguration
-from postroad.adapters.memory.queues import BrokerQueues
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.view.tables import Tables
 from postroad.distributed.engine.engine import Parts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from postroad.adapters.kubernetes.access import ApiAccess
+from postroad.adapters.kubernetes.api_requests import ApiAccess
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import FIELD_MANAGER
 from postroad.errors import KubernetesRefused, KubernetesUnavailable

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from urllib.parse import urlsplit
 
-from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
-from postroad.adapters.s3.access import Access as S3Access
+from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
+from postroad.adapters.s3.clients import Access as S3Access
 from postroad.bootstrap import open_queue
 from postroad.bootstrap.cluster import ClusterServers, cassandra_access, s3_access
 from postroad.bootstrap.open_request import check_parts

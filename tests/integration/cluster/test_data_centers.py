@@ -10,8 +10,8 @@ import pytest
 
 from postroad.adapters.cassandra.connection.session import Session, Statement
 from postroad.adapters.cassandra.history import CassandraHistory
+from postroad.adapters.cassandra.home import KEY
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.adapters.cassandra.tables.home import KEY
 from postroad.errors import ServerError, ViewRefused, ViewUnavailable
 from postroad.ports.view import TableOptions
 from servers import fresh

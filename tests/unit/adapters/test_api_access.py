@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from postroad.adapters.kubernetes import access
-from postroad.adapters.kubernetes.access import ApiAccess, load_access
+from postroad.adapters.kubernetes import api_requests
+from postroad.adapters.kubernetes.api_requests import ApiAccess, load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
@@ -103,7 +103,7 @@ async def test_a_token_is_asked_for_again_after_a_second(monkeypatch: pytest.Mon
     )
 
     assert {await found.authorization() for _ in range(5)} == {"one"}
-    monkeypatch.setattr(access, "TOKEN_SECONDS", 0.0)
+    monkeypatch.setattr(api_requests, "TOKEN_SECONDS", 0.0)
     assert [await found.authorization() for _ in range(2)] == ["two", "three"]
 
 

@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.cassandra.connection.clocks import MOST, HostClocks, RightClocksFirst
-from postroad.adapters.cassandra.connection.timestamps import Timestamps
+from postroad.adapters.cassandra.connection.clocks import (
+    MOST,
+    HostClocks,
+    RightClocksFirst,
+    Timestamps,
+)
 from postroad.domain.values.clocks import agreed_time
 from postroad.errors import ViewUnavailable
 from postroad.telemetry import metrics

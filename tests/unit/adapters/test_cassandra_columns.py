@@ -8,16 +8,16 @@ from typing import Any, cast
 
 import pytest
 
+from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.adapters.cassandra.tables import schema
-from postroad.adapters.cassandra.tables.table_columns import (
+from postroad.adapters.cassandra.schema import (
     Column,
     ColumnName,
     differences,
     found_in,
     refuse_others,
 )
+from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.errors import ViewRefused
 from postroad.ports.view import SchemaChanges, TableOptions
 

@@ -12,9 +12,9 @@ from cassandra.cqltypes import lookup_casstype
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.adapters.cassandra import mark_statements
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements import marks as mark_statements
-from postroad.adapters.cassandra.view import mark_rows
+from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view.marks import CassandraMarks
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome, OutcomeKind

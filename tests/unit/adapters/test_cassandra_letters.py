@@ -10,10 +10,10 @@ from uuid import UUID
 import pytest
 from cassandra import ReadFailure
 
+from postroad.adapters.cassandra import statements
+from postroad.adapters.cassandra.connection.connection import TooManyTombstones, translated
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.connection.translation import TooManyTombstones, translated
-from postroad.adapters.cassandra.statements import letters as letter_statements
-from postroad.adapters.cassandra.view.letters import LetterReader
+from postroad.adapters.cassandra.view.rows import LetterReader
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewUnavailable
 
@@ -32,14 +32,14 @@ class RefusingSession(Session):
     async def pages(  # type: ignore[override]
         self, statement: Statement, values: Sequence[object] = ()
     ) -> AsyncIterator[list[dict[str, object]]]:
-        assert statement == letter_statements.SELECT_LETTERS
+        assert statement == statements.SELECT_LETTERS
         _, _, after, through = values
         while page := self._page_of(after, through):
             yield [{"enqueue_id": each} for each in page]
             after = page[-1]
 
     async def execute(self, statement: Statement, values: Sequence[object] = ()) -> list[object]:  # type: ignore[override]
-        assert statement == letter_statements.COUNT_LETTERS
+        assert statement == statements.COUNT_LETTERS
         _, _, after, through = values
         count = 0
         while page := self._page_of(after, through):

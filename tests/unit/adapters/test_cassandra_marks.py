@@ -8,11 +8,12 @@ from uuid import UUID
 
 import pytest
 
+from postroad.adapters.cassandra import mark_statements
 from postroad.adapters.cassandra.connection.session import UNSET
-from postroad.adapters.cassandra.statements import marks as statements
-from postroad.adapters.cassandra.statements.entries import SELECT_PRESENT
-from postroad.adapters.cassandra.statements.marks import MARK_COLUMNS, TRAIT_COLUMNS
-from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra.mark_statements import MARK_COLUMNS, TRAIT_COLUMNS
+from postroad.adapters.cassandra.statements import SELECT_PRESENT
+from postroad.adapters.cassandra.view import marks as mark_rows
+from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.marks import CassandraMarks
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
 from postroad.domain.queues.slices import EntryKey, Partition
@@ -110,7 +111,7 @@ async def test_one_mark_is_read_with_the_watermark(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
     session.answer(
-        statements.SELECT_MARK,
+        mark_statements.SELECT_MARK,
         [],
         [mark_row(1, Mark(ending=REMOVED))],
         [mark_row(255, Mark(), through=UUID(int=5))],
@@ -122,14 +123,14 @@ async def test_one_mark_is_read_with_the_watermark(
     assert await marks.mark(key(1)) == Mark(ending=REMOVED)
     assert await marks.mark(key(1)) == purged.mark_of(UUID(int=1))
     assert await marks.mark(key(1)) == Mark(ending=REMOVED), "its own mark goes before"
-    assert session.sent[0] == (statements.SELECT_MARK, (*PLACE, UUID(int=1)))
+    assert session.sent[0] == (mark_statements.SELECT_MARK, (*PLACE, UUID(int=1)))
 
 
 async def test_several_marks_are_one_request(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
     session.answer(
-        statements.SELECT_MARKED,
+        mark_statements.SELECT_MARKED,
         [mark_row(2, Mark(NOW), through=UUID(int=2)), mark_row(255, Mark(), through=UUID(int=2))],
     )
 
@@ -141,14 +142,14 @@ async def test_several_marks_are_one_request(
         2: Mark(NOW),
         255: Mark(),
     }
-    wanted = {UUID(int=1), UUID(int=2), UUID(int=3), statements.WATERMARK_ID}
-    assert session.sent == [(statements.SELECT_MARKED, (*PLACE, wanted))]
+    wanted = {UUID(int=1), UUID(int=2), UUID(int=3), mark_statements.WATERMARK_ID}
+    assert session.sent == [(mark_statements.SELECT_MARKED, (*PLACE, wanted))]
 
 
 async def test_marks_of_a_partition_are_read_after_an_id(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
-    session.answer(statements.SELECT_MARKS, [mark_row(n, Mark(NOW)) for n in (1, 2, 3)])
+    session.answer(mark_statements.SELECT_MARKS, [mark_row(n, Mark(NOW)) for n in (1, 2, 3)])
 
     assert [each async for each in marks.marks(PARTITION)] == [
         (UUID(int=each), Mark(NOW)) for each in (1, 2, 3)
@@ -162,7 +163,7 @@ async def test_marked_entries_are_read_with_those_being_replaced(
 ) -> None:
     published = [None, False, True]
     session.answer(
-        statements.SELECT_MARKED_IDS,
+        mark_statements.SELECT_MARKED_IDS,
         [{"enqueue_id": UUID(int=n), "published": each} for n, each in enumerate(published)],
     )
 
@@ -173,8 +174,8 @@ async def test_marked_entries_are_read_with_those_being_replaced(
 
 
 async def test_marks_are_counted(session: ScriptedSession, marks: CassandraMarks) -> None:
-    session.answer(statements.COUNT_MARKS, [{"total": 9, "held": 2}])
-    session.answer(statements.COUNT_LATER_MARKS, [{"total": 5, "held": 1}])
+    session.answer(mark_statements.COUNT_MARKS, [{"total": 9, "held": 2}])
+    session.answer(mark_statements.COUNT_LATER_MARKS, [{"total": 5, "held": 1}])
 
     assert await marks.count_marks(PARTITION, NOW) == Counts(total=9, delayed=4, held=2)
     assert [values for _, values in session.sent] == [(*PLACE, FIRST), (*PLACE, FIRST, NOW)]
@@ -188,7 +189,7 @@ def trait_row(number: int) -> dict[str, Any]:
 async def test_withdrawn_entries_without_rows_have_traits(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
-    session.answer(statements.SELECT_WITHDRAWN, [trait_row(1), trait_row(2), trait_row(3)], [])
+    session.answer(mark_statements.SELECT_WITHDRAWN, [trait_row(1), trait_row(2), trait_row(3)], [])
     session.answer(SELECT_PRESENT, [{"enqueue_id": UUID(int=1)}], [])
 
     assert [each async for each in marks.withdrawn_without_rows(PARTITION)] == [TRAITS, TRAITS]
@@ -202,7 +203,7 @@ async def test_unfinished_replacements_have_marks_and_traits(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
     session.answer(
-        statements.SELECT_UNFINISHED, [mark_row(1, Mark(ending=REPLACED)) | trait_row(1)]
+        mark_statements.SELECT_UNFINISHED, [mark_row(1, Mark(ending=REPLACED)) | trait_row(1)]
     )
 
     assert [each async for each in marks.unfinished(PARTITION)] == [(Mark(ending=REPLACED), TRAITS)]
@@ -214,7 +215,7 @@ async def test_a_stamp_has_the_watermark_and_the_last_writes(
     microseconds = int(NOW.timestamp()) * 1_000_000
     row = {"purged_through": UUID(int=5), "purged_at": NAIVE, "swept_through": UUID(int=4)}
     written = {"delivered": microseconds, "ended": None}
-    session.answer(statements.SELECT_STAMP, [], [row | written])
+    session.answer(mark_statements.SELECT_STAMP, [], [row | written])
 
     assert await marks.stamp(PARTITION) == PartitionStamp()
     purged = PurgeWatermark(UUID(int=5), NOW)
@@ -230,22 +231,22 @@ async def test_a_delivery_is_marked_with_its_traits(
     await marks.mark_delivered(key(1), NOW, traits)
 
     wanted = (*PLACE, UUID(int=1), traits.domains, UNSET, UNSET, NOW)
-    assert session.sent == [(statements.MARK_DELIVERED, wanted)]
+    assert session.sent == [(mark_statements.MARK_DELIVERED, wanted)]
 
 
 async def test_an_ending_is_written_or_the_standing_one_returned(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
     refused = [{"[applied]": False, "purged_through": None}]
-    session.answer(statements.END, APPLIED, refused, APPLIED, refused)
-    session.answer(statements.SELECT_MARK, [mark_row(1, Mark(NOW))])
+    session.answer(mark_statements.END, APPLIED, refused, APPLIED, refused)
+    session.answer(mark_statements.SELECT_MARK, [mark_row(1, Mark(NOW))])
     large = Traits(tuple(f"{each}.example" for each in range(21)))
 
     for traits in (TRAITS, large):
         assert await marks.end(key(1), REMOVED, traits) is None
         assert await marks.end(key(1), REMOVED, traits) == Mark(NOW)
 
-    bound = session.values_of(statements.END)[0]
+    bound = session.values_of(mark_statements.END)[0]
     key_values = rows.key_values("mail.out", key(1))
     wanted = (*mark_rows.trait_values(TRAITS), *mark_rows.ending_values(REMOVED), *key_values, None)
     assert bound == wanted
@@ -268,11 +269,11 @@ async def test_endings_go_together_unless_a_purge_ended_one(
 ) -> None:
     line = None if through is None else UUID(int=through)
     stamp = {"purged_through": line, "purged_at": NAIVE, "swept_through": None}
-    session.answer(statements.SELECT_STAMP, [stamp | {"delivered": None, "ended": None}])
-    session.answer(statements.END, [{"[applied]": answer}])
+    session.answer(mark_statements.SELECT_STAMP, [stamp | {"delivered": None, "ended": None}])
+    session.answer(mark_statements.END, [{"[applied]": answer}])
 
     assert await marks.end_together(ENDED) is ends
-    assert [values[-1] for values in session.values_of(statements.END)] == [line] * sent
+    assert [values[-1] for values in session.values_of(mark_statements.END)] == [line] * sent
 
 
 def stamped(through: int | None) -> list[dict[str, Any]]:
@@ -284,13 +285,13 @@ def stamped(through: int | None) -> list[dict[str, Any]]:
 
 async def test_a_watermark_only_rises(session: ScriptedSession, marks: CassandraMarks) -> None:
     watermark = PurgeWatermark(UUID(int=5), NOW)
-    session.answer(statements.SET_WATERMARK, APPLIED)
-    session.answer(statements.SELECT_STAMP, stamped(None), stamped(4), stamped(5), stamped(6))
+    session.answer(mark_statements.SET_WATERMARK, APPLIED)
+    session.answer(mark_statements.SELECT_STAMP, stamped(None), stamped(4), stamped(5), stamped(6))
 
     found = [await marks.set_watermark(PARTITION, watermark) for _ in range(4)]
 
     assert found == [None, *(PurgeWatermark(UUID(int=each), NOW) for each in (4, 5, 6))]
-    assert session.values_of(statements.SET_WATERMARK) == [
+    assert session.values_of(mark_statements.SET_WATERMARK) == [
         (UUID(int=5), NOW, NOW, *PLACE, None),
         (UUID(int=5), NOW, NOW, *PLACE, UUID(int=4)),
     ]
@@ -299,21 +300,21 @@ async def test_a_watermark_only_rises(session: ScriptedSession, marks: Cassandra
 async def test_a_watermark_that_another_process_raised_first_is_compared_again(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
-    session.answer(statements.SET_WATERMARK, [{"[applied]": False}], APPLIED)
-    session.answer(statements.SELECT_STAMP, stamped(1), stamped(2))
+    session.answer(mark_statements.SET_WATERMARK, [{"[applied]": False}], APPLIED)
+    session.answer(mark_statements.SELECT_STAMP, stamped(1), stamped(2))
 
     found = await marks.set_watermark(PARTITION, PurgeWatermark(UUID(int=5), NOW))
 
     assert found == PurgeWatermark(UUID(int=2), NOW)
-    assert len(session.values_of(statements.SET_WATERMARK)) == 2
+    assert len(session.values_of(mark_statements.SET_WATERMARK)) == 2
 
 
 async def test_a_replacement_is_published_once_and_by_its_successor(
     session: ScriptedSession, marks: CassandraMarks
 ) -> None:
     refused = [{"[applied]": False}]
-    session.answer(statements.MARK_PUBLISHED, APPLIED, refused)
-    session.answer(statements.SELECT_MARK, [mark_row(1, Mark(ending=REMOVED))])
+    session.answer(mark_statements.MARK_PUBLISHED, APPLIED, refused)
+    session.answer(mark_statements.SELECT_MARK, [mark_row(1, Mark(ending=REMOVED))])
 
     assert await marks.mark_published(key(1), UUID(int=9)) is True
     assert await marks.mark_published(key(1), UUID(int=9)) is False
@@ -331,13 +332,13 @@ async def test_a_replacement_is_published_once_and_by_its_successor(
 async def test_a_successor_changes_while_its_replacement_is_under_way(
     session: ScriptedSession, marks: CassandraMarks, standing: Mark, tries: int
 ) -> None:
-    session.answer(statements.CHANGE_SUCCESSOR, [{"[applied]": False}], APPLIED)
-    session.answer(statements.SELECT_MARK, [mark_row(1, standing)])
+    session.answer(mark_statements.CHANGE_SUCCESSOR, [{"[applied]": False}], APPLIED)
+    session.answer(mark_statements.SELECT_MARK, [mark_row(1, standing)])
 
     found = await marks.change_successor(key(1), UUID(int=9), key(10), (key(8),))
 
     assert found is (tries == 2)
-    asked = session.values_of(statements.CHANGE_SUCCESSOR)
+    asked = session.values_of(mark_statements.CHANGE_SUCCESSOR)
     chain = [(NOW, 2, UUID(int=8))]
     wanted = (UUID(int=10), NOW, 2, chain, *PLACE, UUID(int=1), UUID(int=9))
     assert asked == [wanted] * tries
@@ -350,6 +351,6 @@ async def test_deleted_bytes_and_marks_are_of_their_partition(
     await marks.delete_marks(PARTITION)
 
     assert session.sent == [
-        (statements.MARK_BLOBS_DELETED, (UUID(int=5), *PLACE)),
-        (statements.DELETE_MARKS, PLACE),
+        (mark_statements.MARK_BLOBS_DELETED, (UUID(int=5), *PLACE)),
+        (mark_statements.DELETE_MARKS, PLACE),
     ]

@@ -10,13 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra import history
+from postroad.adapters.cassandra import history, home, mark_statements, statements
 from postroad.adapters.cassandra.connection.session import Statement
 from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.adapters.cassandra.statements import entries, marks
-from postroad.adapters.cassandra.statements import letters as letter_statements
-from postroad.adapters.cassandra.tables import home
-from postroad.adapters.cassandra.tables.home import Home
+from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.view.board import ERASE_BOARD
 from postroad.adapters.cassandra.view.erasure import (
     APART_US,
@@ -46,7 +43,7 @@ APPLIED: list[dict[str, Any]] = [{"[applied]": True}]
 @pytest.fixture
 async def session() -> ScriptedSession:
     made = ScriptedSession()
-    made.answer(entries.SELECT_KEYSPACE_EVENTS, [home_row("dc1")])
+    made.answer(statements.SELECT_KEYSPACE_EVENTS, [home_row("dc1")])
     return made
 
 
@@ -77,7 +74,7 @@ async def test_a_history_is_its_events_and_the_rollout(session: ScriptedSession)
     assert [each.events for each in found] == [(), EVENTS, EVENTS, ()]
     rollout = Rollout(writing=2, oldest=1)
     assert [each.rollout for each in found] == [None, None, rollout, rollout]
-    assert len(session.values_of(entries.SELECT_KEYSPACE_EVENTS)) == 1, (
+    assert len(session.values_of(statements.SELECT_KEYSPACE_EVENTS)) == 1, (
         "every process stays at home"
     )
 
@@ -92,11 +89,11 @@ async def test_the_queues_of_a_session_ask_for_its_home_once_in_some_seconds(
             await CassandraHistory(session, queue, shared).load()
 
     await load_all()
-    assert len(session.values_of(entries.SELECT_KEYSPACE_EVENTS)) == 1
+    assert len(session.values_of(statements.SELECT_KEYSPACE_EVENTS)) == 1
     monkeypatch.setattr(home, "CHECKED", timedelta(0))
     await load_all()
 
-    assert len(session.values_of(entries.SELECT_KEYSPACE_EVENTS)) == 1 + 3
+    assert len(session.values_of(statements.SELECT_KEYSPACE_EVENTS)) == 1 + 3
 
 
 def test_the_home_is_asked_for_between_two_readings_of_a_configuration() -> None:
@@ -159,12 +156,12 @@ async def test_a_history_is_erased_from_its_end_after_the_rollout(
 
 
 async def test_the_first_process_makes_its_data_center_the_home(session: ScriptedSession) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [])
-    session.answer(entries.APPEND_KEYSPACE_EVENT, APPLIED)
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [])
+    session.answer(statements.APPEND_KEYSPACE_EVENT, APPLIED)
 
     await Home(session).check()
 
-    [(key, sequence, kind, _, document)] = session.values_of(entries.APPEND_KEYSPACE_EVENT)
+    [(key, sequence, kind, _, document)] = session.values_of(statements.APPEND_KEYSPACE_EVENT)
     assert (key, sequence, kind) == ("@home", 1, "HomeChosen")
     assert json.loads(document) == {"data_center": "dc1"}
 
@@ -172,10 +169,10 @@ async def test_the_first_process_makes_its_data_center_the_home(session: Scripte
 async def test_a_process_that_lost_the_race_goes_by_the_home_that_stands(
     session: ScriptedSession,
 ) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [])
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [])
     lost = {"[applied]": False}
     session.answer(
-        entries.APPEND_KEYSPACE_EVENT, [lost | home_row("dc1")], [lost | home_row("dc2")]
+        statements.APPEND_KEYSPACE_EVENT, [lost | home_row("dc1")], [lost | home_row("dc2")]
     )
 
     await Home(session).check()
@@ -188,21 +185,21 @@ REPLICATED: list[dict[str, Any]] = [{"replication": {"class": "N", "dc1": "3", "
 
 
 async def test_another_home_refuses_while_it_has_copies(session: ScriptedSession) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [home_row("dc1"), home_row("dc2", 4)])
-    session.answer(entries.APPEND_KEYSPACE_EVENT, APPLIED)
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [home_row("dc1"), home_row("dc2", 4)])
+    session.answer(statements.APPEND_KEYSPACE_EVENT, APPLIED)
     session.schema["keyspaces"] = REPLICATED
 
     with pytest.raises(ViewRefused):
         await Home(session).check()
-    assert session.values_of(entries.APPEND_KEYSPACE_EVENT) == []
+    assert session.values_of(statements.APPEND_KEYSPACE_EVENT) == []
 
     session.schema["keyspaces"] = [{"replication": {"class": "N", "dc1": "3"}}]
     await Home(session).check()
-    assert session.values_of(entries.APPEND_KEYSPACE_EVENT)[0][1] == 5
+    assert session.values_of(statements.APPEND_KEYSPACE_EVENT)[0][1] == 5
 
 
 async def test_a_home_that_was_refused_is_asked_for_again(session: ScriptedSession) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [home_row("dc2")], [home_row("dc1")])
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [home_row("dc2")], [home_row("dc1")])
     session.schema["keyspaces"] = REPLICATED
     shared = Home(session)
 
@@ -215,7 +212,7 @@ async def test_a_home_that_was_refused_is_asked_for_again(session: ScriptedSessi
 async def test_a_home_that_cannot_be_read_is_refused(
     session: ScriptedSession, document: str | None
 ) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [{"sequence": 1, "document": document}])
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [{"sequence": 1, "document": document}])
 
     with pytest.raises(ViewRefused, match="home of the keyspace cannot be read"):
         await Home(session).check()
@@ -230,14 +227,14 @@ INCARNATION = UUID(int=77)
 async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
     session: ScriptedSession,
 ) -> None:
-    for each in (entries.SELECT_OCCUPIED, marks.SELECT_OCCUPIED_MARKS):
+    for each in (statements.SELECT_OCCUPIED, mark_statements.SELECT_OCCUPIED_MARKS):
         session.answer(each, [PLACE])
-    session.answer(entries.SELECT_MAILS, [{"enqueue_id": IDS[0], "mail_id": IDS[1]}])
-    session.answer(entries.SELECT_RECORDED, [{"mail_id": IDS[1]}])
-    session.answer(letter_statements.SELECT_MONTHS, [{"month": "2026-01"}])
-    session.answer(entries.SELECT_ROW_IDS, [{"enqueue_id": each} for each in IDS])
-    session.answer(marks.SELECT_MARK_IDS, [{"enqueue_id": IDS[2]}])
-    for each in (entries.SELECT_LIMITS, entries.SELECT_OWNERSHIP):
+    session.answer(statements.SELECT_MAILS, [{"enqueue_id": IDS[0], "mail_id": IDS[1]}])
+    session.answer(statements.SELECT_RECORDED, [{"mail_id": IDS[1]}])
+    session.answer(statements.SELECT_MONTHS, [{"month": "2026-01"}])
+    session.answer(statements.SELECT_ROW_IDS, [{"enqueue_id": each} for each in IDS])
+    session.answer(mark_statements.SELECT_MARK_IDS, [{"enqueue_id": IDS[2]}])
+    for each in (statements.SELECT_LIMITS, statements.SELECT_OWNERSHIP):
         session.answer(each, [{"incarnation": INCARNATION}])
 
     assert [each async for each in erase_slices(session, QUEUE, [NOW], 1)] == [1, 0]
@@ -248,21 +245,21 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
     shards = [some for _, some in session.values_of(ERASE_SHARDS)]
     assert sorted(each for some in shards for each in some) == list(range(SHARDS))
     assert deleted(session) == [
-        (entries.DELETE_RECORDS, (QUEUE, IDS[1])),
-        (entries.DELETE_ROWS_THROUGH, (US - APART_US, *key, IDS[0])),
-        (entries.DELETE_ROWS, (US - APART_US, *key)),
-        *((entries.DELETE_ROW, (US + APART_US, *key, each)) for each in IDS),
-        (marks.ERASE_MARKS, (US - APART_US, *key)),
-        (marks.DELETE_MARK, (US + APART_US, *key, IDS[2])),
-        (marks.DELETE_STAMP, key),
-        (letter_statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01")),
-        (letter_statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01 gone")),
-        (entries.DELETE_SLICES, (QUEUE,)),
-        (letter_statements.DELETE_MONTHS, (US - APART_US, QUEUE)),
-        (entries.FORGET_LIMITS, (QUEUE, INCARNATION)),
+        (statements.DELETE_RECORDS, (QUEUE, IDS[1])),
+        (statements.DELETE_ROWS_THROUGH, (US - APART_US, *key, IDS[0])),
+        (statements.DELETE_ROWS, (US - APART_US, *key)),
+        *((statements.DELETE_ROW, (US + APART_US, *key, each)) for each in IDS),
+        (mark_statements.ERASE_MARKS, (US - APART_US, *key)),
+        (mark_statements.DELETE_MARK, (US + APART_US, *key, IDS[2])),
+        (mark_statements.DELETE_STAMP, key),
+        (statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01")),
+        (statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01 gone")),
+        (statements.DELETE_SLICES, (QUEUE,)),
+        (statements.DELETE_MONTHS, (US - APART_US, QUEUE)),
+        (statements.FORGET_LIMITS, (QUEUE, INCARNATION)),
         *((ERASE_BOARD, (QUEUE, topic.value)) for topic in Topic),
         *((ERASE_SHARDS, (QUEUE, some)) for some in shards),
-        (entries.FORGET_OWNERSHIP, (QUEUE, INCARNATION)),
+        (statements.FORGET_OWNERSHIP, (QUEUE, INCARNATION)),
     ]
     assert 2 * AGREEING / timedelta(microseconds=1) == APART_US
 
@@ -276,19 +273,19 @@ async def test_many_letters_are_erased_in_steps_with_the_records_of_their_mails(
     letters = [
         {"enqueue_id": each, "mail_id": mail} for each, mail in zip(many, mails, strict=True)
     ]
-    session.answer(letter_statements.SELECT_MONTHS, [{"month": "2026-01"}])
-    session.answer(letter_statements.SELECT_LETTERS, letters)
-    session.answer(entries.SELECT_RECORDED, [{"mail_id": mails[1]}], [])
+    session.answer(statements.SELECT_MONTHS, [{"month": "2026-01"}])
+    session.answer(statements.SELECT_LETTERS, letters)
+    session.answer(statements.SELECT_RECORDED, [{"mail_id": mails[1]}], [])
 
     assert [each async for each in erase_letters(session, QUEUE)] == [LETTERS, 1]
 
-    asked = [values[1] for values in session.values_of(entries.SELECT_RECORDED)]
+    asked = [values[1] for values in session.values_of(statements.SELECT_RECORDED)]
     assert [len(each) for each in asked] == [MAILS] * 9 + [MAILS - 1, 1]
     assert [mail for each in asked for mail in each] == mails[1:]
     assert deleted(session)[:2] == [
-        (entries.DELETE_RECORDS, (QUEUE, mails[1])),
+        (statements.DELETE_RECORDS, (QUEUE, mails[1])),
         (
-            letter_statements.DELETE_LETTERS_THROUGH,
+            statements.DELETE_LETTERS_THROUGH,
             (US - APART_US, QUEUE, "2026-01", many[LETTERS - 1]),
         ),
     ]

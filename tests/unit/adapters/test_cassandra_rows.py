@@ -8,10 +8,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
+from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.connection.session import UNSET
-from postroad.adapters.cassandra.statements import entries as statements
-from postroad.adapters.cassandra.statements import letters, marks
-from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra.view import marks as mark_rows
+from postroad.adapters.cassandra.view import rows
 from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
@@ -97,14 +97,14 @@ def test_an_entry_survives(entry: Entry) -> None:
 
 @given(endings)
 def test_an_ending_survives(ending: Ending) -> None:
-    row = stored(marks.MARK_COLUMNS, (UNSET, *mark_rows.ending_values(ending)))
+    row = stored(mark_statements.MARK_COLUMNS, (UNSET, *mark_rows.ending_values(ending)))
 
     assert mark_rows.mark_of(row) == Mark(ending=ending)
 
 
 @given(endings, instants, st.booleans())
 def test_a_delivery_beside_an_ending_survives(ending: Ending, at: datetime, is_done: bool) -> None:
-    row = stored(marks.MARK_COLUMNS, (at, *mark_rows.ending_values(ending)))
+    row = stored(mark_statements.MARK_COLUMNS, (at, *mark_rows.ending_values(ending)))
 
     mark = mark_rows.mark_of(row | {"published": is_done})
 
@@ -115,7 +115,7 @@ def test_a_delivery_beside_an_ending_survives(ending: Ending, at: datetime, is_d
 def test_a_dead_letter_survives(entry: Entry, requeued_as: EntryKey | None) -> None:
     letter = DeadLetter(entry.enqueue_id, "2026-01", NOW, "no", entry, None, requeued_as)
 
-    row = stored(letters.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
 
     assert rows.letter_of(row) == letter
 
@@ -124,7 +124,7 @@ def test_a_dead_letter_survives(entry: Entry, requeued_as: EntryKey | None) -> N
 def test_an_unreadable_dead_letter_survives(enqueue_id: UUID, body: bytes) -> None:
     letter = DeadLetter(enqueue_id, "2026-01", NOW, "unreadable", None, body)
 
-    row = stored(letters.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
 
     assert rows.letter_of(row) == letter
 
@@ -139,7 +139,7 @@ def test_later_limits_have_later_timestamps(limit: datetime) -> None:
 def test_a_dead_letter_without_a_reason_is_set_aside() -> None:
     """It does not say when it was written, so it cannot be written anew or deleted."""
     letter = DeadLetter(UUID(int=1), "2026-01", NOW, "no", None, b"body")
-    row = stored(letters.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
 
     found = rows.letter_of(row | {"reason": None})
 

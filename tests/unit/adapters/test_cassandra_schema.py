@@ -8,9 +8,8 @@ from importlib import resources
 
 import pytest
 
+from postroad.adapters.cassandra import mark_statements, schema, statements
 from postroad.adapters.cassandra.connection.session import Statement
-from postroad.adapters.cassandra.statements import entries, letters, marks
-from postroad.adapters.cassandra.tables import schema
 from postroad.adapters.cassandra.view import board, enqueue_keys, suppression_list
 from postroad.ports.view import TableOptions
 
@@ -96,9 +95,9 @@ def test_a_compaction_window_is_written_in_cassandras_units(
 
 def _statements() -> list[Statement]:
     modules = (
-        entries,
-        marks,
-        letters,
+        statements,
+        mark_statements,
+        statements,
         enqueue_keys,
         board,
         suppression_list,

@@ -16,8 +16,7 @@ from cassandra import ConsistencyLevel, InvalidRequest, OperationTimedOut
 from cassandra.query import BatchType, SimpleStatement
 
 from postroad.adapters.cassandra.connection import session as module
-from postroad.adapters.cassandra.connection.access import Access
-from postroad.adapters.cassandra.connection.connection import CassandraConnection
+from postroad.adapters.cassandra.connection.connection import Access, CassandraConnection
 from postroad.adapters.cassandra.connection.session import Session, Statement
 from postroad.errors import ViewRefused, ViewUnavailable
 from postroad.threaded_calls import ThreadedCalls

@@ -16,8 +16,7 @@ from cassandra import (
 from cassandra.cluster import NoHostAvailable
 from cassandra.connection import ConnectionException, ConnectionShutdown
 
-from postroad.adapters.cassandra.connection.access import Access
-from postroad.adapters.cassandra.connection.translation import NOT_CREATED, translated
+from postroad.adapters.cassandra.connection.connection import NOT_CREATED, Access, translated
 from postroad.errors import CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
 
 

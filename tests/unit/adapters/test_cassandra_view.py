@@ -10,9 +10,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.cassandra.statements import entries, letters
-from postroad.adapters.cassandra.statements.entries import ROW_COLUMNS
-from postroad.adapters.cassandra.statements.letters import LETTER_COLUMNS
+from postroad.adapters.cassandra import statements
+from postroad.adapters.cassandra.statements import LETTER_COLUMNS, ROW_COLUMNS
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.mail.mail import Envelope, Outcome
@@ -77,11 +76,11 @@ async def test_only_small_rows_wait_to_share_a_request(
 
     await view.insert(one)
 
-    assert session.sent == [(entries.INSERT_ROW, ("mail.out", *rows.entry_values(one)))]
+    assert session.sent == [(statements.INSERT_ROW, ("mail.out", *rows.entry_values(one)))]
 
 
 async def test_a_row_is_found_or_not(session: ScriptedSession, view: CassandraView) -> None:
-    session.answer(entries.SELECT_ROW, [row_of(entry())], [])
+    session.answer(statements.SELECT_ROW, [row_of(entry())], [])
 
     assert await view.row(entry().key) == entry()
     assert await view.row(entry().key) is None
@@ -90,7 +89,7 @@ async def test_a_row_is_found_or_not(session: ScriptedSession, view: CassandraVi
 
 async def test_rows_are_read_after_an_id(session: ScriptedSession, view: CassandraView) -> None:
     three = [entry(number) for number in range(3)]
-    session.answer(entries.SELECT_ROWS, [row_of(each) for each in three])
+    session.answer(statements.SELECT_ROWS, [row_of(each) for each in three])
 
     assert [each async for each in view.rows(PARTITION)] == three
     assert [each async for each in view.rows(PARTITION, OWNER)] == three
@@ -101,31 +100,31 @@ async def test_a_row_is_renewed_as_it_is_stored(
     session: ScriptedSession, view: CassandraView
 ) -> None:
     columns = {"queue": "mail.out", "new": 0, "missing": None}
-    session.answer(entries.SELECT_AS_STORED, [{"[json]": json.dumps(columns)}])
+    session.answer(statements.SELECT_AS_STORED, [{"[json]": json.dumps(columns)}])
 
     await view.renew_row(entry().key)
 
-    [(written,)] = session.values_of(entries.RENEW_ROW)
+    [(written,)] = session.values_of(statements.RENEW_ROW)
     assert json.loads(written) == {"queue": "mail.out", "new": 0}
 
 
 async def test_rows_are_counted_with_those_that_are_delayed_and_held(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    session.answer(entries.COUNT_ROWS, [{"total": 9, "held": 2}])
-    session.answer(entries.COUNT_LATER_ROWS, [{"total": 5, "held": 1}])
+    session.answer(statements.COUNT_ROWS, [{"total": 9, "held": 2}])
+    session.answer(statements.COUNT_LATER_ROWS, [{"total": 5, "held": 1}])
 
     assert await view.count_rows(PARTITION, NOW) == Counts(total=9, delayed=4, held=2)
     assert await view.count_rows(PARTITION, None, OWNER) == Counts(total=9, delayed=0, held=2)
-    assert session.values_of(entries.COUNT_LATER_ROWS) == [(*PLACE, FIRST, NOW)]
-    assert session.values_of(entries.COUNT_ROWS) == [(*PLACE, FIRST), (*PLACE, OWNER)]
+    assert session.values_of(statements.COUNT_LATER_ROWS) == [(*PLACE, FIRST, NOW)]
+    assert session.values_of(statements.COUNT_ROWS) == [(*PLACE, FIRST), (*PLACE, OWNER)]
 
 
 async def test_occupied_partitions_are_looked_for_in_all_buckets(
     session: ScriptedSession, view: CassandraView
 ) -> None:
     found = [{"slice_start": NAIVE, "bucket_id": 1}]
-    session.answer(entries.SELECT_OCCUPIED, found)
+    session.answer(statements.SELECT_OCCUPIED, found)
 
     assert await view.occupied([NOW, NOW + SECOND], 3) == {Partition(NOW, 1)}
     assert session.sent[0][1] == ("mail.out", [NOW, NOW + SECOND], [0, 1, 2])
@@ -135,7 +134,7 @@ async def test_keys_of_bytes_are_read_up_to_an_id(
     session: ScriptedSession, view: CassandraView
 ) -> None:
     session.answer(
-        entries.SELECT_BLOB_KEYS,
+        statements.SELECT_BLOB_KEYS,
         [{"enqueue_id": OWNER, "blob_key": "k"}, {"enqueue_id": OTHER, "blob_key": None}],
     )
 
@@ -152,30 +151,30 @@ async def test_keys_of_bytes_are_read_up_to_an_id(
 async def test_a_claim_lives_for_whole_seconds(
     session: ScriptedSession, view: CassandraView, lifetime: timedelta, seconds: int
 ) -> None:
-    session.answer(entries.CLAIM, [{"[applied]": True}])
+    session.answer(statements.CLAIM, [{"[applied]": True}])
 
     assert await view.claim(OWNER, OTHER, lifetime) is True
-    assert session.sent == [(entries.CLAIM, (seconds, OTHER, "mail.out", OWNER))]
+    assert session.sent == [(statements.CLAIM, (seconds, OTHER, "mail.out", OWNER))]
 
 
 async def test_a_claim_of_another_owner_stands_and_ones_own_is_renewed(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    session.answer(entries.CLAIM, [{"[applied]": False, "owner": OTHER}])
+    session.answer(statements.CLAIM, [{"[applied]": False, "owner": OTHER}])
     session.answer(
-        entries.RENEW_CLAIM, [{"[applied]": True}], [{"[applied]": False, "owner": None}]
+        statements.RENEW_CLAIM, [{"[applied]": True}], [{"[applied]": False, "owner": None}]
     )
 
     assert await view.claim(UUID(int=1), OWNER, 9 * SECOND) is False
-    assert session.values_of(entries.RENEW_CLAIM) == []
+    assert session.values_of(statements.RENEW_CLAIM) == []
     assert await view.claim(UUID(int=1), OTHER, 9 * SECOND) is True
     assert await view.claim(UUID(int=1), OTHER, 9 * SECOND) is False
     renewed = (9, OTHER, "mail.out", UUID(int=1), OTHER)
-    assert session.values_of(entries.RENEW_CLAIM) == [renewed, renewed]
+    assert session.values_of(statements.RENEW_CLAIM) == [renewed, renewed]
 
-    session.answer(entries.RELEASE_CLAIM, [{"[applied]": True}])
+    session.answer(statements.RELEASE_CLAIM, [{"[applied]": True}])
     await view.release_claim(UUID(int=1), OWNER)
-    assert session.sent[-1] == (entries.RELEASE_CLAIM, ("mail.out", UUID(int=1), OWNER))
+    assert session.sent[-1] == (statements.RELEASE_CLAIM, ("mail.out", UUID(int=1), OWNER))
 
 
 LIMITS = {
@@ -189,7 +188,7 @@ LIMITS = {
 async def test_each_limit_is_raised_by_its_own_timestamp_under_the_incarnation(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    session.answer(entries.SELECT_LIMITS, [LIMITS])
+    session.answer(statements.SELECT_LIMITS, [LIMITS])
     assert await view.limits() == Limits(NOW, None, None)
 
     await view.advance(browse_start=NOW, archived_through=NOW + SECOND)
@@ -197,12 +196,12 @@ async def test_each_limit_is_raised_by_its_own_timestamp_under_the_incarnation(
 
     written = session.sent[1:]
     assert written == [
-        (entries.ADVANCE_BROWSE_START, (US, NOW, "mail.out", OWNER)),
+        (statements.ADVANCE_BROWSE_START, (US, NOW, "mail.out", OWNER)),
         (
-            entries.ADVANCE_ARCHIVED_THROUGH,
+            statements.ADVANCE_ARCHIVED_THROUGH,
             (US + 1_000_000, NOW + SECOND, "mail.out", OWNER),
         ),
-        (entries.ADVANCE_CONTENT_START, (US, NOW, "mail.out", OWNER)),
+        (statements.ADVANCE_CONTENT_START, (US, NOW, "mail.out", OWNER)),
     ]
     assert session.batches == [2], "limits that are raised together are one request"
 
@@ -213,9 +212,9 @@ async def test_a_new_queue_gets_one_incarnation(
     await view.advance(browse_start=NOW)
     await view.advance(browse_start=NOW)
 
-    made = {values[-1] for values in session.values_of(entries.ADVANCE_BROWSE_START)}
+    made = {values[-1] for values in session.values_of(statements.ADVANCE_BROWSE_START)}
     assert len(made) == 1
-    assert len(session.values_of(entries.SELECT_LIMITS)) == 1
+    assert len(session.values_of(statements.SELECT_LIMITS)) == 1
     assert isinstance(made.pop(), UUID)
 
 
@@ -225,7 +224,7 @@ READINGS = Readings((), 0)
 async def test_an_erased_queue_is_a_new_one(
     session: ScriptedSession, view: CassandraView, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session.answer(entries.SELECT_LIMITS, [LIMITS])
+    session.answer(statements.SELECT_LIMITS, [LIMITS])
     await view.limits()
     read: list[str] = []
 
@@ -239,7 +238,7 @@ async def test_an_erased_queue_is_a_new_one(
     await view.erase()
 
     assert read == ["times", "times"]
-    session.answer(entries.SELECT_LIMITS, [])
+    session.answer(statements.SELECT_LIMITS, [])
     await view.advance(browse_start=NOW)
     assert session.sent[-1][1][-1] != OWNER
 
@@ -247,17 +246,17 @@ async def test_an_erased_queue_is_a_new_one(
 async def test_the_identity_is_of_all_incarnations(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    session.answer(entries.SELECT_LIMITS, [LIMITS, LIMITS | {"incarnation": OTHER}])
+    session.answer(statements.SELECT_LIMITS, [LIMITS, LIMITS | {"incarnation": OTHER}])
     raised: list[dict[str, Any]] = [
         {"incarnation": OTHER, "as_of": NAIVE},
         {"incarnation": UUID(int=9), "as_of": NAIVE + SECOND},
         {"incarnation": OWNER, "as_of": None},
     ]
-    session.answer(entries.SELECT_OWNERSHIP, raised)
+    session.answer(statements.SELECT_OWNERSHIP, raised)
 
     assert await view.identity() == Identity({OWNER, OTHER}, NOW)
     await view.raise_as_of(OWNER, NOW)
-    assert session.sent[-1] == (entries.RAISE_AS_OF, (US, NOW, "mail.out", OWNER))
+    assert session.sent[-1] == (statements.RAISE_AS_OF, (US, NOW, "mail.out", OWNER))
 
 
 async def test_the_first_close_of_a_slice_holds(
@@ -270,22 +269,22 @@ async def test_the_first_close_of_a_slice_holds(
         "rows_by_bucket": {1: 4},
         "drained": True,
     }
-    session.answer(entries.CLOSE_SLICE, [{"[applied]": True}], [{"[applied]": False} | standing])
+    session.answer(statements.CLOSE_SLICE, [{"[applied]": True}], [{"[applied]": False} | standing])
 
     assert await view.close_slice(closed) == closed
     other = ClosedSlice(NOW, timedelta(minutes=10), {1: 4}, drained=True)
     assert await view.close_slice(closed) == other
     assert session.sent[0][1] == ("mail.out", NOW, 300, {0: 3})
 
-    session.answer(entries.SELECT_SLICES, [standing])
+    session.answer(statements.SELECT_SLICES, [standing])
     assert [each async for each in view.closed_slices(NOW)] == [other]
-    session.answer(entries.MARK_DRAINED, [{"[applied]": True}])
-    session.answer(entries.FORGET_SLICE, [{"[applied]": True}])
+    session.answer(statements.MARK_DRAINED, [{"[applied]": True}])
+    session.answer(statements.FORGET_SLICE, [{"[applied]": True}])
     await view.mark_drained(NOW)
     await view.forget_slice(NOW)
     assert [statement for statement, _ in session.sent[-2:]] == [
-        entries.MARK_DRAINED,
-        entries.FORGET_SLICE,
+        statements.MARK_DRAINED,
+        statements.FORGET_SLICE,
     ]
     assert {values for _, values in session.sent[-2:]} == {("mail.out", NOW)}
 
@@ -295,7 +294,7 @@ async def test_rows_are_deleted_that_were_written_before(
 ) -> None:
     await view.delete_rows(PARTITION, NOW)
 
-    assert session.sent == [(entries.DELETE_ROWS, (US, *PLACE))]
+    assert session.sent == [(statements.DELETE_ROWS, (US, *PLACE))]
 
 
 LETTER = DeadLetter(entry().enqueue_id, "2026-01", NOW, "no", entry(), None)
@@ -311,8 +310,8 @@ async def test_the_month_of_a_letter_is_noted_before_the_letter(
     await view.write_letter(LETTER)
 
     assert session.sent == [
-        (letters.NOTE_MONTH, ("mail.out", "2026-01")),
-        (letters.WRITE_LETTER, rows.letter_values("mail.out", LETTER)),
+        (statements.NOTE_MONTH, ("mail.out", "2026-01")),
+        (statements.WRITE_LETTER, rows.letter_values("mail.out", LETTER)),
     ]
 
 
@@ -332,7 +331,7 @@ async def test_a_letter_whose_deletion_was_noted_is_gone(
     session: ScriptedSession, view: CassandraView
 ) -> None:
     there, gone = letter_row(LETTER, written=41), {"month": "2026-01 gone"}
-    session.answer(letters.SELECT_LETTER, [there], [there, gone], [gone], [])
+    session.answer(statements.SELECT_LETTER, [there], [there, gone], [gone], [])
 
     assert await view.letter("2026-01", LETTER.enqueue_id) == replace(LETTER, written=41)
     assert [await view.letter("2026-01", LETTER.enqueue_id) for _ in range(3)] == [None] * 3
@@ -343,9 +342,9 @@ async def test_a_letter_whose_deletion_was_noted_is_gone(
 async def test_letters_of_all_months_are_read_and_counted(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    session.answer(letters.SELECT_MONTHS, [{"month": f"2026-0{n}"} for n in (1, 2, 3)])
-    session.answer(letters.SELECT_LETTERS, [letter_row(LETTER)], [], [letter_row(LETTER)])
-    session.answer(letters.COUNT_LETTERS, [{"count": 2}], [{"count": 0}], [{"count": 5}])
+    session.answer(statements.SELECT_MONTHS, [{"month": f"2026-0{n}"} for n in (1, 2, 3)])
+    session.answer(statements.SELECT_LETTERS, [letter_row(LETTER)], [], [letter_row(LETTER)])
+    session.answer(statements.COUNT_LETTERS, [{"count": 2}], [{"count": 0}], [{"count": 5}])
 
     assert [each async for each in view.letters()] == [LETTER, LETTER]
     assert await view.count_letters() == 7
@@ -354,21 +353,21 @@ async def test_letters_of_all_months_are_read_and_counted(
 async def test_a_letter_of_an_entry_is_noted_as_gone_and_deleted_after_its_write(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    session.answer(letters.SELECT_WRITTEN_AT, [{"written": 41}])
+    session.answer(statements.SELECT_WRITTEN_AT, [{"written": 41}])
     place = ("mail.out", "2026-01", LETTER.enqueue_id)
 
     await view.delete_letter(LETTER)
 
     assert session.sent == [
-        (letters.NOTE_GONE, ("mail.out", "2026-01 gone", LETTER.enqueue_id)),
-        (letters.SELECT_WRITTEN_AT, place),
-        (letters.DELETE_LETTER, (42, *place)),
+        (statements.NOTE_GONE, ("mail.out", "2026-01 gone", LETTER.enqueue_id)),
+        (statements.SELECT_WRITTEN_AT, place),
+        (statements.DELETE_LETTER, (42, *place)),
     ]
     session.sent.clear()
     await view.delete_letter(replace(LETTER, entry=None))
     assert [statement for statement, _ in session.sent] == [
-        letters.SELECT_WRITTEN_AT,
-        letters.DELETE_LETTER,
+        statements.SELECT_WRITTEN_AT,
+        statements.DELETE_LETTER,
     ]
 
 
@@ -383,7 +382,7 @@ async def test_delivery_records_go_together_a_hundred_at_most(
     await view.record(UUID(int=1), records)
 
     assert session.batches == batches
-    assert session.values_of(entries.RECORD) == [
+    assert session.values_of(statements.RECORD) == [
         ("mail.out", UUID(int=1), each.recipient, "failed", "550 no", NOW) for each in records
     ]
 
@@ -392,7 +391,7 @@ async def test_delivery_records_are_read_by_recipient(
     session: ScriptedSession, view: CassandraView
 ) -> None:
     row = {"recipient": "a@x", "outcome": "deferred", "reply": None, "recorded_at": NAIVE}
-    session.answer(entries.SELECT_RECORDS, [row], [row | {"outcome": "of a later release"}])
+    session.answer(statements.SELECT_RECORDS, [row], [row | {"outcome": "of a later release"}])
 
     assert await view.records(UUID(int=1)) == {"a@x": Record("a@x", Outcome.deferred(""), NOW)}
     with pytest.raises(Undecodable, match="unknown to this release"):
@@ -404,7 +403,7 @@ async def test_a_row_that_cannot_be_decoded_keeps_no_other_from_being_read(
 ) -> None:
     good, bad = entry(1), entry(2)
     broken = row_of(bad) | {"blob_key": None, "remaining_seconds": 60}
-    session.answer(entries.SELECT_ROWS, [broken, row_of(good)])
+    session.answer(statements.SELECT_ROWS, [broken, row_of(good)])
 
     found = [each async for each in view.rows(PARTITION)]
 

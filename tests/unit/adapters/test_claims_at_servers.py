@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from postroad.adapters.cassandra.statements import entries
-from postroad.adapters.cassandra.tables.keyspace_claim import KEY, KeyspaceClaim
+from postroad.adapters.cassandra import statements
+from postroad.adapters.cassandra.keyspace_claim import KEY, KeyspaceClaim
 from postroad.adapters.rabbitmq import topology
+from postroad.adapters.rabbitmq.management import Vhost
 from postroad.adapters.rabbitmq.queue_claim import QueueClaim
 from postroad.adapters.rabbitmq.topology import Topology
-from postroad.adapters.rabbitmq.vhost import Vhost
 from postroad.domain.queues.names import QueueName
 from postroad.domain.servers.claims import Claim, Claimant
 from postroad.errors import BrokerRefused, BrokerUnavailable, ViewRefused
@@ -39,7 +39,7 @@ async def session() -> ScriptedSession:
 
 def appended(session: ScriptedSession) -> list[tuple[int, str, object]]:
     """Return the number, the kind and the document of each claim that was to be appended."""
-    sent = session.values_of(entries.APPEND_KEYSPACE_EVENT)
+    sent = session.values_of(statements.APPEND_KEYSPACE_EVENT)
     assert all(each[0] == KEY for each in sent)
     return [(each[1], each[2], json.loads(each[4])) for each in sent]
 
@@ -53,21 +53,21 @@ async def test_a_keyspace_without_tables_has_no_claim(session: ScriptedSession) 
 
 
 async def test_a_claim_follows_those_that_were_released(session: ScriptedSession) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [row(1, FIRST), row(2, None)])
-    session.answer(entries.APPEND_KEYSPACE_EVENT, APPLIED)
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [row(1, FIRST), row(2, None)])
+    session.answer(statements.APPEND_KEYSPACE_EVENT, APPLIED)
 
     claim = await KeyspaceClaim(session).claim(SECOND)
 
     assert claim == Claim.of(SECOND, 3, frozenset([FIRST.token]))
     assert appended(session) == [(3, "Claimed", SECOND.encode())]
-    assert entries.APPEND_KEYSPACE_EVENT.everywhere
+    assert statements.APPEND_KEYSPACE_EVENT.everywhere
 
 
 async def test_a_number_that_another_took_is_its_claim_or_its_release(
     session: ScriptedSession,
 ) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [])
-    session.answer(entries.APPEND_KEYSPACE_EVENT, [row(1, FIRST)], [row(1, None)], APPLIED)
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [])
+    session.answer(statements.APPEND_KEYSPACE_EVENT, [row(1, FIRST)], [row(1, None)], APPLIED)
     claims = KeyspaceClaim(session)
 
     assert await claims.claim(SECOND) == Claim.of(FIRST, 1)
@@ -77,8 +77,8 @@ async def test_a_number_that_another_took_is_its_claim_or_its_release(
 async def test_a_claim_that_was_released_meanwhile_is_transferred_too(
     session: ScriptedSession,
 ) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [row(1, FIRST)])
-    session.answer(entries.APPEND_KEYSPACE_EVENT, [row(2, None)], APPLIED)
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [row(1, FIRST)])
+    session.answer(statements.APPEND_KEYSPACE_EVENT, [row(2, None)], APPLIED)
 
     transferred = await KeyspaceClaim(session).transfer(Claim.of(FIRST, 1), SECOND)
 
@@ -87,8 +87,10 @@ async def test_a_claim_that_was_released_meanwhile_is_transferred_too(
 
 
 async def test_only_the_holder_releases_a_claim(session: ScriptedSession) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [row(1, FIRST)], [row(1, None)], [row(1, FIRST)])
-    session.answer(entries.APPEND_KEYSPACE_EVENT, APPLIED)
+    session.answer(
+        statements.SELECT_KEYSPACE_EVENTS, [row(1, FIRST)], [row(1, None)], [row(1, FIRST)]
+    )
+    session.answer(statements.APPEND_KEYSPACE_EVENT, APPLIED)
     claims = KeyspaceClaim(session)
 
     await claims.release(SECOND)
@@ -103,7 +105,7 @@ async def test_only_the_holder_releases_a_claim(session: ScriptedSession) -> Non
 async def test_a_claim_that_cannot_be_read_is_named(
     session: ScriptedSession, document: str | None
 ) -> None:
-    session.answer(entries.SELECT_KEYSPACE_EVENTS, [{"sequence": 7, "document": document}])
+    session.answer(statements.SELECT_KEYSPACE_EVENTS, [{"sequence": 7, "document": document}])
 
     with pytest.raises(ViewRefused, match="claim 7 on the keyspace"):
         await KeyspaceClaim(session).claim(FIRST)

@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.dns.caching import LONGEST, CachingResolver
+from postroad.adapters.dns import LONGEST, CachingResolver
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
-from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.adapters.memory.connections import MemoryResolver
 from postroad.routing.answers import NOT_KEPT, Answer, AnswerKind, Question, RecordType
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.tables import RouteRequest, RoutingTable

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.dns.resolver import NameServer, name_servers
+from postroad.adapters.dns import NameServer, name_servers
 from postroad.errors import InvalidSettings
 
 KUBERNETES = """

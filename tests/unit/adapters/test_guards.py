@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
+from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
-from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
 from postroad.adapters.rabbitmq.broker import RabbitMQ
-from postroad.adapters.rabbitmq.driver_connection import CoalescingConnection
+from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
+from postroad.adapters.rabbitmq.connection import CoalescingConnection
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.s3 import buckets
-from postroad.adapters.s3.access import Access as S3Access
 from postroad.adapters.s3.blobs import S3Blobs
+from postroad.adapters.s3.clients import Access as S3Access
 from postroad.adapters.s3.store import Store
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.errors import LeadershipLost

@@ -16,13 +16,11 @@ from cassandra import ConsistencyLevel
 from cassandra.cluster import EXEC_PROFILE_DEFAULT
 from pika import frame, spec
 
-from postroad.adapters.cassandra import history
-from postroad.adapters.cassandra.connection.access import Access, cluster_of
+from postroad.adapters.cassandra import history, mark_statements, schema, statements
+from postroad.adapters.cassandra.connection.connection import Access, cluster_of
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements import entries, marks
-from postroad.adapters.cassandra.tables import schema
 from postroad.adapters.rabbitmq.connection import Channel
-from postroad.adapters.rabbitmq.publisher import _Confirming
+from postroad.adapters.rabbitmq.publisher import PublishedMessage, _Confirming
 from postroad.adapters.rabbitmq.topology import (
     DUE,
     NEVER,
@@ -32,7 +30,6 @@ from postroad.adapters.rabbitmq.topology import (
     declare,
     topology_of,
 )
-from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage
 from postroad.adapters.s3 import store as parts
 from postroad.adapters.s3.objects import translated
 from postroad.domain.queues.delay_queues import DELAY_SECONDS
@@ -63,7 +60,7 @@ async def test_no_statement_is_prepared_with_a_level_below_the_profiles() -> Non
     """None is the profile's; SERIAL reads are stronger."""
     session = Session(ACCESS)
     levels = {}
-    for module in (entries, marks, history):
+    for module in (statements, mark_statements, history):
         for name, each in vars(module).items():
             if isinstance(each, Statement):
                 driver = SimpleNamespace(
@@ -79,7 +76,7 @@ async def test_no_statement_is_prepared_with_a_level_below_the_profiles() -> Non
 
 @pytest.mark.parametrize("condition", ["ending = null", "delivered_at = null", "purged_through ="])
 def test_ending_is_written_only_where_no_other_mark_stands(condition: str) -> None:
-    _, _, conditions = marks.END.cql.partition(" IF ")
+    _, _, conditions = mark_statements.END.cql.partition(" IF ")
 
     assert condition in conditions
 

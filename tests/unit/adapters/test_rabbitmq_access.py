@@ -5,7 +5,7 @@ from __future__ import annotations
 import pika
 import pytest
 
-from postroad.adapters.rabbitmq.access import Access, parameters_of
+from postroad.adapters.rabbitmq.connection import Access, parameters_of
 from postroad.errors import InvalidSettings
 
 

@@ -12,9 +12,8 @@ import pytest
 from pika import exceptions
 from pika.adapters.asyncio_connection import AsyncioConnection
 
-from postroad.adapters.rabbitmq import connection, driver_connection
-from postroad.adapters.rabbitmq.access import Access
-from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
+from postroad.adapters.rabbitmq import connection
+from postroad.adapters.rabbitmq.connection import Access, Channel, RabbitMQConnection
 from postroad.errors import BrokerUnavailable, Unroutable
 
 GONE = exceptions.ChannelClosedByBroker(404, "no queue")
@@ -238,8 +237,8 @@ OPENED: list[OfConnection] = []
 @pytest.fixture
 def shared(monkeypatch: pytest.MonkeyPatch) -> RabbitMQConnection:
     OPENED.clear()
-    monkeypatch.setattr(driver_connection, "CoalescingConnection", OfConnection)
-    monkeypatch.setattr(driver_connection, "CLOSE_TIMEOUT", timedelta(milliseconds=20))
+    monkeypatch.setattr(connection, "CoalescingConnection", OfConnection)
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT", timedelta(milliseconds=20))
     return RabbitMQConnection(Access.from_uri("amqp://broker"), "publisher")
 
 

@@ -7,11 +7,10 @@ from typing import cast
 
 import pytest
 
-from postroad.adapters.rabbitmq import vhost as module
-from postroad.adapters.rabbitmq.access import Access
-from postroad.adapters.rabbitmq.management import Management
+from postroad.adapters.rabbitmq import management
+from postroad.adapters.rabbitmq.connection import Access
+from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DeclaredQueue, Topology
-from postroad.adapters.rabbitmq.vhost import Vhost
 from postroad.domain.servers.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable
 
@@ -106,7 +105,7 @@ async def test_queues_that_a_survey_found_with_one_copy_get_others_and_are_asked
 async def test_an_old_survey_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     api = ThreeNodes(("a", "b", "c"))
     vhost = await surveyed(api)
-    monkeypatch.setattr(module, "SURVEYED", timedelta(seconds=-1))
+    monkeypatch.setattr(management, "SURVEYED", timedelta(seconds=-1))
 
     await vhost.replicate(TOPOLOGY)
 

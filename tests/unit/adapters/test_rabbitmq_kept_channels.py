@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from postroad.adapters.rabbitmq.connection import Channel, RabbitMQConnection
-from postroad.adapters.rabbitmq.kept_channels import KEPT, KeptChannels
+from postroad.adapters.rabbitmq.publisher import KEPT, KeptChannels
 from postroad.errors import BrokerRefused, BrokerUnavailable, ServerError
 
 

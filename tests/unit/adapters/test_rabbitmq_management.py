@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from postroad.adapters.rabbitmq import management as management_api
-from postroad.adapters.rabbitmq.access import Access
+from postroad.adapters.rabbitmq.connection import Access
 from postroad.adapters.rabbitmq.management import Management
 from postroad.domain.servers.replicas import QuorumQueue
 from postroad.errors import BrokerRefused, BrokerUnavailable, CredentialsRefused, TlsRefused

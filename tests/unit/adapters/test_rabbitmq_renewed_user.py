@@ -14,8 +14,8 @@ import pytest
 from pika import spec
 
 from postroad.adapters.rabbitmq import connection
-from postroad.adapters.rabbitmq.access import Access
 from postroad.adapters.rabbitmq.broker import RabbitMQ, RabbitMQBroker
+from postroad.adapters.rabbitmq.connection import Access
 from postroad.domain.queues.names import QueueName
 from postroad.logins import LoginFolder
 from support.amqp import AmqpServer

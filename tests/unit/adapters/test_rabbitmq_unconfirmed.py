@@ -6,8 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.rabbitmq import unconfirmed
-from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage, Unconfirmed
+from postroad.adapters.rabbitmq import publisher
+from postroad.adapters.rabbitmq.publisher import PublishedMessage, Unconfirmed
 from postroad.errors import BrokerUnavailable
 
 
@@ -16,7 +16,7 @@ def message(number: int) -> PublishedMessage:
 
 
 async def test_each_confirm_makes_room_for_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unconfirmed, "MOST", 3)
+    monkeypatch.setattr(publisher, "MOST", 3)
     waiting = Unconfirmed()
     for tag in range(3):
         waiting.check_room("work")

@@ -14,12 +14,12 @@ import pytest
 from aiohttp import web
 from pika import PlainCredentials
 
-from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
-from postroad.adapters.cassandra.connection.access import cluster_of
-from postroad.adapters.rabbitmq.access import Access as RabbitMQAccess
-from postroad.adapters.rabbitmq.access import parameters_of
+from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
+from postroad.adapters.cassandra.connection.connection import cluster_of
+from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
+from postroad.adapters.rabbitmq.connection import parameters_of
 from postroad.adapters.rabbitmq.management import Management
-from postroad.adapters.s3.access import Access as S3Access
+from postroad.adapters.s3.clients import Access as S3Access
 from postroad.adapters.s3.objects import Objects
 from postroad.adapters.s3.store import Store
 from postroad.logins import S3_LOGIN, LoginFolder

@@ -17,9 +17,7 @@ from botocore.exceptions import (
 from obstore.exceptions import PermissionDeniedError, UnauthenticatedError
 
 from postroad.adapters.s3 import objects, store
-from postroad.adapters.s3.access import Access
-from postroad.adapters.s3.clients import ObjectClients
-from postroad.adapters.s3.codes import error_of
+from postroad.adapters.s3.clients import Access, ObjectClients, error_of
 from postroad.adapters.s3.objects import Objects
 from postroad.adapters.s3.store import OPEN_BUCKETS, Store
 from postroad.errors import (

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
-from postroad.adapters.s3.access import Access
+from postroad.adapters.s3.clients import Access
 from postroad.adapters.s3.objects import Objects
 from postroad.errors import BlobsUnavailable
 

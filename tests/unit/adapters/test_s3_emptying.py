@@ -11,9 +11,9 @@ import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.stub import Stubber
 
-from postroad.adapters.s3 import emptying
-from postroad.adapters.s3.access import Access
+from postroad.adapters.s3 import buckets
 from postroad.adapters.s3.blobs import S3Blobs
+from postroad.adapters.s3.clients import Access
 from postroad.adapters.s3.store import Store, translated
 from postroad.errors import BlobsRefused, BlobsUnavailable, CredentialsRefused
 
@@ -83,7 +83,7 @@ def store() -> Iterator[PlayedAnswers]:
 
 async def emptied(store: Store, counts: list[int] | None = None) -> list[int]:
     counts = [] if counts is None else counts
-    async for each in emptying.empty(store, "mail", "mine/"):
+    async for each in buckets.empty(store, "mail", "mine/"):
         counts.append(each)
     return counts
 
@@ -140,7 +140,7 @@ async def test_a_bucket_is_gone_unless_something_is_in_it(
     else:
         store.answers.add_response("delete_bucket", {}, BUCKET)
 
-    assert await emptying.delete(store, "mail") is gone
+    assert await buckets.delete(store, "mail") is gone
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ async def test_another_error_is_not_taken_for_an_answer(
         store.keeps(versioning="Enabled")
     store.answers.add_client_error(operation, "InternalError", http_status_code=500)
     work = (
-        emptying.delete(store, "mail")
+        buckets.delete(store, "mail")
         if operation == "delete_bucket"
-        else emptying.require_empty(store, "mail", "mine/")
+        else buckets.require_empty(store, "mail", "mine/")
     )
 
     with pytest.raises(BlobsUnavailable):
@@ -168,7 +168,7 @@ async def test_a_store_without_versioning_keeps_no_versions(
 ) -> None:
     store.answers.add_client_error("get_bucket_versioning", code)
 
-    await emptying.require_empty(store, "mail", "mine/")
+    await buckets.require_empty(store, "mail", "mine/")
 
 
 @pytest.mark.parametrize("kind", ["Versions", "DeleteMarkers"])
@@ -178,7 +178,7 @@ async def test_a_version_or_a_marker_that_is_left_is_named(store: PlayedAnswers,
     store.answers.add_response("list_object_versions", found, {**PREFIX, "MaxKeys": 1})
 
     with pytest.raises(BlobsRefused, match="keeps versions"):
-        await emptying.require_empty(store, "mail", "mine/")
+        await buckets.require_empty(store, "mail", "mine/")
 
 
 async def test_versions_and_delete_markers_are_deleted_page_by_page(store: PlayedAnswers) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import boto3
 import pytest
 
-from postroad.adapters.s3 import models, store
-from postroad.adapters.s3.access import Access
+from postroad.adapters.s3 import clients as models
+from postroad.adapters.s3 import store
+from postroad.adapters.s3.clients import Access
 from postroad.adapters.s3.store import Store
 
 ACCESS = Access("http://127.0.0.1:1", "eu-west-1", "key", "secret")

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from postroad.adapters.s3 import uploads
+from postroad.adapters.s3 import blobs
 from postroad.adapters.s3.objects import Objects, timeout_of
 from postroad.adapters.s3.store import Store
 from postroad.errors import BlobsUnavailable, MailTooLarge
@@ -45,7 +45,7 @@ class Client:
 
     async def upload(self, content: Any, limit: int | None = None) -> int:
         store, objects = cast("Store", self.store), cast("Objects", self)
-        return (await uploads.upload(store, objects, "b", "k", content, limit)).size_bytes
+        return (await blobs.upload(store, objects, "b", "k", content, limit)).size_bytes
 
     @property
     def names(self) -> list[str]:
@@ -54,7 +54,7 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Client:
-    monkeypatch.setattr(uploads, "PART_BYTES", PART)
+    monkeypatch.setattr(blobs, "PART_BYTES", PART)
     return Client()
 
 
@@ -173,4 +173,4 @@ async def test_an_upload_that_is_cancelled_is_aborted(client: Client) -> None:
 
 
 def test_a_part_is_as_small_as_s3_allows() -> None:
-    assert uploads.PART_BYTES == 5 * 2**20
+    assert blobs.PART_BYTES == 5 * 2**20

@@ -4,7 +4,7 @@ import asyncio
 from uuid import uuid4
 
 from bench.queue_operations import counting
-from postroad.adapters.rabbitmq.unconfirmed import PublishedMessage, Unconfirmed
+from postroad.adapters.rabbitmq.publisher import PublishedMessage, Unconfirmed
 
 
 async def test_a_confirm_is_counted_for_each_message() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.adapters.cassandra.tables.schema import copies
+from postroad.adapters.cassandra.schema import copies
 from postroad.bootstrap.cluster import too_few_copies, too_few_nodes
 from postroad.controller.cluster.health import durability
 from postroad.errors import ViewUnavailable

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.cassandra.tables import schema
+from postroad.adapters.cassandra import schema
 from postroad.adapters.memory.fault_injection import Step
 from postroad.controller.cluster.health import MAIL_TABLES, lost_tables, undone_alterations
 from postroad.domain.queues.names import QueueName

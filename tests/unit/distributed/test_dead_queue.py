@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import letter
+from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
-from postroad.adapters.memory.queues import Message
 from postroad.distributed.administration.dead_queue import KEPT_BYTES, UNREADABLE
 from postroad.distributed.entries.dead_letters import OVER_THE_LIMIT
 from postroad.domain.queues.selection import Selector

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer
+from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at
-from postroad.adapters.memory.queues import Message
 from postroad.distributed.entries import dead_letters
 from postroad.domain.queues.entries import Ending, EndingKind, Mark
 from postroad.domain.queues.selection import Selector

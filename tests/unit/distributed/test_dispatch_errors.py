@@ -10,9 +10,8 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.broker import MemoryBroker
+from postroad.adapters.memory.broker import MemoryBroker, Message
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
-from postroad.adapters.memory.queues import Message
 from postroad.distributed.entries.endings import SERVER_RETRY_SECONDS
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector

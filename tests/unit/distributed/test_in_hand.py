@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer, letter
+from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Step
-from postroad.adapters.memory.queues import Message
 from postroad.distributed.dequeue.leases import AT_ONCE
 from postroad.domain.queues.entries import LONG_CHAIN
 from postroad.domain.queues.selection import Selector

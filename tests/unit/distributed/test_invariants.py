@@ -10,9 +10,8 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, letter
-from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery
+from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery, Message
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
-from postroad.adapters.memory.queues import Message
 from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration

@@ -10,8 +10,8 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
+from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step
-from postroad.adapters.memory.queues import Message
 from postroad.domain.queues.selection import Selector
 from postroad.domain.queues.wire import decode
 from postroad.telemetry import metrics

@@ -12,8 +12,8 @@ from uuid import UUID
 import pytest
 
 from contract.queue_harness import Consumer, letter
+from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, away, no_fault
-from postroad.adapters.memory.queues import Message
 from postroad.distributed.administration.dead_queue import KEPT_BYTES
 from postroad.distributed.engine.concurrency import AT_ONCE
 from postroad.distributed.entries.mail_errors import IN_A_ROW, MOST

@@ -8,9 +8,8 @@ from datetime import timedelta
 import pytest
 
 from contract.queue_harness import Consumer
-from postroad.adapters.memory.broker import MemoryDelivery
+from postroad.adapters.memory.broker import MemoryDelivery, Message
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
-from postroad.adapters.memory.queues import Message
 from postroad.adapters.memory.view.view import MemoryView
 from postroad.domain.queues.delay_queues import DELAY_SECONDS
 from postroad.domain.queues.entries import Mark

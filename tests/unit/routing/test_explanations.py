@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness
-from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.networks import Networks
 from postroad.routing.plans import OwnNames, RoutingPlan

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.adapters.memory.clock import SeededRandomness
-from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.domain.values.networks import Networks

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness
-from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
 from postroad.routing.answers import Answer, AnswerKind, TlsaRecord

@@ -12,9 +12,8 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness, settle
-from postroad.adapters.memory.connections import Loss, MemoryConnector
+from postroad.adapters.memory.connections import Loss, MemoryConnector, MemoryResolver
 from postroad.adapters.memory.fault_injection import Step
-from postroad.adapters.memory.resolver import MemoryResolver
 from postroad.bootstrap.delivery.ways import rules_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome

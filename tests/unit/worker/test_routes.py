@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
-from postroad.adapters.memory.resolver import MemoryResolver
+from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute

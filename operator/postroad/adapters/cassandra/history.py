@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 
-from postroad.adapters.cassandra.connection.loop_bridge import Row
-from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.tables.home import Home
+from postroad.adapters.cassandra.connection.session import Row, Session, Statement
+from postroad.adapters.cassandra.home import Home
 from postroad.domain.configuration.documents import from_document, to_document
 from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.configuration.rollout import Rollout

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.tables import schema
-from postroad.adapters.cassandra.tables.home import Home
+from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.ports.view import SchemaChanges, TableOptions
 

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from postroad.adapters.kubernetes.access import ApiAccess
-from postroad.adapters.kubernetes.api_requests import ApiRequests
+from postroad.adapters.kubernetes.api_requests import ApiAccess, ApiRequests
 from postroad.ports.kubernetes import Kind, Object, WatchEvent
 from postroad.ports.servers import Guard
 

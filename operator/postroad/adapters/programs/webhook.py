@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import aiohttp
 
 from postroad import tls
-from postroad.adapters.programs.serial import (
+from postroad.adapters.programs.function import (
     BROKEN_OFF,
     NotReached,
     ProgramAnswer,

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.consumer import RabbitMQDelivery, Subscription
+from postroad.adapters.rabbitmq.management import Vhost
 from postroad.adapters.rabbitmq.publisher import Publisher
-from postroad.adapters.rabbitmq.vhost import Vhost
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable, NotPublished, ServerError, Unroutable
 from postroad.ports.broker import DELAY_SECONDS, Depths

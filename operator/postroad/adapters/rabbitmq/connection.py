@@ -1,34 +1,260 @@
 """An AMQP connection that opens at its first use, and again after it was lost; and channels whose
-requests can be awaited. All of it belongs to one event loop."""
+requests can be awaited. All of it belongs to one event loop.
+
+One connection of the driver, by one user, from its opening to its end.
+
+The address, user and vhost at RabbitMQ, and the driver's settings for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
 
+import pika
 from pika import exceptions
 from pika.adapters.asyncio_connection import AsyncioConnection
 from pika.channel import Channel as DriverChannel
 
-from postroad.adapters.rabbitmq.access import Access
-from postroad.adapters.rabbitmq.driver_connection import DriverConnection, resolve
 from postroad.adapters.rabbitmq.translation import translated
 from postroad.batching import Shared
-from postroad.errors import BrokerUnavailable, PostroadError, ServerError
-from postroad.logins import Login
+from postroad.errors import BrokerUnavailable, InvalidSettings, PostroadError, ServerError
+from postroad.logins import Login, LoginFolder
 from postroad.ports.servers import Guard
 from postroad.telemetry.logs import logger
+from postroad.tls import SYSTEM_TLS, ClientTls, client_context
+
+HEARTBEAT = timedelta(seconds=8)
+"""The driver notices a hanging server within this and five seconds more; RabbitMQ drops a client
+after twice this."""
+
+CONNECT_TIMEOUT = timedelta(seconds=5)
+"""For TCP, TLS and the AMQP handshake together."""
+
+BLOCKED_TIMEOUT = timedelta(seconds=60)
+"""After this the driver closes a connection that the server blocks (its memory or disk is full), so
+that the next one may reach another node of the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A vhost and its user. Its repr has no password."""
+
+    host: str
+    port: int
+    vhost: str
+    username: str
+    password: str = field(repr=False)
+    encrypted: bool = False
+    tls: ClientTls = SYSTEM_TLS
+    management_url: str | None = field(default=None, repr=False)
+    login_folder: LoginFolder | None = None
+    """Where the user is read again for each connection, instead of `username` and `password`."""
+
+    @property
+    def login(self) -> Login:
+        """The user as of now. Raises: CredentialsMissing."""
+        if self.login_folder is not None:
+            return self.login_folder.read()
+        return Login(self.username, self.password)
+
+    @classmethod
+    def from_uri(
+        cls,
+        uri: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        login_folder: LoginFolder | None = None,
+        tls: ClientTls = SYSTEM_TLS,
+        management_url: str | None = None,
+    ) -> Access:
+        """Read `amqp[s]://user:password@host:port/vhost`; `username` and `password` override.
+
+        Raises: InvalidSettings, which does not quote the URI.
+        """
+        try:
+            parts = urlsplit(uri)
+            port = parts.port
+        except ValueError as error:
+            raise InvalidSettings("the AMQP URI is malformed") from error
+        if parts.scheme not in ("amqp", "amqps") or not parts.hostname:
+            raise InvalidSettings("write the AMQP URI as amqp://HOST:PORT/VHOST, or amqps://…")
+        encrypted = parts.scheme == "amqps"
+        return cls(
+            host=parts.hostname,
+            port=port or (5671 if encrypted else 5672),
+            vhost=unquote(parts.path[1:]) or "/",
+            username=username or unquote(parts.username or "guest"),
+            password=password if password is not None else unquote(parts.password or "guest"),
+            encrypted=encrypted,
+            tls=tls,
+            management_url=management_url,
+            login_folder=login_folder,
+        )
+
+
+def parameters_of(access: Access, purpose: str) -> pika.ConnectionParameters:
+    """Return the driver's parameters; `purpose` names the connection in RabbitMQ's lists.
+    Raises: CredentialsMissing, TlsRefused."""
+    login = access.login
+    return pika.ConnectionParameters(
+        host=access.host,
+        port=access.port,
+        virtual_host=access.vhost,
+        credentials=pika.PlainCredentials(login.username, login.password),
+        ssl_options=_tls(access) if access.encrypted else None,
+        heartbeat=round(HEARTBEAT.total_seconds()),
+        blocked_connection_timeout=BLOCKED_TIMEOUT.total_seconds(),
+        socket_timeout=CONNECT_TIMEOUT.total_seconds(),
+        stack_timeout=CONNECT_TIMEOUT.total_seconds(),
+        connection_attempts=1,
+        client_properties={"connection_name": f"postroad {purpose}"},
+    )
+
+
+def _tls(access: Access) -> pika.SSLOptions:
+    return pika.SSLOptions(client_context(access.tls), access.host)
+
+
+CLOSE_TIMEOUT = timedelta(seconds=3)
+"""How long `close` waits for the server."""
+
+_LOG = logger("rabbitmq")
+
+
+class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has no types
+    """Sends what one pass of the event loop wrote with one system call. A publish alone is three
+    frames, and the driver sends each by itself. `guard` is asked before anything leaves; the
+    connection ends when it refuses."""
+
+    guard: Guard | None = None
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        self._frames: list[bytes] = []
+        self._loop = asyncio.get_running_loop()
+        super().__init__(*values, **named)
+
+    def _adapter_emit_data(self, data: bytes) -> None:
+        """Overrides how the driver's adapters hand bytes to their transport."""
+        if not self._frames:
+            self._loop.call_soon(self._send_frames)
+        self._frames.append(data)
+
+    def _send_frames(self) -> None:
+        data = b"".join(self._frames)
+        self._frames.clear()
+        if self._transport is None:  # the connection was lost in this pass
+            return
+        try:
+            if self.guard is not None:
+                self.guard()
+        except PostroadError as error:
+            # As the driver ends a connection itself: else it fails, and `gone` never comes.
+            self._terminate_stream(error)
+        else:
+            super()._adapter_emit_data(data)
+
+
+class Outdatable(Protocol):
+    """A channel."""
+
+    def outdate(self) -> None:
+        """The connection is followed by another one: use this channel for nothing new."""
+
+
+class DriverConnection:
+    """A connection of the driver, as the user of the moment. `opening` is its result, `gone` its
+    end. Raises: CredentialsMissing, TlsRefused."""
+
+    def __init__(self, access: Access, purpose: str, guard: Guard | None) -> None:
+        loop = asyncio.get_running_loop()
+        self.opening: asyncio.Future[None] = loop.create_future()
+        self.gone: asyncio.Future[None] = loop.create_future()
+        self._purpose = purpose
+        self._is_ended = self._is_outdated = False
+        self._channels: set[Outdatable] = set()
+        parameters = parameters_of(access, purpose)
+        self.login = Login(parameters.credentials.username, parameters.credentials.password)
+        self.driver = CoalescingConnection(
+            parameters, self._on_open, self._on_error, self._on_close, loop
+        )
+        self.driver.guard = guard
+
+    def join(self, channel: Outdatable) -> None:
+        """Note a channel, with the last of which a connection ends that is outdated."""
+        self._channels.add(channel)
+
+    def leave(self, channel: Outdatable) -> None:
+        """Forget a channel that is closed. Idempotent."""
+        self._channels.discard(channel)
+        self._end_when_left()
+
+    def outdate(self) -> None:
+        """End the connection with the last of its channels. Idempotent."""
+        self._is_outdated = True
+        for each in list(self._channels):
+            each.outdate()
+        self._end_when_left()
+
+    def _end_when_left(self) -> None:
+        if self._is_outdated and not self._channels:
+            self.end()
+
+    def end(self) -> None:
+        """Begin to close it, or end the attempt to connect. Idempotent."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        if not (self.driver.is_closing or self.driver.is_closed):
+            self.driver.close()
+
+    async def close(self) -> None:
+        """Close it with all its channels. Idempotent."""
+        if self.gone.done():
+            return
+        self.end()
+        await asyncio.wait([self.gone], timeout=CLOSE_TIMEOUT.total_seconds())
+        if not self.driver.is_closed:
+            # A hanging server never answers the close; the driver has no public method to end the
+            # connection without its answer.
+            self.driver._terminate_stream(None)
+            await asyncio.wait([self.gone], timeout=CLOSE_TIMEOUT.total_seconds())
+
+    def _on_open(self, _: object) -> None:
+        resolve(self.opening)
+
+    def _on_error(self, _: object, error: BaseException) -> None:
+        resolve(self.opening, translated(error))
+        resolve(self.gone)
+
+    def _on_close(self, _: object, reason: BaseException) -> None:
+        resolve(self.gone)
+        if not self._is_ended:
+            error = str(translated(reason))
+            _LOG.warning("lost the connection to RabbitMQ", purpose=self._purpose, error=error)
+
+
+def resolve(answer: asyncio.Future[Any], error: ServerError | None = None) -> None:
+    """End a future that may have ended."""
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(None)
+    else:
+        answer.set_exception(error)
+
 
 ANSWER_TIMEOUT = timedelta(seconds=10)
 """How long the server may take to answer a request on a channel."""
 
 LOGIN_INTERVAL = timedelta(seconds=5)
 """How often the files of a user are looked at."""
-
-_LOG = logger("rabbitmq")
 
 
 class RabbitMQConnection:

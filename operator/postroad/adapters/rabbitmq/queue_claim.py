@@ -13,9 +13,8 @@ import json
 import re
 
 from postroad.adapters.rabbitmq import topology
-from postroad.adapters.rabbitmq.management import Management
+from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DeclaredExchange, Topology
-from postroad.adapters.rabbitmq.vhost import Vhost
 from postroad.domain.queues.names import QueueName
 from postroad.domain.servers.claims import Claim, Claimant
 from postroad.errors import BrokerRefused, ServerError

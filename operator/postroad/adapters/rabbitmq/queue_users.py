@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
 
-from postroad.adapters.rabbitmq.management import Management
+from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DELAYS
-from postroad.adapters.rabbitmq.vhost import Vhost
 from postroad.domain.queues.names import QueueName
 from postroad.domain.servers.queue_users import QueueUser
 from postroad.errors import BrokerRefused, CredentialsRefused

@@ -20,9 +20,7 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from postroad.adapters.s3.access import Access
-from postroad.adapters.s3.clients import SILENCE, ObjectClients
-from postroad.adapters.s3.codes import LATER, error_of
+from postroad.adapters.s3.clients import LATER, SILENCE, Access, ObjectClients, error_of
 from postroad.errors import BlobMissing, CredentialsRefused, PostroadError
 from postroad.ports.servers import Guard
 from postroad.tls import refusal

@@ -21,10 +21,7 @@ from botocore.exceptions import (
     NoCredentialsError,
 )
 
-from postroad.adapters.s3.access import Access
-from postroad.adapters.s3.clients import ObjectClients
-from postroad.adapters.s3.codes import error_of
-from postroad.adapters.s3.models import OPENING, open_client
+from postroad.adapters.s3.clients import OPENING, Access, ObjectClients, error_of, open_client
 from postroad.adapters.s3.objects import Objects
 from postroad.errors import BlobsUnavailable, CredentialsRefused, PostroadError
 from postroad.ports.servers import Guard

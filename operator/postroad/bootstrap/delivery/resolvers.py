@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from postroad.adapters.dns.caching import CachingResolver
-from postroad.adapters.dns.resolver import DnsResolver, name_servers
+from postroad.adapters.dns import CachingResolver, DnsResolver, name_servers
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.delivery_settings.routing import NameServers, StsSettings
 from postroad.ports.delivery.resolver import Resolver
@@ -32,9 +31,7 @@ def open_sts(
     Raises: InvalidSettings.
     """
     # Here, because routes without policies have no use for aiohttp.
-    from postroad.adapters.mta_sts.fetching import PolicyFetcher
-    from postroad.adapters.mta_sts.keeping import PolicyFolder
-    from postroad.adapters.mta_sts.policies import FetchedPolicies
+    from postroad.adapters.mta_sts import FetchedPolicies, PolicyFetcher, PolicyFolder
 
     fetcher = PolicyFetcher(resolver, allow, ca_file)
     folder = None if sts.folder is None else PolicyFolder(sts.folder)

@@ -243,7 +243,7 @@ async def _run(
 async def _take_off(namespace: str, queue: str, erased: Collection[str]) -> Collection[str]:
     """Raises: KubernetesError, NotInstalled."""
     try:
-        from postroad.adapters.kubernetes.access import load_access
+        from postroad.adapters.kubernetes.api_requests import load_access
         from postroad.adapters.kubernetes.api_server import ApiServer
     except ModuleNotFoundError as error:
         raise NotInstalled(f"the list cannot be changed without {error.name}") from error

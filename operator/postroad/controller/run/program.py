@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 from uuid import uuid4
 
-from postroad.adapters.kubernetes.access import load_access
+from postroad.adapters.kubernetes.api_requests import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.kubernetes.kopf_watch import quiet_logs
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness

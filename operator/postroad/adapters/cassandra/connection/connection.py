@@ -2,25 +2,241 @@
 
 It stands only when the clocks of the hosts agree, because the writes get their timestamps from
 them. When a host is back that hung or went away, the driver reconnects by itself.
+
+The address and user of a Cassandra cluster, and the driver's settings for it.
+
+Translates the driver's errors into postroad's. An unforeseen one counts as transient.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import ssl
+from dataclasses import dataclass, field
 from datetime import timedelta
 
-from cassandra.cluster import Cluster
+from cassandra import (
+    AuthenticationFailed,
+    ConsistencyLevel,
+    InvalidRequest,
+    ReadFailure,
+    RequestValidationException,
+    UnresolvableContactPoints,
+    UnsupportedOperation,
+)
+from cassandra.auth import AuthProvider, PlainTextAuthenticator, PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
 from cassandra.cluster import Session as DriverSession
+from cassandra.connection import ConnectionShutdown
+from cassandra.policies import (
+    ConstantSpeculativeExecutionPolicy,
+    DCAwareRoundRobinPolicy,
+    ExponentialReconnectionPolicy,
+    TokenAwarePolicy,
+)
 from cassandra.pool import Host
+from cassandra.protocol import RequestValidationException as RequestValidationMessage
+from cassandra.protocol import SyntaxException
+from cassandra.query import dict_factory
 
-from postroad.adapters.cassandra.connection.access import Access, cluster_of
-from postroad.adapters.cassandra.connection.clocks import HostClocks
-from postroad.adapters.cassandra.connection.timestamps import Timestamps
-from postroad.adapters.cassandra.connection.translation import translated
+from postroad.adapters.cassandra.connection.clocks import HostClocks, RightClocksFirst, Timestamps
 from postroad.batching import Shared
-from postroad.errors import ServerError, ViewRefused, ViewUnavailable
+from postroad.errors import CREATE, CredentialsRefused, ServerError, ViewRefused, ViewUnavailable
+from postroad.logins import LoginFolder
 from postroad.telemetry.logs import logger
 from postroad.threaded_calls import ThreadedCalls
+from postroad.tls import SYSTEM_TLS, ClientTls, Encryption, client_context, refusal
+
+PROTOCOL_VERSION = 4
+"""CQL protocol: the first with unset values, supported by Cassandra 2.2 to 5. Version 5 would add
+checksums that Python computes slowly, beside TCP's."""
+
+HEARTBEAT = timedelta(seconds=4)
+"""How often the driver probes an idle connection, and how long the answer may take: it notices a
+hanging server within twice this."""
+
+LONGEST_RECONNECT_WAIT = timedelta(seconds=5)
+"""The longest wait between two attempts to reach a host that is down."""
+
+SLOW = timedelta(seconds=1)
+"""A read that a host leaves without an answer for so long is sent to the next host as well: one
+that freezes is marked down only after two heartbeats."""
+
+OTHER_HOSTS = 2
+"""How many other hosts a slow read is sent to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A Cassandra cluster and the user of one keyspace. Its repr has no password.
+
+    With `VERIFY_FULL`, each node's certificate has `tls_name`; None: its IP address, by which the
+    nodes announce each other, and to which the driver resolves contact points.
+    """
+
+    contact_points: tuple[str, ...]
+    port: int
+    local_datacenter: str
+    keyspace: str
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    encryption: Encryption = Encryption.DISABLED
+    tls: ClientTls = SYSTEM_TLS
+    tls_name: str | None = None
+    login_folder: LoginFolder | None = None
+    """Where the user is read again for each connection, instead of `username` and `password`."""
+
+
+class LoginFromFiles(AuthProvider):  # type: ignore[misc]
+    """Gives each connection of the driver the user as of its opening."""
+
+    def __init__(self, folder: LoginFolder) -> None:
+        self._folder = folder
+
+    def new_authenticator(self, host: object) -> PlainTextAuthenticator:
+        """Raises: CredentialsMissing."""
+        login = self._folder.read()
+        return PlainTextAuthenticator(login.username, login.password)
+
+
+def _auth_provider(access: Access) -> AuthProvider | None:
+    if access.login_folder is not None:
+        return LoginFromFiles(access.login_folder)
+    if access.username is None:
+        return None
+    return PlainTextAuthProvider(access.username, access.password or "")
+
+
+def cluster_of(
+    access: Access,
+    request_timeout: timedelta,
+    connect_timeout: timedelta,
+    clocks: HostClocks | None = None,
+) -> Cluster:
+    """Return the driver's cluster object. Blocks: the names of the contact points are resolved; the
+    hosts are not asked yet. `clocks` give the timestamps of plain writes and the hosts with wrong
+    clocks; None: the local clock gives the timestamps."""
+    local = DCAwareRoundRobinPolicy(local_dc=access.local_datacenter)
+    profile = ExecutionProfile(
+        load_balancing_policy=(
+            TokenAwarePolicy(local) if clocks is None else RightClocksFirst(local, clocks)
+        ),
+        consistency_level=ConsistencyLevel.LOCAL_QUORUM,
+        serial_consistency_level=ConsistencyLevel.LOCAL_SERIAL,
+        request_timeout=request_timeout.total_seconds(),
+        row_factory=dict_factory,
+        speculative_execution_policy=ConstantSpeculativeExecutionPolicy(
+            SLOW.total_seconds(), OTHER_HOSTS
+        ),
+    )
+    return Cluster(
+        contact_points=list(access.contact_points),
+        port=access.port,
+        protocol_version=PROTOCOL_VERSION,
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        auth_provider=_auth_provider(access),
+        ssl_context=_context(access),
+        ssl_options=access.tls_name and {"server_hostname": access.tls_name},
+        connect_timeout=connect_timeout.total_seconds(),
+        control_connection_timeout=connect_timeout.total_seconds(),
+        idle_heartbeat_interval=HEARTBEAT.total_seconds(),
+        idle_heartbeat_timeout=HEARTBEAT.total_seconds(),
+        reconnection_policy=ExponentialReconnectionPolicy(
+            0.5, LONGEST_RECONNECT_WAIT.total_seconds(), None
+        ),
+        timestamp_generator=None if clocks is None else clocks.timestamps,
+        monitor_reporting_enabled=False,
+        application_name="postroad",
+    )
+
+
+def _context(access: Access) -> ssl.SSLContext | None:
+    """Raises: TlsRefused."""
+    if access.encryption is Encryption.DISABLED:
+        return None
+    context = client_context(access.tls)
+    context.check_hostname = access.encryption is not Encryption.VERIFY_CA
+    return context
+
+
+NOT_CREATED = f"apply the QueueCluster, or {CREATE}"
+
+_SERVER_MESSAGE = re.compile(r'message="(.*)"', re.DOTALL)
+
+_PERMANENT = (
+    RequestValidationException,
+    RequestValidationMessage,
+    SyntaxException,
+    UnsupportedOperation,
+)
+
+
+_TOO_MANY_TOMBSTONES = "READ_TOO_MANY_TOMBSTONES"
+"""A replica's reason, a name of Cassandra's `RequestFailureReason`. In version 4 of the protocol it
+is only in the text."""
+
+
+class TooManyTombstones(ViewUnavailable):
+    """Cassandra refuses to read across so many tombstones."""
+
+    hint = "Cassandra drops the tombstones after the table's gc_grace_seconds"
+
+
+def translated(error: Exception) -> ServerError:
+    """Return postroad's error for the driver's.
+
+    Where one host refused the request or the credentials, its error is returned, because every host
+    would refuse the same.
+    """
+    if isinstance(error, ServerError):
+        return error
+    if isinstance(error, NoHostAvailable):
+        return _of_all_hosts(error)
+    if isinstance(error, UnresolvableContactPoints):
+        return ViewUnavailable(
+            "no contact point of Cassandra has an address",
+            hint="compare their names with DNS, where this process runs",
+        )
+    if isinstance(error, AuthenticationFailed):
+        return CredentialsRefused(f"Cassandra refused the credentials: {_message_of(error)}")
+    if isinstance(error, _PERMANENT):
+        is_missing = isinstance(error, InvalidRequest) and (
+            "unconfigured table" in str(error) or "does not exist" in str(error)
+        )
+        return ViewRefused(
+            f"Cassandra refused the request: {_message_of(error)}",
+            hint=NOT_CREATED if is_missing else None,
+        )
+    if isinstance(error, ReadFailure) and _TOO_MANY_TOMBSTONES in str(error):
+        return TooManyTombstones()
+    return ViewUnavailable(f"Cassandra did not answer: {type(error).__name__}: {error}")
+
+
+def _of_all_hosts(error: NoHostAvailable) -> ServerError:
+    causes = error.errors
+    each = list(causes.values()) if isinstance(causes, dict) else list(causes or ())
+    for cause in each:
+        if isinstance(cause, (AuthenticationFailed, *_PERMANENT)):
+            return translated(cause)
+    reasons = sorted({_message_of(cause) for cause in each})
+    if (refused := refusal("Cassandra", "; ".join(reasons))) is not None:
+        return refused
+    is_cut = any(isinstance(cause, ConnectionResetError | ConnectionShutdown) for cause in each)
+    return ViewUnavailable(
+        "no Cassandra host can be used: " + ("; ".join(reasons) or "all are down"),
+        hint="where clients are encrypted, set POSTROAD_CASSANDRA_TLS=verify-full"
+        if is_cut
+        else None,
+    )
+
+
+def _message_of(error: object) -> str:
+    """Return the server's message where the driver wraps it, else the first line."""
+    text = str(error)
+    quoted = _SERVER_MESSAGE.search(text)
+    return quoted[1] if quoted else (text.splitlines() or [type(error).__name__])[0]
+
 
 MOST_CONNECTING = 100
 """Clusters of which one process makes connections at a time."""

@@ -4,17 +4,21 @@ It prepares each statement once, and raises only postroad's errors. The driver w
 its own; the bridge takes their results to the event loop in batches, so that many requests in
 flight cost one wake-up. A server that hangs causes ViewUnavailable within the request's timeout.
 Hazard: the server may still carry out a request that timed out.
+
+Takes results from the driver's threads to the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from cassandra import ConsistencyLevel
+from cassandra.cluster import ResultSet
 from cassandra.cluster import Session as DriverSession
 from cassandra.query import (
     UNSET_VALUE,
@@ -25,14 +29,71 @@ from cassandra.query import (
     SimpleStatement,
 )
 
-from postroad.adapters.cassandra.connection.access import Access
-from postroad.adapters.cassandra.connection.connection import CassandraConnection
-from postroad.adapters.cassandra.connection.loop_bridge import LoopBridge, Row
-from postroad.adapters.cassandra.connection.translation import translated
+from postroad.adapters.cassandra.connection.connection import (
+    Access,
+    CassandraConnection,
+    translated,
+)
 from postroad.batching import Shared
 from postroad.domain.values.clocks import Readings
 from postroad.errors import ServerError, ViewRefused
 from postroad.ports.servers import Guard
+
+Row = Mapping[str, Any]
+"""A row by column name."""
+
+RowPage = tuple[list[Row], bytes | None]
+"""Rows, and the paging state of the next page; None: there is none."""
+
+PendingResult = asyncio.Future[RowPage]
+
+
+class LoopBridge:
+    """Resolves many pending results with one wake-up of the loop."""
+
+    def __init__(self) -> None:
+        self._results: deque[tuple[PendingResult, RowPage | None, Exception | None]] = deque()
+        self._is_woken = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def expect(self) -> PendingResult:
+        """Return the pending result of a request."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop.create_future()
+
+    def rows(self, rows: list[Row] | None, pending: PendingResult, response: Any) -> None:
+        """Put one page; the driver's thread calls it."""
+        state = ResultSet(response, rows).paging_state if response.has_more_pages else None
+        self._put(pending, (rows or [], state), None)
+
+    def error(self, error: Exception, pending: PendingResult) -> None:
+        """Put an error; the driver's thread calls it."""
+        self._put(pending, None, error)
+
+    def _put(self, pending: PendingResult, page: RowPage | None, error: Exception | None) -> None:
+        # Append before the flag is read: the loop clears the flag before it empties the deque, so
+        # no result stays there without a wake-up to come.
+        self._results.append((pending, page, error))
+        if not self._is_woken:
+            self._is_woken = True
+            try:
+                assert self._loop is not None
+                self._loop.call_soon_threadsafe(self._resolve)
+            except RuntimeError:
+                pass  # the loop was closed, and with it every task that waits
+
+    def _resolve(self) -> None:
+        self._is_woken = False
+        while self._results:
+            pending, page, error = self._results.popleft()
+            if pending.done():
+                continue  # its waiter was cancelled
+            if error is not None:
+                pending.set_exception(error)
+            elif page is not None:
+                pending.set_result(page)
+
 
 UNSET = UNSET_VALUE
 """Bound instead of None, it leaves a column alone: a null would be stored as a tombstone."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements.cql import insert, select
+from postroad.adapters.cassandra.statements import insert, select
 from postroad.ports.delivery.board import Topic
 
 _OF_TOPIC = "queue = ? AND topic = ?"

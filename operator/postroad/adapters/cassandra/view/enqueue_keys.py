@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from postroad.adapters.cassandra.connection.loop_bridge import Row
-from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements.cql import insert
+from postroad.adapters.cassandra.connection.session import Row, Session, Statement
+from postroad.adapters.cassandra.statements import insert
 from postroad.adapters.cassandra.view import rows
 from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
 from postroad.domain.queues.slices import EntryKey

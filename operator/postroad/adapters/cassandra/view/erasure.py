@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements import entries, letters, marks
 from postroad.adapters.cassandra.view.board import ERASE_BOARD
-from postroad.adapters.cassandra.view.letters import LetterReader, month_of_gone
+from postroad.adapters.cassandra.view.rows import LetterReader, month_of_gone
 from postroad.adapters.cassandra.view.suppression_list import erase_lists
 from postroad.domain.values.clocks import AGREEING
 from postroad.ports.delivery.board import Topic
@@ -50,12 +50,14 @@ class _Table:
     one: Statement
 
 
-_ROWS = _Table(entries.DELETE_ROWS, entries.SELECT_ROW_IDS, entries.DELETE_ROW)
-_MARKS = _Table(marks.ERASE_MARKS, marks.SELECT_MARK_IDS, marks.DELETE_MARK)
+_ROWS = _Table(statements.DELETE_ROWS, statements.SELECT_ROW_IDS, statements.DELETE_ROW)
+_MARKS = _Table(
+    mark_statements.ERASE_MARKS, mark_statements.SELECT_MARK_IDS, mark_statements.DELETE_MARK
+)
 _LETTERS = _Table(
-    letters.DELETE_LETTERS,
-    letters.SELECT_LETTER_IDS,
-    letters.DELETE_LETTER,
+    statements.DELETE_LETTERS,
+    statements.SELECT_LETTER_IDS,
+    statements.DELETE_LETTER,
 )
 
 
@@ -65,12 +67,12 @@ async def erase_slices(
     """Delete the rows and the marks of partitions, and the delivery records of their mails. See
     `View.erase_slices`."""
     place = (queue, list(starts), list(range(buckets)))
-    async for key in _keys(session, entries.SELECT_OCCUPIED, queue, place):
+    async for key in _keys(session, statements.SELECT_OCCUPIED, queue, place):
         async for count in _erase_rows(session, queue, key):
             yield count
-    async for key in _keys(session, marks.SELECT_OCCUPIED_MARKS, queue, place):
+    async for key in _keys(session, mark_statements.SELECT_OCCUPIED_MARKS, queue, place):
         await _erase(session, _MARKS, key)
-        await session.execute(marks.DELETE_STAMP, key)
+        await session.execute(mark_statements.DELETE_STAMP, key)
         yield 0
 
 
@@ -86,7 +88,7 @@ async def erase_letters(session: Session, queue: str) -> AsyncIterator[int]:
                 continue
             await _erase_records(session, queue, mails)
             through = (session.now_us() - APART_US, queue, month, row["enqueue_id"])
-            await session.execute(letters.DELETE_LETTERS_THROUGH, through)
+            await session.execute(statements.DELETE_LETTERS_THROUGH, through)
             yield len(mails)
             mails = []
         await _erase_records(session, queue, mails)
@@ -97,15 +99,15 @@ async def erase_letters(session: Session, queue: str) -> AsyncIterator[int]:
 
 async def erase_rest(session: Session, queue: str) -> None:
     """Delete the records of closed slices, the months of letters, limits and identity."""
-    await session.execute(entries.DELETE_SLICES, (queue,))
-    await session.execute(letters.DELETE_MONTHS, (session.now_us() - APART_US, queue))
-    for row in await session.execute(entries.SELECT_LIMITS, (queue,)):
-        await session.execute(entries.FORGET_LIMITS, (queue, row["incarnation"]))
+    await session.execute(statements.DELETE_SLICES, (queue,))
+    await session.execute(statements.DELETE_MONTHS, (session.now_us() - APART_US, queue))
+    for row in await session.execute(statements.SELECT_LIMITS, (queue,)):
+        await session.execute(statements.FORGET_LIMITS, (queue, row["incarnation"]))
     for topic in Topic:
         await session.execute(ERASE_BOARD, (queue, topic.value))
     await erase_lists(session, queue)
-    for row in await session.execute(entries.SELECT_OWNERSHIP, (queue,)):
-        await session.execute(entries.FORGET_OWNERSHIP, (queue, row["incarnation"]))
+    for row in await session.execute(statements.SELECT_OWNERSHIP, (queue,)):
+        await session.execute(statements.FORGET_OWNERSHIP, (queue, row["incarnation"]))
 
 
 async def _keys(
@@ -118,12 +120,12 @@ async def _keys(
 
 async def _erase_rows(session: Session, queue: str, key: PartitionKey) -> AsyncIterator[int]:
     """Delete a partition's rows page by page, so that an erasure that stops goes on behind them."""
-    async for page in session.pages(entries.SELECT_MAILS, key):
+    async for page in session.pages(statements.SELECT_MAILS, key):
         if not page:
             continue
         await _erase_records(session, queue, [row["mail_id"] for row in page])
         through = (session.now_us() - APART_US, *key, page[-1]["enqueue_id"])
-        await session.execute(entries.DELETE_ROWS_THROUGH, through)
+        await session.execute(statements.DELETE_ROWS_THROUGH, through)
         yield len(page)
     await _erase(session, _ROWS, key)
 
@@ -142,9 +144,9 @@ async def _erase_records(session: Session, queue: str, mails: Sequence[UUID | No
     ids = sorted({each for each in mails if each is not None})
     for start in range(0, len(ids), MAILS):
         asked = (queue, ids[start : start + MAILS])
-        async for page in session.pages(entries.SELECT_RECORDED, asked):
+        async for page in session.pages(statements.SELECT_RECORDED, asked):
             found = [(queue, row["mail_id"]) for row in page]
-            await _each(session, entries.DELETE_RECORDS, found)
+            await _each(session, statements.DELETE_RECORDS, found)
 
 
 async def _each(session: Session, deletion: Statement, keys: Sequence[PartitionKey]) -> None:

@@ -1,4 +1,7 @@
-"""Marks in Cassandra: how entries ended. The half of `View` that decides which ending is first."""
+"""Marks in Cassandra: how entries ended. The half of `View` that decides which ending is first.
+
+Marks, traits and watermarks as rows of the table of marks, and back.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,127 @@ from datetime import datetime, timedelta
 from typing import TypeVar
 from uuid import UUID
 
-from postroad.adapters.cassandra.connection.loop_bridge import Row
-from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.statements import marks as statements
-from postroad.adapters.cassandra.statements.entries import SELECT_PRESENT
-from postroad.adapters.cassandra.view import mark_rows, rows
+from postroad.adapters.cassandra import mark_statements
+from postroad.adapters.cassandra.connection.session import UNSET, Row, Session, Statement
+from postroad.adapters.cassandra.statements import SELECT_PRESENT
+from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.transactions import Transactions, Write
 from postroad.batching import Batcher
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.queues.entries import Ending, Mark, PurgeWatermark, Traits
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
 from postroad.domain.queues.slices import EntryKey, Partition
-from postroad.domain.values.identifiers import FIRST
+from postroad.domain.values import instants
+from postroad.domain.values.identifiers import EPOCH, FIRST
 from postroad.errors import ViewUnavailable
 from postroad.ports.marks import Counts, PartitionStamp
+
+
+def is_small_ending(ending: Ending, traits: Traits) -> bool:
+    """Whether a mark may share a request with others."""
+    remaining = () if ending.change is None else ending.change.remaining
+    return max(len(remaining), len(traits.domains)) <= rows.SMALL
+
+
+def trait_values(traits: Traits) -> tuple[object, ...]:
+    """Return the traits that a mark repeats, in the order of TRAIT_COLUMNS."""
+    return (traits.domains, rows.bound(traits.due_at), traits.held or UNSET)
+
+
+def outcome_values(outcomes: AttemptOutcomes | None) -> tuple[object, ...]:
+    """Return what is kept of an attempt, in the order of OUTCOME_COLUMNS: nothing of none."""
+    if outcomes is None:
+        return ()
+    counts = [
+        (
+            *(each.domain, each.site, each.kind.value, each.code),
+            None if each.reason is None else each.reason.value,
+            *(each.words, each.count),
+        )
+        for each in outcomes.counts
+    ]
+    return counts, outcomes.seconds
+
+
+def traits_of(row: Row) -> Traits:
+    """Return the traits that a mark repeats."""
+    return Traits(
+        tuple(row["domains"] or ()), rows.optional_instant(row["due_at"]), held=bool(row["held"])
+    )
+
+
+def ending_values(ending: Ending) -> tuple[object, ...]:
+    """Return an ending in the order of MARK_COLUMNS, without `delivered_at`."""
+    successor, change = ending.successor, ending.change
+    if successor is None or change is None:
+        return (ending.kind.value, ending.at, *(UNSET,) * 10)
+    return (
+        ending.kind.value,
+        ending.at,
+        successor.enqueue_id,
+        successor.slice_start,
+        successor.bucket_id,
+        False,
+        change.remaining,
+        rows.bound(change.due_at),
+        change.held or UNSET,
+        change.attempt,
+        rows.bound(change.last_error),
+        rows.chain_value(change.previous),
+    )
+
+
+def mark_of(row: Row) -> Mark:
+    """Return the mark of a row. An ending that cannot be decoded becomes UNKNOWN, because without
+    an ending its entry would be delivered again."""
+    ending: Ending | None = None
+    if row["ending"] is not None:
+        try:
+            ending = _ending_of(row)
+        except Exception:  # any error: one bad mark must not fail the page
+            ending = Ending(EndingKind.UNKNOWN, rows.optional_instant(row["ended_at"]) or EPOCH)
+    return Mark(
+        delivered_at=rows.optional_instant(row["delivered_at"]),
+        ending=ending,
+        published=bool(row["published"]),
+    )
+
+
+def watermark_of(row: Row) -> PurgeWatermark | None:
+    """Return the watermark of the partition that a mark was read from."""
+    through = row["purged_through"]
+    return None if through is None else PurgeWatermark(through, rows.instant(row["purged_at"]))
+
+
+def stamp_of(row: Row) -> PartitionStamp:
+    """Return a partition's stamp."""
+    return PartitionStamp(
+        watermark_of(row),
+        row["swept_through"],
+        instants.optional_instant(row["delivered"]),
+        instants.optional_instant(row["ended"]),
+    )
+
+
+def _ending_of(row: Row) -> Ending:
+    kind, at = EndingKind(row["ending"]), rows.instant(row["ended_at"])
+    if kind is not EndingKind.REPLACED:
+        return Ending(kind, at)
+    return Ending(
+        kind,
+        at,
+        successor=EntryKey(
+            rows.instant(row["replaced_by_slice"]), row["replaced_by_bucket"], row["replaced_by"]
+        ),
+        change=Change(
+            remaining=tuple(row["remaining"]),
+            due_at=rows.optional_instant(row["new_due_at"]),
+            held=bool(row["new_held"]),
+            attempt=int(row["new_attempt"]),
+            last_error=row["new_last_error"],
+            previous=rows.keys_of(row["new_previous"]),
+        ),
+    )
+
 
 V = TypeVar("V")
 R = TypeVar("R")
@@ -53,26 +164,28 @@ class CassandraMarks:
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[UUID, Mark]]:
         place = self._place(partition)
-        async for row in self._each(statements.SELECT_MARKS, *place, after or FIRST):
-            yield row["enqueue_id"], mark_rows.mark_of(row)
+        async for row in self._each(mark_statements.SELECT_MARKS, *place, after or FIRST):
+            yield row["enqueue_id"], mark_of(row)
 
     async def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
         place = self._place(partition)
-        async for row in self._each(statements.SELECT_MARKED_IDS, *place, FIRST, through):
+        async for row in self._each(mark_statements.SELECT_MARKED_IDS, *place, FIRST, through):
             yield row["enqueue_id"], row["published"] is False
 
     async def count_marks(
         self, partition: Partition, now: datetime, after: UUID | None = None
     ) -> Counts:
         place = (*self._place(partition), after or FIRST)
-        return await self._count(statements.COUNT_MARKS, statements.COUNT_LATER_MARKS, place, now)
+        return await self._count(
+            mark_statements.COUNT_MARKS, mark_statements.COUNT_LATER_MARKS, place, now
+        )
 
     async def withdrawn_without_rows(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[Traits]:
         place = self._place(partition)
         async for page in self._session.pages(
-            statements.SELECT_WITHDRAWN, (*place, after or FIRST)
+            mark_statements.SELECT_WITHDRAWN, (*place, after or FIRST)
         ):
             if not page:
                 continue
@@ -81,18 +194,18 @@ class CassandraMarks:
             present = {row["enqueue_id"] for row in found}
             for row in page:
                 if row["enqueue_id"] not in present:
-                    yield mark_rows.traits_of(row)
+                    yield traits_of(row)
 
     async def unfinished(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[Mark, Traits]]:
         place = self._place(partition)
-        async for row in self._each(statements.SELECT_UNFINISHED, *place, after or FIRST):
-            yield mark_rows.mark_of(row), mark_rows.traits_of(row)
+        async for row in self._each(mark_statements.SELECT_UNFINISHED, *place, after or FIRST):
+            yield mark_of(row), traits_of(row)
 
     async def stamp(self, partition: Partition) -> PartitionStamp:
-        found = await self._session.execute(statements.SELECT_STAMP, self._place(partition))
-        return mark_rows.stamp_of(found[0]) if found else PartitionStamp()
+        found = await self._session.execute(mark_statements.SELECT_STAMP, self._place(partition))
+        return stamp_of(found[0]) if found else PartitionStamp()
 
     # How entries end
 
@@ -103,9 +216,11 @@ class CassandraMarks:
         traits: Traits,
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
-        kept = mark_rows.outcome_values(outcomes)
-        statement = statements.MARK_DELIVERED_KEEPING if kept else statements.MARK_DELIVERED
-        values = (*rows.key_values(self._queue, key), *mark_rows.trait_values(traits), at, *kept)
+        kept = outcome_values(outcomes)
+        statement = (
+            mark_statements.MARK_DELIVERED_KEEPING if kept else mark_statements.MARK_DELIVERED
+        )
+        values = (*rows.key_values(self._queue, key), *trait_values(traits), at, *kept)
         if len(traits.domains) <= rows.SMALL:
             await self._marking(key.partition, (statement, values))
         else:
@@ -118,11 +233,11 @@ class CassandraMarks:
         traits: Traits,
         outcomes: AttemptOutcomes | None = None,
     ) -> Mark | None:
-        kept = mark_rows.outcome_values(outcomes)
-        statement = statements.END_KEEPING if kept else statements.END
+        kept = outcome_values(outcomes)
+        statement = mark_statements.END_KEEPING if kept else mark_statements.END
         values = self._end_values(key, ending, traits, kept)
         write = Write(key, statement, values, _is_open, wants_watermark=True)
-        if mark_rows.is_small_ending(ending, traits):
+        if is_small_ending(ending, traits):
             return await self._deciding(key.partition, write)
         [standing] = await self._alone(key.partition, [write])
         return standing
@@ -134,7 +249,7 @@ class CassandraMarks:
             return False
         through = None if watermark is None else watermark.through
         values = [(*self._end_values(*each), through) for each in ended]
-        answer = await self._session.execute_together(statements.END, values)
+        answer = await self._session.execute_together(mark_statements.END, values)
         return bool(answer[0]["[applied]"])
 
     async def set_watermark(
@@ -145,7 +260,7 @@ class CassandraMarks:
             if before is not None and before.through >= watermark.through:
                 return before
             answer = await self._decide(
-                statements.SET_WATERMARK,
+                mark_statements.SET_WATERMARK,
                 *(watermark.through, watermark.at, watermark.at),
                 *self._place(partition),
                 None if before is None else before.through,
@@ -155,14 +270,14 @@ class CassandraMarks:
 
     async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
         await self._session.execute(
-            statements.MARK_BLOBS_DELETED, (through, *self._place(partition))
+            mark_statements.MARK_BLOBS_DELETED, (through, *self._place(partition))
         )
 
     async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
         values = (*rows.key_values(self._queue, key), successor)
         write = Write(
             key,
-            statements.MARK_PUBLISHED,
+            mark_statements.MARK_PUBLISHED,
             values,
             lambda mark: mark is not None and mark.is_replaced_by(successor),
         )
@@ -181,11 +296,11 @@ class CassandraMarks:
         def holds(mark: Mark | None) -> bool:
             return mark is not None and not mark.published and mark.is_replaced_by(old)
 
-        write = Write(key, statements.CHANGE_SUCCESSOR, values, holds)
+        write = Write(key, mark_statements.CHANGE_SUCCESSOR, values, holds)
         return await self._deciding(key.partition, write) is None
 
     async def delete_marks(self, partition: Partition) -> None:
-        await self._session.execute(statements.DELETE_MARKS, self._place(partition))
+        await self._session.execute(mark_statements.DELETE_MARKS, self._place(partition))
 
     # Shared by requests
 
@@ -194,8 +309,8 @@ class CassandraMarks:
     ) -> tuple[object, ...]:
         """Return what END or END_KEEPING binds, without the watermark."""
         return (
-            *mark_rows.trait_values(traits),
-            *mark_rows.ending_values(ending),
+            *trait_values(traits),
+            *ending_values(ending),
             *kept,
             *rows.key_values(self._queue, key),
         )
@@ -207,12 +322,12 @@ class CassandraMarks:
     async def _found(self, partition: Partition, ids: Sequence[UUID]) -> Mapping[UUID, Mark]:
         place = self._place(partition)
         if len(ids) == 1:
-            found = await self._session.execute(statements.SELECT_MARK, (*place, ids[0]))
+            found = await self._session.execute(mark_statements.SELECT_MARK, (*place, ids[0]))
         else:
-            named = {*ids, statements.WATERMARK_ID}
-            found = await self._session.execute(statements.SELECT_MARKED, (*place, named))
-        watermark = mark_rows.watermark_of(found[0]) if found else None
-        marks = {row["enqueue_id"]: mark_rows.mark_of(row) for row in found}
+            named = {*ids, mark_statements.WATERMARK_ID}
+            found = await self._session.execute(mark_statements.SELECT_MARKED, (*place, named))
+        watermark = watermark_of(found[0]) if found else None
+        marks = {row["enqueue_id"]: mark_of(row) for row in found}
         if watermark is not None:
             by_watermark = {each: watermark.mark_of(each) for each in ids}
             marks = {each: mark for each, mark in by_watermark.items() if mark is not None} | marks

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from postroad.adapters.cassandra.connection.loop_bridge import Row
-from postroad.adapters.cassandra.connection.session import Session, Statement
+from postroad.adapters.cassandra.connection.session import Row, Session, Statement
 from postroad.domain.queues.entries import Mark
 from postroad.domain.queues.slices import EntryKey, Partition
 

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
+from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.statements import entries, letters
 from postroad.adapters.cassandra.view import enqueue_keys, erasure, rows
 from postroad.adapters.cassandra.view.board import CassandraBoard
-from postroad.adapters.cassandra.view.letters import LetterReader, month_of_gone
 from postroad.adapters.cassandra.view.marks import CassandraMarks, batcher
+from postroad.adapters.cassandra.view.rows import LetterReader, month_of_gone
 from postroad.adapters.cassandra.view.suppression_list import CassandraSuppressionList
 from postroad.domain.queues.entries import Entry, UndecodableRow
 from postroad.domain.queues.ownership import Identity
@@ -42,61 +42,63 @@ class CassandraView(CassandraMarks):
     async def insert(self, entry: Entry) -> None:
         values = (self._queue, *rows.entry_values(entry))
         if rows.is_small(entry):
-            await self._inserting(entry.key.partition, (entries.INSERT_ROW, values))
+            await self._inserting(entry.key.partition, (statements.INSERT_ROW, values))
         else:
-            await self._session.execute(entries.INSERT_ROW, values)
+            await self._session.execute(statements.INSERT_ROW, values)
 
     async def row(self, key: EntryKey) -> Entry | UndecodableRow | None:
-        found = await self._session.execute(entries.SELECT_ROW, rows.key_values(self._queue, key))
+        found = await self._session.execute(
+            statements.SELECT_ROW, rows.key_values(self._queue, key)
+        )
         return rows.row_of(found[0]) if found else None
 
     async def rows(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[Entry | UndecodableRow]:
         values = (*self._place(partition), after or FIRST)
-        async for page in self._session.pages(entries.SELECT_ROWS, values):
+        async for page in self._session.pages(statements.SELECT_ROWS, values):
             for row in page:
                 yield rows.row_of(row)
 
     async def renew_row(self, key: EntryKey) -> None:
         place = rows.key_values(self._queue, key)
-        for found in await self._session.execute(entries.SELECT_AS_STORED, place):
+        for found in await self._session.execute(statements.SELECT_AS_STORED, place):
             columns = json.loads(found["[json]"])
             present = {name: value for name, value in columns.items() if value is not None}
-            await self._session.execute(entries.RENEW_ROW, (json.dumps(present),))
+            await self._session.execute(statements.RENEW_ROW, (json.dumps(present),))
 
     async def count_rows(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
         place = (*self._place(partition), after or FIRST)
-        return await self._count(entries.COUNT_ROWS, entries.COUNT_LATER_ROWS, place, now)
+        return await self._count(statements.COUNT_ROWS, statements.COUNT_LATER_ROWS, place, now)
 
     async def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
         values = (self._queue, list(starts), list(range(buckets)))
         return {
             Partition(rows.instant(row["slice_start"]), row["bucket_id"])
-            async for row in self._each(entries.SELECT_OCCUPIED, *values)
+            async for row in self._each(statements.SELECT_OCCUPIED, *values)
         }
 
     async def blob_keys(
         self, partition: Partition, through: UUID
     ) -> AsyncIterator[tuple[UUID, str | None]]:
         place = self._place(partition)
-        async for row in self._each(entries.SELECT_BLOB_KEYS, *place, FIRST, through):
+        async for row in self._each(statements.SELECT_BLOB_KEYS, *place, FIRST, through):
             yield row["enqueue_id"], row["blob_key"]
 
     async def claim(self, enqueue_id: UUID, owner: UUID, lifetime: timedelta) -> bool:
         seconds = max(1, round(lifetime.total_seconds()))
-        answer = await self._decide(entries.CLAIM, seconds, owner, self._queue, enqueue_id)
+        answer = await self._decide(statements.CLAIM, seconds, owner, self._queue, enqueue_id)
         if answer["[applied]"] or answer["owner"] != owner:
             return bool(answer["[applied]"])
         renewed = await self._decide(
-            entries.RENEW_CLAIM, seconds, owner, self._queue, enqueue_id, owner
+            statements.RENEW_CLAIM, seconds, owner, self._queue, enqueue_id, owner
         )
         return bool(renewed["[applied]"])
 
     async def release_claim(self, enqueue_id: UUID, owner: UUID) -> None:
-        await self._decide(entries.RELEASE_CLAIM, self._queue, enqueue_id, owner)
+        await self._decide(statements.RELEASE_CLAIM, self._queue, enqueue_id, owner)
 
     @property
     def board(self) -> CassandraBoard:
@@ -121,21 +123,21 @@ class CassandraView(CassandraMarks):
             for each in records
         ]
         if len(many) == 1:
-            await self._session.execute(entries.RECORD, many[0])
+            await self._session.execute(statements.RECORD, many[0])
             return
         portions = (many[at : at + RECORDS] for at in range(0, len(many), RECORDS))
         await asyncio.gather(
-            *(self._session.execute_together(entries.RECORD, each) for each in portions)
+            *(self._session.execute_together(statements.RECORD, each) for each in portions)
         )
 
     async def records(self, mail_id: UUID) -> Mapping[str, Record]:
         return {
             row["recipient"]: rows.record_of(row)
-            async for row in self._each(entries.SELECT_RECORDS, self._queue, mail_id)
+            async for row in self._each(statements.SELECT_RECORDS, self._queue, mail_id)
         }
 
     async def limits(self) -> Limits:
-        found = await self._session.execute(entries.SELECT_LIMITS, (self._queue,))
+        found = await self._session.execute(statements.SELECT_LIMITS, (self._queue,))
         self._incarnation = found[0]["incarnation"] if found else None
         return rows.limits_of(found)
 
@@ -153,9 +155,9 @@ class CassandraView(CassandraMarks):
         together = [
             (statement, (rows.own_timestamp(limit), limit, *place))
             for statement, limit in (
-                (entries.ADVANCE_BROWSE_START, browse_start),
-                (entries.ADVANCE_CONTENT_START, content_start),
-                (entries.ADVANCE_ARCHIVED_THROUGH, archived_through),
+                (statements.ADVANCE_BROWSE_START, browse_start),
+                (statements.ADVANCE_CONTENT_START, content_start),
+                (statements.ADVANCE_ARCHIVED_THROUGH, archived_through),
             )
             if limit is not None
         ]
@@ -165,50 +167,52 @@ class CassandraView(CassandraMarks):
             await self._session.execute_batch(together)
 
     async def identity(self) -> Identity:
-        limits = await self._session.execute(entries.SELECT_LIMITS, (self._queue,))
-        found = await self._session.execute(entries.SELECT_OWNERSHIP, (self._queue,))
+        limits = await self._session.execute(statements.SELECT_LIMITS, (self._queue,))
+        found = await self._session.execute(statements.SELECT_OWNERSHIP, (self._queue,))
         return rows.identity_of(limits, found)
 
     async def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
         values = (rows.own_timestamp(as_of), as_of, self._queue, incarnation)
-        await self._session.execute(entries.RAISE_AS_OF, values)
+        await self._session.execute(statements.RAISE_AS_OF, values)
 
     async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:
         answer = await self._decide(
-            entries.CLOSE_SLICE,
+            statements.CLOSE_SLICE,
             *(self._queue, closed.slice_start, round(closed.window.total_seconds())),
             dict(closed.rows),
         )
         return closed if answer["[applied]"] else rows.slice_of_row(answer)
 
     async def mark_drained(self, slice_start: datetime) -> None:
-        await self._decide(entries.MARK_DRAINED, self._queue, slice_start)
+        await self._decide(statements.MARK_DRAINED, self._queue, slice_start)
 
     async def closed_slices(self, first: datetime) -> AsyncIterator[ClosedSlice]:
-        async for row in self._each(entries.SELECT_SLICES, self._queue, first):
+        async for row in self._each(statements.SELECT_SLICES, self._queue, first):
             yield rows.slice_of_row(row)
 
     async def forget_slice(self, slice_start: datetime) -> None:
-        await self._decide(entries.FORGET_SLICE, self._queue, slice_start)
+        await self._decide(statements.FORGET_SLICE, self._queue, slice_start)
 
     async def delete_rows(self, partition: Partition, written_before: datetime) -> None:
         timestamp = rows.own_timestamp(written_before)
-        await self._session.execute(entries.DELETE_ROWS, (timestamp, *self._place(partition)))
+        await self._session.execute(statements.DELETE_ROWS, (timestamp, *self._place(partition)))
 
     async def write_letter(self, letter: DeadLetter) -> None:
-        await self._session.execute(letters.NOTE_MONTH, (self._queue, letter.month))
-        await self._session.execute(letters.WRITE_LETTER, rows.letter_values(self._queue, letter))
+        await self._session.execute(statements.NOTE_MONTH, (self._queue, letter.month))
+        await self._session.execute(
+            statements.WRITE_LETTER, rows.letter_values(self._queue, letter)
+        )
 
     async def rewrite_letter(self, letter: DeadLetter) -> None:
         if letter.written is None:
             raise ValueError(NOT_READ)
         values = rows.letter_values(self._queue, letter)
-        await self._session.execute(letters.REWRITE_LETTER, (*values, letter.written + 1))
+        await self._session.execute(statements.REWRITE_LETTER, (*values, letter.written + 1))
 
     async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         gone = month_of_gone(month)
         found = await self._session.execute(
-            letters.SELECT_LETTER, (self._queue, [month, gone], enqueue_id)
+            statements.SELECT_LETTER, (self._queue, [month, gone], enqueue_id)
         )
         if any(row["month"] == gone for row in found):
             return None
@@ -226,10 +230,10 @@ class CassandraView(CassandraMarks):
     async def delete_letter(self, letter: DeadLetter) -> None:
         if letter.entry is not None:
             note = (self._queue, month_of_gone(letter.month), letter.enqueue_id)
-            await self._session.execute(letters.NOTE_GONE, note)
+            await self._session.execute(statements.NOTE_GONE, note)
         place = (self._queue, letter.month, letter.enqueue_id)
-        for found in await self._session.execute(letters.SELECT_WRITTEN_AT, place):
-            await self._session.execute(letters.DELETE_LETTER, (found["written"] + 1, *place))
+        for found in await self._session.execute(statements.SELECT_WRITTEN_AT, place):
+            await self._session.execute(statements.DELETE_LETTER, (found["written"] + 1, *place))
 
     async def server_times(self) -> Readings:
         return await self._session.server_times()

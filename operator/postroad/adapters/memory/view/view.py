@@ -8,12 +8,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
-from postroad.adapters.memory.board import MemoryBoard
-from postroad.adapters.memory.claims import ClaimedObject
+from postroad.adapters.memory.board import MemoryBoard, MemorySuppressionList
+from postroad.adapters.memory.broker import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.suppression_list import MemorySuppressionList
-from postroad.adapters.memory.view.marks import PAGE, MemoryMarks
-from postroad.adapters.memory.view.tables import within
+from postroad.adapters.memory.view.tables import PAGE, MemoryMarks, within
 from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
 from postroad.domain.queues.entries import Entry, UndecodableRow
 from postroad.domain.queues.ownership import Identity

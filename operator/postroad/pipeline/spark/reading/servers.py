@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from postroad.adapters.cassandra.connection.access import Access as CassandraAccess
-from postroad.adapters.s3.access import Access as S3Access
+from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
+from postroad.adapters.s3.clients import Access as S3Access
 from postroad.domain.queues.names import QueueName
 from postroad.errors import InvalidSettings
 from postroad.pipeline.java.key_stores import PASSWORD, KeyStores

@@ -1,26 +1,63 @@
-# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
 """The statements of the view but those on marks (`mark_statements`) and dead letters
 (`letter_statements`), with the reason for the form of each. Plain writes have the timestamps of
 `timestamps`.
+
+The statements on dead letters, with the reason for the form of each.
+
+The parts of the statements.
+
+A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_mails` alike.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from postroad.adapters.cassandra.connection.session import Statement
-from postroad.adapters.cassandra.statements.cql import (
-    AFTER,
-    BETWEEN,
-    COUNTED,
-    COUNTING,
-    ENTRY,
-    FIRST_PAGE,
-    OF_SLICES,
-    PAGE,
-    PARTITION,
-    count,
-    insert,
-    select,
-)
+from postroad.domain.queues.lifetimes import DEAD_LETTER_MEMORY
+
+# ruff: noqa: S608  # the statements are built from constants; values are always bound
+
+
+COUNTING = timedelta(seconds=60)
+"""A count reads a whole partition on the server, page by page."""
+
+COUNTED = 10_000
+"""Rows of such a page, which the server does not send."""
+
+PAGE = 500
+"""Rows or marks of a page: a megabyte when every mail has dozens of recipients. Larger pages save
+little on either side."""
+
+FIRST_PAGE = 100
+"""Enough for a reader of the head of a queue."""
+
+KEY = ("queue", "slice_start", "bucket_id", "enqueue_id")
+PARTITION = "queue = ? AND slice_start = ? AND bucket_id = ?"
+OF_SLICES = "queue = ? AND slice_start IN ? AND bucket_id IN ?"
+ENTRY = f"{PARTITION} AND enqueue_id = ?"
+AFTER = f"{PARTITION} AND enqueue_id > ?"
+BETWEEN = f"{PARTITION} AND enqueue_id > ? AND enqueue_id <= ?"
+
+
+def insert(table: str, columns: tuple[str, ...]) -> str:
+    """Return an INSERT of these columns."""
+    values = ", ".join("?" * len(columns))
+    return f"INSERT INTO {{keyspace}}.{table} ({', '.join(columns)}) VALUES ({values})"
+
+
+def select(table: str, columns: tuple[str, ...], where: str) -> str:
+    """Return a SELECT of these columns."""
+    return f"SELECT {', '.join(columns)} FROM {{keyspace}}.{table} WHERE {where}"
+
+
+def count(table: str, where: str) -> str:
+    """Return a SELECT that counts rows and held ones: `held` is true or absent."""
+    return f"SELECT count(*) AS total, count(held) AS held FROM {{keyspace}}.{table} WHERE {where}"
+
+
+# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
+
 
 ROW_COLUMNS = (
     "slice_start",
@@ -257,3 +294,87 @@ APPEND_KEYSPACE_EVENT = Statement(
     everywhere=True,
 )
 """Decided by all data centers, because each could record itself otherwise."""
+
+
+# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
+
+
+LETTER_COLUMNS = ("queue", "month", "died_at", "reason", "body", "requeued_as", *ROW_COLUMNS)
+
+LETTERS = "queue = ? AND month = ? AND enqueue_id > ? AND enqueue_id <= ?"
+
+WRITE_LETTER = Statement(insert("dead_letters", LETTER_COLUMNS))
+"""Plain, because the same letter again changes nothing, and lightweight transactions on a month,
+which is one partition, would wait for one another."""
+
+REWRITE_LETTER = Statement(insert("dead_letters", LETTER_COLUMNS) + " USING TIMESTAMP ?")
+"""With the timestamp after the one that was read: a later letter stays, and so does the tombstone
+of one."""
+
+SELECT_LETTER = Statement(
+    select(
+        "dead_letters",
+        (*LETTER_COLUMNS, "writetime(reason) AS written"),
+        "queue = ? AND month IN ? AND enqueue_id = ?",
+    )
+)
+"""One letter, with the entry that another process may have given it and its write time, and the
+note that it was deleted (`NOTE_GONE`)."""
+
+NOTE_GONE = Statement(
+    insert("dead_letters", ("queue", "month", "enqueue_id"))
+    + f" USING TTL {round(DEAD_LETTER_MEMORY.total_seconds())}"
+)
+"""In a month of its own, which no list of months has, so that no reader takes it for a letter. A
+row and no tombstone, so that a node that was away for long cannot undo it."""
+
+NOTE_MONTH = Statement(insert("dead_letter_months", ("queue", "month")))
+"""Written before the letter, so that every letter is listed."""
+
+SELECT_MONTHS = Statement(select("dead_letter_months", ("month",), "queue = ?"))
+"""In order of time, because a month is text with all digits (2026-01)."""
+
+SELECT_LETTERS = Statement(select("dead_letters", LETTER_COLUMNS, LETTERS), page_size=200)
+"""A range of one month."""
+
+COUNT_LETTERS = Statement(
+    f"SELECT count(*) AS count FROM {{keyspace}}.dead_letters WHERE {LETTERS}", COUNTING, COUNTED
+)
+"""Counted on the server, in a range of one month."""
+
+SELECT_WRITTEN_AT = Statement(
+    "SELECT writetime(reason) AS written FROM {keyspace}.dead_letters"
+    " WHERE queue = ? AND month = ? AND enqueue_id = ?"
+)
+"""The timestamp of a letter's last write."""
+
+DELETE_LETTER = Statement(
+    "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
+    " WHERE queue = ? AND month = ? AND enqueue_id = ?"
+)
+"""One letter, as it was last read, with the timestamp of a `REWRITE_LETTER` that read the same: of
+the two the deletion wins. A process that writes the letter anew meanwhile loses nothing, and a
+clock that was ahead when the letter was written does not keep it."""
+
+# Erasing
+
+DELETE_LETTERS_THROUGH = Statement(
+    "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
+    " WHERE queue = ? AND month = ? AND enqueue_id <= ?"
+)
+"""The first letters of a month."""
+
+DELETE_LETTERS = Statement(
+    "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ? WHERE queue = ? AND month = ?"
+)
+"""One month's letters."""
+
+SELECT_LETTER_IDS = Statement(
+    select("dead_letters", ("enqueue_id",), "queue = ? AND month = ?"), page_size=1000
+)
+"""The letters that an erasure left."""
+
+DELETE_MONTHS = Statement(
+    "DELETE FROM {keyspace}.dead_letter_months USING TIMESTAMP ? WHERE queue = ?"
+)
+"""All months with earlier timestamps; one that was noted just now has no letters yet."""

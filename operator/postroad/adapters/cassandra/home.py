@@ -16,10 +16,8 @@ import asyncio
 import json
 from datetime import UTC, datetime
 
-from postroad.adapters.cassandra.connection.loop_bridge import Row
-from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.statements import entries
-from postroad.adapters.cassandra.tables import schema
+from postroad.adapters.cassandra import schema, statements
+from postroad.adapters.cassandra.connection.session import Row, Session
 from postroad.domain.configuration.rollout import READING_LEASE
 from postroad.errors import ViewRefused
 
@@ -52,7 +50,7 @@ class Home:
 
     async def _compare(self) -> None:
         mine = self._session.local_datacenter
-        rows = await self._session.execute(entries.SELECT_KEYSPACE_EVENTS, (KEY,))
+        rows = await self._session.execute(statements.SELECT_KEYSPACE_EVENTS, (KEY,))
         home = _data_center(rows[-1]) if rows else None
         if home == mine:
             return
@@ -73,7 +71,7 @@ class Home:
         """Append an event; return the home afterwards."""
         document = json.dumps({"data_center": mine})
         values = (KEY, sequence, "HomeChosen", datetime.now(UTC), document)
-        [answer] = await self._session.execute(entries.APPEND_KEYSPACE_EVENT, values)
+        [answer] = await self._session.execute(statements.APPEND_KEYSPACE_EVENT, values)
         return mine if answer["[applied]"] else _data_center(answer)
 
     async def _has_no_copies(self, home: str) -> bool:

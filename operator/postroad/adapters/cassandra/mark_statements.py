@@ -1,4 +1,3 @@
-# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
 """The statements on marks, with the reason for the form of each.
 
 A purge's watermark is in static columns, so that the condition of a lightweight transaction on any
@@ -9,7 +8,7 @@ exists, so a watermark also has a row of its own, under an id after all others.
 from __future__ import annotations
 
 from postroad.adapters.cassandra.connection.session import Statement
-from postroad.adapters.cassandra.statements.cql import (
+from postroad.adapters.cassandra.statements import (
     AFTER,
     BETWEEN,
     COUNTED,
@@ -24,6 +23,9 @@ from postroad.adapters.cassandra.statements.cql import (
     select,
 )
 from postroad.domain.values.identifiers import LAST
+
+# ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
+
 
 WATERMARK_ID = LAST
 """The id of a watermark's own row."""

@@ -11,10 +11,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from postroad.adapters.cassandra.connection.loop_bridge import Row
-from postroad.adapters.cassandra.connection.session import Session
-from postroad.adapters.cassandra.statements import entries
-from postroad.adapters.cassandra.tables import schema
+from postroad.adapters.cassandra import schema, statements
+from postroad.adapters.cassandra.connection.session import Row, Session
 from postroad.domain.servers.claims import Claim, Claimant
 from postroad.errors import ViewRefused
 
@@ -59,11 +57,11 @@ class KeyspaceClaim:
         document = json.dumps(claimant.encode() if claimant else None)
         kind = CLAIMED if claimant else RELEASED
         values = (KEY, number, kind, datetime.now(UTC), document)
-        [answer] = await self._session.execute(entries.APPEND_KEYSPACE_EVENT, values)
+        [answer] = await self._session.execute(statements.APPEND_KEYSPACE_EVENT, values)
         return claimant if answer["[applied]"] else _decoded(answer)
 
     async def _claims(self) -> list[Claimant | None]:
-        rows = await self._session.execute(entries.SELECT_KEYSPACE_EVENTS, (KEY,))
+        rows = await self._session.execute(statements.SELECT_KEYSPACE_EVENTS, (KEY,))
         return [_decoded(row) for row in rows]
 
 

@@ -1,1 +1,0 @@
-"""The CQL of the view."""

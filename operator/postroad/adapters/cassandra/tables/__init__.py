@@ -1,1 +1,0 @@
-"""The keyspace and its tables: created, altered, claimed."""

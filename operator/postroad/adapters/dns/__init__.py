@@ -1,1 +1,0 @@
-"""DNS, over dnspython."""
