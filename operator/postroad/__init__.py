@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from postroad.bootstrap import open_queue as open_queue
     from postroad.domain.configuration.rules import ViewConfiguration as ViewConfiguration
     from postroad.domain.delivery.attempts import AttemptOutcomes as AttemptOutcomes
-    from postroad.domain.mail.handed_mails import HandedMail as HandedMail
+    from postroad.domain.mail.envelope_documents import HandedMail as HandedMail
     from postroad.domain.mail.mail import Mail as Mail
     from postroad.domain.mail.mail import Outcome as Outcome
     from postroad.domain.queues.selection import Selector as Selector
@@ -29,7 +29,7 @@ __all__ = [
 
 _HOMES = {
     "AttemptOutcomes": "postroad.domain.delivery.attempts",
-    "HandedMail": "postroad.domain.mail.handed_mails",
+    "HandedMail": "postroad.domain.mail.envelope_documents",
     "Mail": "postroad.domain.mail.mail",
     "Outcome": "postroad.domain.mail.mail",
     "Selector": "postroad.domain.queues.selection",

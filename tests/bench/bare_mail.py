@@ -21,11 +21,9 @@ from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Entry, Traits
+from postroad.domain.queues.entries import Entry, EntryKey, Traits, place
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey, place
-from postroad.domain.queues.wire import encode
+from postroad.domain.queues.references import Reference, encode
 from postroad.domain.values.identifiers import Identifiers
 
 HOUR = timedelta(hours=1)

@@ -35,14 +35,12 @@ from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.rabbitmq.topology import DELAYS, delay_key
-from postroad.configuration.store import configured
+from postroad.configuration import configured
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.entries import Entry, Partition, place, slice_of
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import Partition, place, slice_of
-from postroad.domain.queues.wire import encode
+from postroad.domain.queues.references import Reference, encode
 from postroad.domain.values.identifiers import id_at
 from postroad.ports.view import ClosedSlice
 

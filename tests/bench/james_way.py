@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from bench.bulk import BUCKETS, WINDOW, Bulk
-from postroad.domain.queues.entries import Entry, Mark
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Entry, Mark, Partition
 
 IN_FLIGHT = 4
 

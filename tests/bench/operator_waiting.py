@@ -20,8 +20,7 @@ from bench.operator_setup import THREE, Site, fresh_site
 from bench.operator_watch import watching
 from bench.results import Result, compared, percentile
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.domain.queues.delay_queues import DELAY_SECONDS
-from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.names import DELAY_SECONDS, QueueName
 from stack.processes import MARKER
 from support.programs import READY, Program
 from support.resources import mail_queue, view

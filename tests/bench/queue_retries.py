@@ -25,8 +25,7 @@ from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.view import CassandraView
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, Traits
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import Change, Ending, EndingKind, EntryKey, Mark, Traits
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewUnavailable
 

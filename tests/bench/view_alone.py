@@ -24,8 +24,7 @@ from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.marks import MOST_TOGETHER
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Entry
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Entry, Partition
 
 SIZE_BYTES = 2000
 ENVELOPE = Envelope("a@example.org", ("b@example.net",), "measured")

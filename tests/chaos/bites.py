@@ -27,9 +27,8 @@ from postroad.distributed.enqueue import enqueue
 from postroad.distributed.entries import replacement
 from postroad.distributed.maintenance import audit_maintenance
 from postroad.domain.queues.dispatch import Redeliver, ReferenceArrival, Verdict, decide
-from postroad.domain.queues.entries import Entry, Mark
+from postroad.domain.queues.entries import Entry, EntryKey, Mark, place, slice_of
 from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey, place, slice_of
 
 Change = tuple[Any, str, Any]
 """Owner, name, replacement."""

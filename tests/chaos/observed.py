@@ -13,9 +13,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from chaos.history import Recorder
-from postroad.domain.queues.entries import Mark
-from postroad.domain.queues.slices import EntryKey
-from postroad.domain.queues.wire import decode
+from postroad.domain.queues.entries import EntryKey, Mark
+from postroad.domain.queues.references import decode
 from postroad.errors import UnreadableReference
 from postroad.ports.broker import Broker, Delivery
 from postroad.ports.mail_queue import Item

@@ -10,8 +10,7 @@ from datetime import timedelta
 from chaos.history import Recorder
 from chaos.observed import ObservedLog, observed_broker, observed_view
 from chaos.pace import Pace
-from postroad.configuration.leased import LeasedConfiguration
-from postroad.configuration.store import settle
+from postroad.configuration import LeasedConfiguration, settle
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration

@@ -18,7 +18,7 @@ from chaos.history import Phase, Recorder
 from chaos.observed import delivery_of
 from chaos.pace import Pace
 from postroad.domain.mail.mail import Mail, Outcome
-from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobMissing, EntryEnded, PostroadError, QueueClosed
 from postroad.ports.clock import Clock

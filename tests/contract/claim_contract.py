@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.domain.servers.claims import Claim, Claimant
-from postroad.ports.claims import ClaimRecord
+from postroad.domain.servers import Claim, Claimant
+from postroad.ports.servers import ClaimRecord
 
 QUEUE = "mail.outgoing"
 FIRST = Claimant("one", "mail", "main", QUEUE)

@@ -7,7 +7,7 @@ from typing import Protocol
 from postroad.adapters.memory.connections import Loss
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.errors import BlobsUnavailable
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     ConnectionClosed,
     ConnectionEvent,
     ConnectionOpened,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from uuid import UUID
 
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import EntryKey
 from postroad.domain.values.identifiers import id_at
 from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.view import View, ViewStore

@@ -12,7 +12,7 @@ import pytest
 
 from contract.queue_harness import Consumer, Harness, eventually, letter, names
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.enqueue_keys import LONGEST_KEY
+from postroad.domain.queues.references import LONGEST_KEY
 from postroad.errors import InvalidInput, KeyReused
 
 AT_ONCE = 4

@@ -8,7 +8,7 @@ import pytest
 
 from contract.mail_queue_contract import HOUR, SECOND, _Fixtures
 from contract.queue_harness import Consumer, Harness, letter, names
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Operation

@@ -20,8 +20,14 @@ from contract.view_contract import (
     key,
     time_of,
 )
-from postroad.domain.queues.entries import Ending, EndingKind, Mark, PurgeWatermark, Traits
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import (
+    Ending,
+    EndingKind,
+    Mark,
+    Partition,
+    PurgeWatermark,
+    Traits,
+)
 from postroad.ports.marks import Counts, PartitionStamp
 from postroad.ports.view import View
 

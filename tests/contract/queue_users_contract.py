@@ -10,8 +10,8 @@ import pytest
 
 import servers
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers.queue_users import QueueUser
-from postroad.ports.queue_users import QueueUsers
+from postroad.domain.servers import QueueUser
+from postroad.ports.servers import QueueUsers
 
 
 class BrokerWithUsers(Protocol):

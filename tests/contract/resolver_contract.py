@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.ports.delivery.resolver import Resolver
+from postroad.ports.delivery import Resolver
 from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, RecordType, TlsaRecord
 
 ZONE: tuple[tuple[str, str, str], ...] = (

@@ -17,7 +17,7 @@ from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.names import QueueName
-from postroad.ports.delivery.board import Board, Topic
+from postroad.ports.delivery import Board, Topic
 from support.keyspaces import keyspace
 
 __all__ = ["keyspace"]

@@ -22,7 +22,7 @@ from postroad.adapters.s3.store import Store
 from postroad.bootstrap.cluster import s3_access
 from postroad.controller.cluster.claimed_parts import BucketClaim
 from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
-from postroad.ports.claims import ClaimRecord
+from postroad.ports.servers import ClaimRecord
 from support.amqp import amqp_server
 from support.keyspaces import OPTIONS, keyspace
 

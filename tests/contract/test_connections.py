@@ -20,7 +20,7 @@ from contract.connections_contract import (
 )
 from postroad.adapters.memory.connections import Loss, MemoryConnector
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
-from postroad.domain.mail.handed_mails import LARGEST_HANDED, HandedMail
+from postroad.domain.mail.envelope_documents import LARGEST_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.octet_room import OctetRoom

@@ -26,9 +26,9 @@ from postroad.adapters.rabbitmq.consumer import Subscription
 from postroad.adapters.rabbitmq.management import Management
 from postroad.adapters.rabbitmq.queue_users import RabbitMQQueueUsers
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers.queue_users import QueueUser
+from postroad.domain.servers import QueueUser
 from postroad.errors import BrokerRefused, CredentialsRefused, ServerError
-from postroad.ports.queue_users import QueueUsers
+from postroad.ports.servers import QueueUsers
 from support.users_api import ADMINISTRATOR, PASSWORD, UsersApi, serving
 
 SOON = 20

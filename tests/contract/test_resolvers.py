@@ -12,7 +12,7 @@ from postroad.adapters.dns import CachingResolver, DnsResolver, NameServer
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.values.networks import NO_ADDRESS
-from postroad.ports.delivery.resolver import Resolver
+from postroad.ports.delivery import Resolver
 from postroad.routing.answers import MxRecord, RecordType, TlsaRecord
 from support.dns_server import DnsServer, running
 

@@ -21,7 +21,7 @@ from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, suppressed
 from postroad.errors import StoreDamaged, StoreFailed
-from postroad.ports.delivery.suppression_list import SuppressionList
+from postroad.ports.delivery import SuppressionList
 from support.keyspaces import keyspace
 
 __all__ = ["keyspace"]

@@ -21,8 +21,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.view.tables import Tables
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import Ending, EndingKind, Entry, EntryKey, Mark
 from postroad.ports.view import DeadLetter, ViewStore
 from support.keyspaces import keyspace
 from support.outcomes import kept_in

@@ -25,16 +25,17 @@ from postroad.domain.queues.entries import (
     Ending,
     EndingKind,
     Entry,
+    EntryKey,
     Mark,
+    Partition,
     PurgeWatermark,
     Traits,
     UndecodableRow,
 )
 from postroad.domain.queues.ownership import Identity
-from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.domain.values.clocks import agreed_time
 from postroad.domain.values.identifiers import LAST, id_at
+from postroad.domain.values.instants import agreed_time
 from postroad.ports.marks import Counts
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record, View, ViewStore
 

@@ -11,7 +11,7 @@ import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.memory.servers import MemoryServers
-from postroad.configuration.store import settle
+from postroad.configuration import settle
 from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName

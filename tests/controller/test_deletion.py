@@ -25,9 +25,9 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.controller.mailqueue.deletion import CONFIRMATION_NEEDED
 from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
+from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.queues.ownership import Owner
-from postroad.domain.queues.slices import Partition
 from support.resources import mail_queue, workers
 from support.running_operator import Running
 

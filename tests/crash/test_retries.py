@@ -14,7 +14,7 @@ from crash.lossy import Disk, LossyFiles, Sync
 from crash.world import Outside, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import Outcome
-from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.documents import MailView
 from postroad.embedded.store.owner import OwnedQueue
 
 HOUR = timedelta(hours=1)

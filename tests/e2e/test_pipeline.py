@@ -13,7 +13,7 @@ import pytest
 import stack
 from postroad import Mail, open_queue
 from postroad.bootstrap.cluster import connect
-from postroad.domain.queues.slices import Partition, slice_of
+from postroad.domain.queues.entries import Partition, slice_of
 from postroad.ports.view import ClosedSlice
 from postroad.settings import from_environment
 from support.installation import build_pipeline_image

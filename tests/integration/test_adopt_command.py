@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 import servers
 from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
 from postroad.cli import kubectl_mailqueue, main
-from postroad.configuration.store import Settled, settle
+from postroad.configuration import Settled, settle
 from postroad.domain.configuration.documents import Document
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.ports.view import ClosedSlice

@@ -20,11 +20,10 @@ from postroad.distributed.maintenance.cleanup import Cleanup
 from postroad.domain.configuration.rollout import LONGEST_READING_LEASE
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.entries import Entry, EntryKey
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.slices import EntryKey
-from postroad.domain.values.clocks import Readings
 from postroad.domain.values.identifiers import id_at
+from postroad.domain.values.instants import Readings
 from postroad.ports.view import ClosedSlice
 from support.keyspaces import keyspace
 

@@ -18,7 +18,7 @@ from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import PurgeWatermark
-from postroad.domain.values.clocks import AgreedTime
+from postroad.domain.values.instants import AgreedTime
 from postroad.ports.view import DeadLetter, Record, TableOptions, View
 
 pytestmark = pytest.mark.needs("cassandra")

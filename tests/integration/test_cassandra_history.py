@@ -14,7 +14,7 @@ import pytest
 import servers
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.configuration.store import settle
+from postroad.configuration import settle
 from postroad.domain.configuration.documents import from_document
 from postroad.domain.configuration.history import decide, fold, replay
 from postroad.domain.configuration.rules import ViewConfiguration

@@ -16,8 +16,7 @@ from postroad.adapters.cassandra import schema
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Entry, Traits
-from postroad.domain.queues.slices import place
+from postroad.domain.queues.entries import Entry, Traits, place
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewRefused, ViewUnavailable
 from postroad.ports.view import FOREVER, SchemaChanges, TableOptions

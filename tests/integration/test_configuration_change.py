@@ -21,15 +21,14 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.bootstrap.tables import create_tables
-from postroad.configuration.leased import LeasedConfiguration
-from postroad.configuration.store import settle
+from postroad.configuration import LeasedConfiguration, settle
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Mail
+from postroad.domain.queues.entries import EntryKey, place
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.slices import EntryKey, place
 from postroad.domain.values.identifiers import moment_of
 from postroad.errors import ConfigurationStale, PostroadError
 from postroad.ports.history import ConfigurationSource

@@ -15,9 +15,8 @@ import servers as names
 from contract.queue_harness import Consumer, RealTime, letter
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
-from postroad.domain.queues.entries import PurgeWatermark
+from postroad.domain.queues.entries import Partition, PurgeWatermark, slices_between
 from postroad.domain.queues.names import QueueName, key_of_owner
-from postroad.domain.queues.slices import Partition, slices_between
 from postroad.errors import ServerError
 from postroad.ports.view import View
 from support.engines import RealQueue

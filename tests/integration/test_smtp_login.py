@@ -7,7 +7,7 @@ import pytest
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, TlsMode
 from postroad.domain.smtp.sasl_client import Mechanism
-from postroad.ports.delivery.connections import ConnectionClosed
+from postroad.ports.delivery import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.authentication import NO_LOGIN
 from postroad.smtp.client.connector import SmtpConnector

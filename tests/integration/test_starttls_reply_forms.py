@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
-from postroad.ports.delivery.connections import ConnectionClosed
+from postroad.ports.delivery import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.connector import SmtpConnector
 from support.connections import Events, a_job

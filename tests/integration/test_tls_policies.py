@@ -13,7 +13,7 @@ from postroad.adapters.dns import DnsResolver, NameServer
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
-from postroad.ports.delivery.connections import ConnectionClosed
+from postroad.ports.delivery import ConnectionClosed
 from postroad.routing.answers import TlsaRecord
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import ResolvedHop, Route

@@ -14,7 +14,7 @@ from postroad.adapters.programs import webhook
 from postroad.adapters.programs.webhook import TOO_EARLY, UNSIGNABLE
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.ports.delivery.connections import ConnectionOpened, JobFinished
+from postroad.ports.delivery import ConnectionOpened, JobFinished
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates
 from support.connections import Events, a_job

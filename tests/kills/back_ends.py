@@ -27,9 +27,8 @@ from postroad.distributed.entries.replacement import replacement_of
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.distributed.reading.browse import waiting
 from postroad.domain.mail.mail import OutcomeKind
-from postroad.domain.queues.entries import EndingKind, Entry
+from postroad.domain.queues.entries import EndingKind, Entry, place
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.slices import place
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.view import View
 from postroad.settings import from_environment

@@ -39,7 +39,7 @@ from postroad import open_queue
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     BeforeEnd,
     Connection,
     ConnectionEvent,

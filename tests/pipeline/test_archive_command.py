@@ -23,9 +23,8 @@ from postroad.bootstrap.cluster import s3_access
 from postroad.controller.mailqueue.pipeline_runs import summary
 from postroad.distributed.entries.merge_join import with_marks
 from postroad.domain.mail.mail import OutcomeKind
-from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.entries import Entry, Partition, UndecodableRow, slice_of
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.slices import Partition, slice_of
 from postroad.pipeline.spark.lake.lake import LakeTables, open_lake
 from postroad.pipeline.spark.reading.servers import lake_folder, s3_settings
 from postroad.ports.servers import Servers

@@ -14,11 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.ages import AGES
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark, Partition, place
 from postroad.domain.queues.lost_messages import MessageCount, Messages
-from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import Partition, place
+from postroad.domain.queues.selection import AGES, Selector
 from postroad.domain.values.identifiers import id_at
 from postroad.pipeline.answers.findings import AuditTimes
 from postroad.pipeline.answers.lines import age_name

@@ -15,9 +15,8 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.mail.mail import Envelope, domain_of
-from postroad.domain.queues.ages import AGES
-from postroad.domain.queues.entries import EndingKind
-from postroad.domain.queues.slices import bucket_of, slice_of
+from postroad.domain.queues.entries import EndingKind, bucket_of, slice_of
+from postroad.domain.queues.selection import AGES
 from postroad.domain.values.identifiers import EPOCH, id_at, moment_of
 from postroad.pipeline.spark import columns
 from postroad.pipeline.states import STATES, EntryFlags

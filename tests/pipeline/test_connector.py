@@ -25,10 +25,11 @@ from postroad.domain.queues.entries import (
     Ending,
     EndingKind,
     Entry,
+    EntryKey,
+    Partition,
     PurgeWatermark,
     UndecodableRow,
 )
-from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import JobFailed

@@ -16,7 +16,7 @@ from pipeline.lake_entries import NOON, Entry, History, delivered, frame
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.fault_injection import FaultInjector, no_fault
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.domain.queues.slices import Partition, slice_of
+from postroad.domain.queues.entries import Partition, slice_of
 from postroad.pipeline.addresses import hashed_address
 from postroad.pipeline.archive.archive import ArchiveClaim
 from postroad.pipeline.archive.planning import Stretch

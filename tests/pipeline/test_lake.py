@@ -14,8 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Entry, Mark, PurgeWatermark
-from postroad.domain.queues.slices import Partition, place
+from postroad.domain.queues.entries import Entry, Mark, Partition, PurgeWatermark, place
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import JobFailed, LakeNotFound, LakeTooNew
 from postroad.pipeline.archive.archive import Run

@@ -13,8 +13,8 @@ from click.testing import Result
 
 from pipeline.conftest import RunJob
 from postroad import Mail, Selector, open_queue
+from postroad.domain.queues.entries import slice_of
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.slices import slice_of
 from postroad.ports.servers import Servers
 from postroad.ports.view import View
 from support.stored_queue import HOUR, close_slices, fill, name, real, url

@@ -18,8 +18,16 @@ from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.mail.mail import Envelope, OutcomeKind
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark, PurgeWatermark
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import (
+    Change,
+    Ending,
+    EndingKind,
+    Entry,
+    EntryKey,
+    Mark,
+    Partition,
+    PurgeWatermark,
+)
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values.identifiers import LAST, id_at
 from postroad.pipeline.addresses import hashed_address

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pipeline.lake_entries import MINUTE, NOON, Entry, History, deferred, delivered, frame
 from postroad.domain.delivery.attempts import OutcomeCount
 from postroad.domain.mail.mail import OutcomeKind
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Partition
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.errors import InvalidInput
 from postroad.pipeline.addresses import hashed_address

@@ -11,9 +11,8 @@ from uuid import UUID, uuid4
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.view.view import MemoryView
 from postroad.distributed.entries.merge_join import with_marks
-from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.pipeline.archive.archive import Archive, Lake, PartitionsRead, Run, Stamps
 from postroad.pipeline.archive.planning import ArchivedPartition, Gap, ReadCounts
 from postroad.pipeline.states import EntryState

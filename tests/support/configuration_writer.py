@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import servers
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.history import CassandraHistory
-from postroad.configuration.store import settle
+from postroad.configuration import settle
 from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import PostroadError

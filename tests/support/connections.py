@@ -8,7 +8,7 @@ from uuid import UUID
 
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.mail.shapes import Shape, shape_of
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     ConnectionClosed,
     ConnectionEvent,
     ConnectionOpened,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.delivery.endings import ItemEnding
-from postroad.domain.queues.mail_views import LeasedMail
+from postroad.domain.queues.documents import LeasedMail
 
 
 class NotedMail(LeasedMail):

@@ -10,17 +10,17 @@ from uuid import UUID
 
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     ConnectionClosed,
     ConnectionEvent,
     ConnectionOpened,
     ContentFailed,
     FindShape,
     JobFinished,
+    Signer,
     Transmission,
     not_known,
 )
-from postroad.ports.delivery.signing import Signer
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.connections import SmtpConnection
 from postroad.smtp.client.connector import SmtpConnector

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from postroad.domain.queues.slices import slice_of
+from postroad.domain.queues.entries import slice_of
 from postroad.pipeline.archive.archive import Run
 from postroad.pipeline.archive.embedded_parts import HistoryPart, PartKind
 from postroad.pipeline.archive.planning import Gap

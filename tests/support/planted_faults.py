@@ -10,11 +10,9 @@ from itertools import islice
 
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.mail.mail import Envelope, OutcomeKind
-from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.entries import Ending, EndingKind, Entry, EntryKey, Mark, place
 from postroad.domain.queues.names import QueueName, key_of_bytes
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey, place
-from postroad.domain.queues.wire import encode
+from postroad.domain.queues.references import Reference, encode
 from postroad.domain.values.identifiers import id_at
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker

@@ -12,7 +12,7 @@ from postroad.bootstrap.cluster import ClusterServers
 from postroad.controller.kubernetes.api import CHILDREN, EVENT, MAIL_QUEUE, SECRET
 from postroad.controller.reads.indexes import owner_of
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers.queue_users import QueueUser
+from postroad.domain.servers import QueueUser
 from postroad.ports.kubernetes import Object
 from support.servers import broker_users
 

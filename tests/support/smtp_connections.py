@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, Protocol, TlsMode
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,
     OnEvent,

@@ -11,7 +11,7 @@ from random import Random
 from postroad import AttemptOutcomes, Mail, Outcome, Selector
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import OutcomeKind
-from postroad.domain.queues.slices import slice_of
+from postroad.domain.queues.entries import slice_of
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import OwnedQueue
 

@@ -23,7 +23,7 @@ import structlog
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.embedded_store import open_directory
 from postroad.domain.delivery.retries import RetryPlan
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.embedded.log.options import StoreOptions

@@ -21,7 +21,7 @@ from aiohttp import web
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.webhook import Webhook, WebhookConnector
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.domain.mail.handed_mails import LARGEST_HANDED
+from postroad.domain.mail.envelope_documents import LARGEST_HANDED
 from postroad.octet_room import OctetRoom
 from postroad.ports.clock import Clock
 

@@ -13,8 +13,8 @@ from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.delivery.attempt_log import AttemptLog
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
+    AttemptLog,
     BeforeEnd,
     ConnectionClosed,
     ConnectionEvent,

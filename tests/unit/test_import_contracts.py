@@ -17,8 +17,8 @@ from support.repository import ROOT
 LINTER = Path(sys.executable).with_name("lint-imports")
 
 WRONG = [
-    ("domain/queues/slices.py", "time"),
-    ("domain/queues/slices.py", "postroad.ports.view"),
+    ("domain/queues/entries.py", "time"),
+    ("domain/queues/entries.py", "postroad.ports.view"),
     ("scheduling/choosing.py", "random"),
     ("scheduling/scheduler.py", "postroad.ports.mail_queue"),
     ("adapters/s3/__init__.py", "postroad.adapters.cassandra"),

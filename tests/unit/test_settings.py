@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from postroad.cli import kubectl_mailqueue, main
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidSettings
 from postroad.settings import SECTIONS, Settings, from_environment
 

@@ -31,7 +31,7 @@ import dns.rrset
 from postroad.domain.values.networks import LOOPBACK
 from postroad.errors import InvalidSettings
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.resolver import Resolver
+from postroad.ports.delivery import Resolver
 from postroad.routing.answers import (
     DNS_PORT,
     NOT_KEPT,

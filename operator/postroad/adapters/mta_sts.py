@@ -37,7 +37,7 @@ from postroad.domain.values.instants import instant, microseconds
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
 from postroad.http_answers import AnswerTooLarge, read_body
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.resolver import Resolver
+from postroad.ports.delivery import Resolver
 from postroad.routing.answers import Question, RecordType
 from postroad.routing.plans import AddressFamily
 from postroad.routing.sts import DomainPolicy, KeptPolicy, StsMode, StsPolicy, record_id

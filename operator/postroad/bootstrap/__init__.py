@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 from postroad.bootstrap.open_request import OpenRequest, check_parts
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import InvalidInput, InvalidQueueURL
-from postroad.ports.delivery.board import Board
-from postroad.ports.delivery.suppression_list import SuppressionList
+from postroad.ports.delivery import Board, SuppressionList
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 

@@ -20,9 +20,9 @@ from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.history import ConfigurationEvent
 from postroad.domain.configuration.rollout import first_rollout, writing_and_reading
 from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.domain.queues.entries import EntryKey
 from postroad.domain.queues.names import QueueName
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey
 from postroad.errors import BlobsRefused, InvalidQueueURL, QueueNotFound
 from postroad.ports.servers import Servers
 from postroad.ports.view import View

@@ -20,8 +20,7 @@ from postroad.adapters.s3.blobs import S3Blobs
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.adapters.s3.store import Store
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers.policies import dropping
-from postroad.domain.servers.replicas import too_few_members
+from postroad.domain.servers import dropping, too_few_members
 from postroad.errors import (
     BlobsUnavailable,
     BrokerUnavailable,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.open_request import OpenRequest
-from postroad.configuration.store import configured
+from postroad.configuration import configured
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.queues.names import QueueName

@@ -14,13 +14,12 @@ import click
 from click.core import ParameterSource
 
 from postroad.bootstrap import open_queue
-from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.next_hops import SOCKET_SCHEME, NextHop, parse_host_port
-from postroad.domain.values.durations import parse_duration
-from postroad.domain.values.escaping import escaped, json_line
-from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.instants import parse_duration, rfc3339
 from postroad.domain.values.networks import Networks
+from postroad.domain.values.text import escaped, json_line
 from postroad.errors import InvalidInput
 from postroad.telemetry import logs
 

@@ -12,7 +12,7 @@ from postroad.delivery_settings.routing import RoutingSettings
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
 from postroad.delivery_settings.suppression import SuppressionSettings
-from postroad.domain.delivery.limited_mail import LimitRule
+from postroad.domain.delivery.paces import LimitRule
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceRule
 

@@ -8,7 +8,7 @@ from pydantic import Field, StrictInt
 
 from postroad.delivery_settings.patterns import TenantName
 from postroad.delivery_settings.sections import DeliverySection, DomainName
-from postroad.domain.delivery.limited_mail import LimitedBy, LimitRule
+from postroad.domain.delivery.paces import LimitedBy, LimitRule
 
 
 class LimitSettings(DeliverySection):

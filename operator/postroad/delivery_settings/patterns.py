@@ -9,9 +9,9 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PlainSerializer, StrictInt, WithJsonSchema
 
 from postroad.delivery_settings.sections import domain_name
-from postroad.domain.mail.internationalized import ascii_address
+from postroad.domain.mail.seven_bits import ascii_address
 from postroad.domain.smtp.next_hops import parse_host_port
-from postroad.domain.values.durations import DURATION_PATTERN, format_duration, parse_duration
+from postroad.domain.values.instants import DURATION_PATTERN, format_duration, parse_duration
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 from postroad.routing.answers import DNS_PORT

@@ -25,7 +25,7 @@ from postroad.delivery_settings.patterns import (
     TenantName,
 )
 from postroad.delivery_settings.sections import DeliverySection, DomainName
-from postroad.domain.delivery.reroutes import RULE_NAME_PATTERN
+from postroad.domain.delivery.sites import RULE_NAME_PATTERN
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.networks import Networks
 from postroad.routing.answers import DNS_PORT

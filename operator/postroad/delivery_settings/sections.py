@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from postroad.domain.mail.internationalized import ascii_domain
+from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.errors import InvalidInput
 
 

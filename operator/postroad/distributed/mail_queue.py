@@ -25,12 +25,11 @@ from postroad.distributed.reading.ages import AgesCache
 from postroad.distributed.reading.browse import browse
 from postroad.distributed.reading.size import SizeCache
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.documents import MailView, Sizes
+from postroad.domain.queues.entries import EntryKey
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey
 from postroad.ports.administration import Administration, Operation
-from postroad.ports.delivery.board import Board
-from postroad.ports.delivery.suppression_list import SuppressionList
+from postroad.ports.delivery import Board, SuppressionList
 from postroad.ports.mail_queue import NO_DELAY
 
 

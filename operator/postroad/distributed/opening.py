@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from postroad.distributed.engine import ownership
 from postroad.distributed.engine.engine import Engine
-from postroad.domain.queues.slices import slice_of
+from postroad.domain.queues.entries import slice_of
 from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
 
 MOST_RACING = timedelta(minutes=10)

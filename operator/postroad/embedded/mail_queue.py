@@ -16,7 +16,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.rpc.client import RemoteQueue
@@ -29,8 +29,7 @@ from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import QueueClosed, StoreUnavailable
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.board import Board
-from postroad.ports.delivery.suppression_list import SuppressionList
+from postroad.ports.delivery import Board, SuppressionList
 from postroad.ports.files import Files, Lock
 from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue, check_delay
 

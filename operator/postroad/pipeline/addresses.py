@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 
-from postroad.domain.mail.internationalized import ascii_address, spellings
+from postroad.domain.mail.seven_bits import ascii_address, spellings
 from postroad.settings.pipeline import AddressKind
 
 DIGITS = 32

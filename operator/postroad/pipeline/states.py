@@ -12,8 +12,14 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from postroad.domain.queues.dispatch import deletes_bytes
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import (
+    Change,
+    Ending,
+    EndingKind,
+    EntryKey,
+    Mark,
+    PurgeWatermark,
+)
 from postroad.domain.values.identifiers import EPOCH, FIRST
 
 DELIVERED = "delivered"

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.queues.delay_queues import DELAY_SECONDS as DELAY_SECONDS
+from postroad.domain.queues.names import DELAY_SECONDS as DELAY_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

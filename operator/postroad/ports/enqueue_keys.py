@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Protocol
 from uuid import UUID
 
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import EntryKey
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,11 @@ from postroad.domain.delivery.endings import (
 )
 from postroad.domain.mail.mail import Envelope, Mail, Outcome, explanation
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Administration
-from postroad.ports.delivery.board import Board
-from postroad.ports.delivery.suppression_list import SuppressionList
+from postroad.ports.delivery import Board, SuppressionList
 
 NO_DELAY = timedelta(0)
 

@@ -12,8 +12,7 @@ from typing import Protocol
 from uuid import UUID
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.queues.entries import Ending, Mark, PurgeWatermark, Traits
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Ending, EntryKey, Mark, Partition, PurgeWatermark, Traits
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,71 @@
-"""The outside servers of one cluster, from which the ports of any queue are made."""
+"""The outside servers of one cluster, from which the ports of any queue are made.
+
+The record, at a server, of which QueueCluster uses one of its objects.
+
+The users at the broker that are made for the programs of one mail queue each.
+
+Their rights are those that these programs need, and no others. Source: ADR 0042.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 from postroad.domain.queues.names import QueueName
+from postroad.domain.servers import Claim, Claimant, QueueUser
 from postroad.errors import ServerError
 from postroad.ports.blobs import Blobs
 from postroad.ports.broker import Broker
-from postroad.ports.claims import ClaimRecord
 from postroad.ports.history import History
-from postroad.ports.queue_users import QueueUsers
 from postroad.ports.view import ViewStore
+
+
+class ClaimRecord(Protocol):
+    """The claim on one object: a keyspace, a queue of RabbitMQ, or a bucket. Raises: ServerError of
+    its server."""
+
+    async def claim(self, claimant: Claimant) -> Claim | None:
+        """Claim the object unless it is claimed; return the claim that holds. Of several claimants
+        at once the same one wins for all. None: the object does not exist yet, and holds none.
+        Idempotent, durable."""
+        ...
+
+    async def transfer(self, found: Claim, claimant: Claimant) -> Claim:
+        """Replace a claim, if it is the one found; return the claim that holds then."""
+        ...
+
+    async def release(self, claimant: Claimant) -> None:
+        """Remove a claim, if it is this claimant's. Idempotent."""
+        ...
+
+
+class QueueUsers(Protocol):
+    """Queue users in one vhost of a broker. All other users stay as they are.
+
+    Every method raises: BrokerUnavailable, BrokerRefused, TlsRefused, CredentialsRefused where the
+    login of this process may not make users.
+    """
+
+    async def made_for(self, token: str) -> Collection[QueueUser]:
+        """Return the queue users of one QueueCluster, whatever their rights are."""
+        ...
+
+    async def has_rights(self, user: QueueUser) -> bool | None:
+        """Return whether a user has exactly the rights that its queue's programs need; None where
+        there is no such user."""
+        ...
+
+    async def give(self, user: QueueUser, password: str) -> None:
+        """Make a user, or replace its password and its rights. Connections that are open go on.
+        Idempotent, durable."""
+        ...
+
+    async def delete(self, user: QueueUser) -> None:
+        """Delete a user; the broker closes its connections. Idempotent, durable."""
+        ...
+
 
 Guard = Callable[[], None]
 """Asked just before a request leaves the process, also in other threads than the event loop's: an

@@ -18,12 +18,10 @@ from typing import Protocol
 from uuid import UUID
 
 from postroad.domain.mail.mail import Outcome
-from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
-from postroad.domain.queues.slices import EntryKey, Partition
-from postroad.domain.values.clocks import Readings
-from postroad.ports.delivery.board import Board
-from postroad.ports.delivery.suppression_list import SuppressionList
+from postroad.domain.values.instants import Readings
+from postroad.ports.delivery import Board, SuppressionList
 from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks
 

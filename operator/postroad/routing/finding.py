@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from postroad.domain.mail.internationalized import ascii_address, ascii_domain
+from postroad.domain.mail.seven_bits import ascii_address, ascii_domain
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput
 from postroad.routing.answers import Answer, AnswerKind, Asking, Question, RecordType
 from postroad.routing.exchangers import Tiers, exchangers, is_address, is_null

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from postroad.domain.mail.handed_mails import LARGEST_HANDED, LONGEST_HANDING
+from postroad.domain.mail.envelope_documents import LARGEST_HANDED, LONGEST_HANDING
 from postroad.settings.values import Duration, Section
 
 TimeoutSetting = Annotated[Duration, Field(ge=timedelta(seconds=1), le=LONGEST_HANDING)]

@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, InstanceOf
 
 from postroad.domain.mail.mail import MAILBOX_PATTERN
-from postroad.domain.values.durations import parse_duration
+from postroad.domain.values.instants import parse_duration
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
 

@@ -6,8 +6,8 @@ import re
 from typing import NamedTuple
 
 from postroad.domain.mail.address_lists import addresses_in
-from postroad.domain.mail.internationalized import ascii_domain
 from postroad.domain.mail.mail import domain_of
+from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.errors import InvalidInput, InvalidMail
 
 _FIELD = re.compile(rb"([!-9;-~]+)[ \t]*:")

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import timedelta
 from itertools import count
 
-from postroad.domain.delivery.site_views import SiteView
+from postroad.domain.delivery.sites import SiteView
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.clock import Randomness
-from postroad.ports.delivery.connections import Connector
+from postroad.ports.delivery import Connector
 from postroad.ports.mail_queue import Item
 from postroad.scheduling.events import (
     Assign,

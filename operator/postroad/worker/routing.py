@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Protocol
 
-from postroad.domain.delivery.reroutes import RerouteTable
-from postroad.domain.mail.internationalized import ascii_domain
+from postroad.domain.delivery.sites import RerouteTable
+from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.delivery.resolver import Resolver
-from postroad.ports.delivery.sts import StsPolicies
+from postroad.ports.delivery import Resolver, StsPolicies
 from postroad.routing.finding import find_route, sts_domain
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute, ResolvedHop, Route, written_hop

@@ -16,7 +16,7 @@ from postroad.adapters.cassandra.connection.clocks import (
     RightClocksFirst,
     Timestamps,
 )
-from postroad.domain.values.clocks import agreed_time
+from postroad.domain.values.instants import agreed_time
 from postroad.errors import ViewUnavailable
 from postroad.telemetry import metrics
 

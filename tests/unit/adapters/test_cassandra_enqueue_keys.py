@@ -11,7 +11,7 @@ import pytest
 
 from postroad.adapters.cassandra.view import enqueue_keys
 from postroad.adapters.cassandra.view.enqueue_keys import CHANGE, COLUMNS, TAKE
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import EntryKey
 from postroad.ports.enqueue_keys import KeyedEntry
 from support.scripted_session import ScriptedSession
 

@@ -18,8 +18,7 @@ from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view.marks import CassandraMarks
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome, OutcomeKind
-from postroad.domain.queues.entries import Ending, EndingKind, Traits
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import Ending, EndingKind, EntryKey, Traits
 from support.outcomes import kept_in
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -15,8 +15,16 @@ from postroad.adapters.cassandra.statements import SELECT_PRESENT
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.marks import CassandraMarks
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import (
+    Change,
+    Ending,
+    EndingKind,
+    EntryKey,
+    Mark,
+    Partition,
+    PurgeWatermark,
+    Traits,
+)
 from postroad.domain.values.identifiers import FIRST
 from postroad.ports.marks import Counts, PartitionStamp
 from support.scripted_session import ScriptedSession

@@ -25,12 +25,12 @@ from postroad.adapters.cassandra.view.erasure import (
     erase_slices,
 )
 from postroad.adapters.cassandra.view.suppression_list import ERASE_SHARDS, SHARDS
-from postroad.configuration.leased import REFRESHES_PER_LEASE
+from postroad.configuration import REFRESHES_PER_LEASE
 from postroad.domain.configuration.documents import to_document
 from postroad.domain.configuration.rollout import READING_LEASE, Rollout
-from postroad.domain.values.clocks import AGREEING
+from postroad.domain.values.instants import AGREEING
 from postroad.errors import ConfigurationConflict, ViewRefused
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 from support.histories import transitions
 from support.scripted_session import ScriptedSession
 

@@ -14,8 +14,7 @@ from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
 from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, EntryKey, Mark
 from postroad.ports.view import DeadLetter
 from support.stored_rows import stored
 

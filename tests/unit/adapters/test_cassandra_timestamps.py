@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from postroad.adapters.cassandra.connection.clocks import Timestamps
-from postroad.domain.values.clocks import AgreedTime
+from postroad.domain.values.instants import AgreedTime
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOON_US = int(NOON.timestamp()) * 1_000_000

@@ -12,8 +12,7 @@ import pytest
 
 from postroad.adapters.cassandra.connection.session import Session, Statement
 from postroad.adapters.cassandra.view.transactions import NOTHING, Transactions, Write
-from postroad.domain.queues.entries import Ending, EndingKind, Mark
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Ending, EndingKind, EntryKey, Mark, Partition
 from postroad.errors import ViewUnavailable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

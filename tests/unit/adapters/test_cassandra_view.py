@@ -15,11 +15,10 @@ from postroad.adapters.cassandra.statements import LETTER_COLUMNS, ROW_COLUMNS
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.mail.mail import Envelope, Outcome
-from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
-from postroad.domain.queues.slices import EntryKey, Partition
-from postroad.domain.values.clocks import Readings
 from postroad.domain.values.identifiers import FIRST, LAST, id_at
+from postroad.domain.values.instants import Readings
 from postroad.errors import Undecodable
 from postroad.ports.marks import Counts
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits, Record

@@ -14,7 +14,7 @@ from postroad.adapters.disk.files import DiskFiles, Translated, make_private
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.domain.error_codes import codes_of
 from postroad.errors import StoreFailed, TooManyOpenFiles
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 
 
 def mode(path: Path) -> int:

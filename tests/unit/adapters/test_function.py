@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from postroad.adapters.programs.function import NO_THREAD, FunctionConnector, HandlerFunction
-from postroad.domain.mail.handed_mails import LARGEST_HANDED, HandedMail
+from postroad.domain.mail.envelope_documents import LARGEST_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.octet_room import OctetRoom
-from postroad.ports.delivery.connections import ConnectionClosed, JobFinished
+from postroad.ports.delivery import ConnectionClosed, JobFinished
 from postroad.routing.routes import ResolvedHop
 from support.connections import Events, a_job
 

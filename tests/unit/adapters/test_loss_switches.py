@@ -32,8 +32,7 @@ from postroad.adapters.rabbitmq.topology import (
 )
 from postroad.adapters.s3 import store as parts
 from postroad.adapters.s3.objects import translated
-from postroad.domain.queues.delay_queues import DELAY_SECONDS
-from postroad.domain.queues.names import QueueName
+from postroad.domain.queues.names import DELAY_SECONDS, QueueName
 from postroad.errors import BlobMissing, BlobsUnavailable, BrokerUnavailable, Unroutable
 from postroad.ports.view import TableOptions
 

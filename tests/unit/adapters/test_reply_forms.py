@@ -12,7 +12,7 @@ import pytest
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import HopLogin, Protocol
 from postroad.domain.smtp.sasl_client import Mechanism
-from postroad.ports.delivery.connections import ConnectionClosed, ConnectionOpened, JobFinished
+from postroad.ports.delivery import ConnectionClosed, ConnectionOpened, JobFinished
 from support.connections import Events, a_job, body_of
 from support.fake_hop import FakeHop, HopRule
 from support.jumping_loop import jumping

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
-from postroad.ports.delivery.connections import TakesSeries, Transmission
+from postroad.ports.delivery import TakesSeries, Transmission
 from postroad.smtp.client.connections import SmtpConnection
 from postroad.smtp.client.job_line import LONGEST_SERIES
 from postroad.smtp.client.remembered_hops import RememberedHops

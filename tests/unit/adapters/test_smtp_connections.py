@@ -12,7 +12,7 @@ from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.mail.shapes import shape_of
 from postroad.domain.smtp.next_hops import Protocol
 from postroad.errors import BlobsUnavailable
-from postroad.ports.delivery.connections import ConnectionClosed, ConnectionOpened, JobFinished
+from postroad.ports.delivery import ConnectionClosed, ConnectionOpened, JobFinished
 from postroad.smtp.client.transaction.transactions import LARGEST_END
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule

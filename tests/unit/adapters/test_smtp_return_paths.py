@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.domain.mail.mail import DsnOptions, Envelope
-from postroad.ports.delivery.connections import Transmission
+from postroad.ports.delivery import Transmission
 from support.connections import Events, a_job
 from support.fake_hop import FakeHop
 from support.smtp_connections import connect

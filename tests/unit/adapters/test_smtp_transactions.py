@@ -15,7 +15,7 @@ from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.mail.shapes import shape_of
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.smtp.replies import LONGEST_TEXT
-from postroad.ports.delivery.connections import at_once
+from postroad.ports.delivery import at_once
 from postroad.smtp.client.client import ClientWire
 from postroad.smtp.client.connecting import Addresses
 from postroad.smtp.client.exchange import Exchange, SessionRefused

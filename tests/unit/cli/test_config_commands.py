@@ -17,7 +17,7 @@ from postroad.adapters.memory.view.view import MemoryView
 from postroad.bootstrap.configuration_histories import open_history
 from postroad.cli import main
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Partition
 from postroad.errors import ConfigurationRefused, ViewUnavailable
 from postroad.ports.view import ClosedSlice
 

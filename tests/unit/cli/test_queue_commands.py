@@ -22,7 +22,7 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap import memory
 from postroad.cli import main
 from postroad.distributed.reading.size import SizeCache
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.names import QueueName, key_of_bytes, key_of_owner
 from postroad.domain.queues.ownership import Owner
 from postroad.domain.values.identifiers import id_at

@@ -10,8 +10,8 @@ import pytest
 
 from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.domain.delivery.site_views import SiteState, SiteView, posted_views
-from postroad.ports.delivery.board import Topic
+from postroad.domain.delivery.sites import SiteState, SiteView, posted_views
+from postroad.ports.delivery import Topic
 from unit.cli.test_sites import MINUTE, run, store
 
 __all__ = ["store"]

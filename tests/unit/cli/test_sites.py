@@ -14,8 +14,8 @@ from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.cli import main
-from postroad.domain.delivery.site_views import SiteState, SiteView, posted_views
-from postroad.ports.delivery.board import Topic
+from postroad.domain.delivery.sites import SiteState, SiteView, posted_views
+from postroad.ports.delivery import Topic
 
 MINUTE = timedelta(minutes=1)
 

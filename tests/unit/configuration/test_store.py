@@ -12,8 +12,7 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, Stopped, at
 from postroad.adapters.memory.history import MemoryHistory, Records
-from postroad.configuration.leased import LeasedConfiguration
-from postroad.configuration.store import Settled, adopt, settle
+from postroad.configuration import LeasedConfiguration, Settled, adopt, settle
 from postroad.domain.configuration.documents import from_document
 from postroad.domain.configuration.history import (
     ConfigurationCreated,

@@ -30,8 +30,8 @@ from postroad.controller.kubernetes.api import (
 from postroad.controller.mailqueue.deletion import Deletion
 from postroad.controller.mailqueue.leftovers import MAX_BYTES, Leftovers
 from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
+from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
-from postroad.domain.queues.slices import Partition
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import mail_queue, workers

@@ -11,7 +11,7 @@ import pytest
 from postroad.controller.kubernetes.api import Key
 from postroad.controller.mailqueue.figures import STEP, TURNS_A_SECOND, Turns, reported_figures
 from postroad.distributed.reading.size import SizeCache
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from support.manual_loop import move, run
 from support.running_controller import running_controller
 

@@ -12,7 +12,7 @@ import pytest
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET
-from postroad.domain.servers.queue_users import QueueUser
+from postroad.domain.servers import QueueUser
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers

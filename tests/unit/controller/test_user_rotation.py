@@ -20,7 +20,7 @@ from postroad.controller.cluster.user_rotation import (
     next_user_step,
 )
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers.queue_users import QueueUser
+from postroad.domain.servers import QueueUser
 
 A = QueueUser(QueueName("mail", "outgoing"), "0" * 12)
 B = A.other

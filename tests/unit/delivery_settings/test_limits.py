@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from postroad.delivery_settings.files import read_delivery
-from postroad.domain.delivery.limited_mail import LimitedBy, LimitedMail, LimitRule, limits_of
+from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule, limits_of
 from postroad.errors import InvalidSettings
 
 

@@ -29,9 +29,8 @@ from postroad.domain.queues.dispatch import (
     decide,
     decide_claimed,
 )
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, EntryKey, Mark
 from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey
 
 NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 WHO = ("b@example.net",)

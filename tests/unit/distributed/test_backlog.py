@@ -11,7 +11,7 @@ from postroad.adapters.memory.fault_injection import Fault, Stopped
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.maintenance import browse_start
 from postroad.distributed.reading.size import KeptCounts, SizeCache
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import WINDOW, Before, InMemoryCluster, Process
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.telemetry import metrics
 from support.in_memory_cluster import Before, InMemoryCluster, Process

@@ -12,8 +12,8 @@ from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.administration.dead_queue import KEPT_BYTES, UNREADABLE
 from postroad.distributed.entries.dead_letters import OVER_THE_LIMIT
+from postroad.domain.queues.references import decode, encode
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.wire import decode, encode
 from postroad.errors import ViewRefused
 from postroad.telemetry import metrics
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process

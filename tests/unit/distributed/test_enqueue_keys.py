@@ -11,7 +11,7 @@ import pytest
 
 from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
-from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
+from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.domain.queues.selection import Selector
 from postroad.errors import PostroadError, QueueClosed
 from support.in_memory_cluster import Before, InMemoryCluster, Process

@@ -28,9 +28,9 @@ from postroad.distributed.maintenance import erasure
 from postroad.distributed.maintenance.erasure import Erasable, Erasure, ErasureStep, Part
 from postroad.domain.configuration.history import ConfigurationChanged, ConfigurationCreated
 from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.domain.queues.entries import Partition, slice_of
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.queues.ownership import Owner
-from postroad.domain.queues.slices import Partition, slice_of
 from postroad.errors import BlobsUnavailable, BucketNotOwned, HistoryMissing
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits
 

@@ -9,9 +9,9 @@ import pytest
 
 from postroad.distributed.administration.found_entries import EntryChange
 from postroad.distributed.dequeue.items import BYTES_MISSING
+from postroad.domain.queues.entries import EntryKey, slice_of
 from postroad.domain.queues.names import key_of_bytes
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey, slice_of
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import InvalidInput
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process

@@ -13,8 +13,8 @@ from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Step
 from postroad.distributed.dequeue.leases import AT_ONCE
 from postroad.domain.queues.entries import LONG_CHAIN
+from postroad.domain.queues.references import decode, encode
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.wire import decode, encode
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 
 ALL = Selector.all()

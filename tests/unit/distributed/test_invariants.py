@@ -15,10 +15,9 @@ from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no
 from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.queues.entries import EndingKind, Mark
+from postroad.domain.queues.entries import EndingKind, EntryKey, Mark
+from postroad.domain.queues.references import decode
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey
-from postroad.domain.queues.wire import decode
 from postroad.errors import (
     BlobMissing,
     BrokerUnavailable,

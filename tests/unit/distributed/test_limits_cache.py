@@ -11,7 +11,7 @@ import pytest
 from postroad.adapters.memory.clock import START, ManualClock
 from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.engine.timing import Timing
-from postroad.domain.values.clocks import HostTime, Readings
+from postroad.domain.values.instants import HostTime, Readings
 from postroad.errors import ClockSkew, CredentialsRefused, ServerError, ViewUnavailable
 from postroad.ports.view import Limits, View
 

@@ -11,7 +11,7 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.reading import browse
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process
 

@@ -12,8 +12,8 @@ import pytest
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step
+from postroad.domain.queues.references import decode
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.wire import decode
 from postroad.telemetry import metrics
 from support.in_memory_cluster import InMemoryCluster, Process
 

@@ -11,10 +11,9 @@ from contract.queue_harness import Consumer
 from postroad.adapters.memory.broker import MemoryDelivery, Message
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
 from postroad.adapters.memory.view.view import MemoryView
-from postroad.domain.queues.delay_queues import DELAY_SECONDS
-from postroad.domain.queues.entries import Mark
-from postroad.domain.queues.slices import EntryKey, Partition
-from postroad.domain.queues.wire import decode
+from postroad.domain.queues.entries import EntryKey, Mark, Partition
+from postroad.domain.queues.names import DELAY_SECONDS
+from postroad.domain.queues.references import decode
 from postroad.errors import ViewUnavailable
 from support.in_memory_cluster import InMemoryCluster, Process
 

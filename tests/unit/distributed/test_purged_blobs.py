@@ -11,7 +11,7 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, no_fault
 from postroad.distributed.entries import purged_blobs
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ServerError, ViewUnavailable
 from support.in_memory_cluster import Before, InMemoryCluster, Process

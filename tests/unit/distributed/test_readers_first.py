@@ -18,11 +18,10 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import FaultInjector, away
 from postroad.adapters.memory.history import MemoryHistory
-from postroad.configuration.leased import LeasedConfiguration
-from postroad.configuration.store import adopt, settle
+from postroad.configuration import LeasedConfiguration, adopt, settle
 from postroad.domain.configuration.rollout import Rollout, versions
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.queues.slices import Partition, place, slice_of
+from postroad.domain.queues.entries import Partition, place, slice_of
 from postroad.domain.values.identifiers import Identifiers
 from postroad.errors import ConfigurationStale, HistoryMissing, QueueNotFound
 from postroad.ports.history import Effective, Recorded

@@ -13,9 +13,8 @@ import pytest
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.fault_injection import Step
 from postroad.domain.mail.mail import Outcome
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey
 from postroad.errors import Undecodable
 from postroad.ports.view import Record
 from postroad.telemetry import metrics

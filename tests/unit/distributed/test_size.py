@@ -12,8 +12,8 @@ from contract.queue_harness import letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed.entries import replacement
 from postroad.distributed.reading import size
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.entries import Entry, Mark
-from postroad.domain.queues.mail_views import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.ports.view import Limits
 from support.in_memory_cluster import WINDOW, InMemoryCluster, Process

@@ -13,7 +13,7 @@ from postroad.distributed.dequeue.wait_limits import WaitLimits
 from postroad.distributed.engine.backoff import Backoff, persist
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.timing import Timing
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import EntryKey
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import BrokerUnavailable, InvalidSettings, ViewRefused, ViewUnavailable
 

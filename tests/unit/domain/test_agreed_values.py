@@ -12,17 +12,16 @@ from postroad.domain.configuration.history import STATUS_ENTRIES
 from postroad.domain.configuration.rollout import GRACE, LONGEST_READING_LEASE, READING_LEASE
 from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration
 from postroad.domain.delivery.retries import RetryPlan
-from postroad.domain.mail.internationalized import LONGEST_NAME
 from postroad.domain.mail.mail import HIGHEST_PRIORITY, LONGEST_ADDRESS, LOWEST_PRIORITY
+from postroad.domain.mail.seven_bits import LONGEST_NAME
 from postroad.domain.mail.shapes import LONGEST_CONTINUATION, LONGEST_LINE
 from postroad.domain.queues import lifetimes, lost_messages
-from postroad.domain.queues.ages import AGES
-from postroad.domain.queues.delay_queues import DELAY_SECONDS, HIGHEST_DOUBLING
 from postroad.domain.queues.entries import LONG_CHAIN
-from postroad.domain.queues.names import LONGEST_BUCKET
-from postroad.domain.queues.wire import LARGEST_BODY, LONGEST_ERROR, VERSION
+from postroad.domain.queues.names import DELAY_SECONDS, HIGHEST_DOUBLING, LONGEST_BUCKET
+from postroad.domain.queues.references import LARGEST_BODY, LONGEST_ERROR, VERSION
+from postroad.domain.queues.selection import AGES
 from postroad.domain.values import identifiers, instants
-from postroad.domain.values.clocks import AGREEING
+from postroad.domain.values.instants import AGREEING
 
 SECOND, MINUTE, HOUR, DAY = (
     timedelta(seconds=1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from postroad.domain.values.clocks import AgreedTime, HostTime, Readings, agreed_time
+from postroad.domain.values.instants import AgreedTime, HostTime, Readings, agreed_time
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.delay_queues import DELAY_SECONDS, next_delay, redelivery_delay_after
 from postroad.domain.queues.dispatch import (
     Redeliver,
     ReferenceArrival,
@@ -20,9 +19,9 @@ from postroad.domain.queues.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark, place
+from postroad.domain.queues.names import DELAY_SECONDS, next_delay, redelivery_delay_after
 from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import place
 from postroad.domain.values.identifiers import id_at
 
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)

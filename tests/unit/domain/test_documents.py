@@ -23,14 +23,13 @@ from postroad.domain.mail.mail import (
 )
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues import documents
-from postroad.domain.queues.mail_views import MailView, Sizes
-from postroad.domain.queues.references import Reference
+from postroad.domain.queues.documents import MailView, Sizes
+from postroad.domain.queues.entries import EntryKey
+from postroad.domain.queues.references import Reference, decode, encode
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey
-from postroad.domain.queues.wire import decode, encode
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.domain.values.instants import instant, microseconds
-from postroad.domain.values.json_values import to_json
+from postroad.domain.values.text import to_json
 
 MOMENT = datetime(2026, 1, 1, 10, 20, 0, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)

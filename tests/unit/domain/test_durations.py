@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.values.durations import format_duration, parse_duration
+from postroad.domain.values.instants import format_duration, parse_duration
 from postroad.errors import InvalidInput
 
 

@@ -9,8 +9,7 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.queues.slices import EntryKey, place
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, EntryKey, Mark, place
 from postroad.domain.values.identifiers import id_at
 
 NOW = datetime(2026, 1, 1, 10, 20, tzinfo=UTC)

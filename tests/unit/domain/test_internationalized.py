@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.mail.internationalized import (
+from postroad.domain.mail.seven_bits import (
     ascii_address,
     ascii_domain,
     same_domain,

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.entries import Entry, EntryKey
 from postroad.domain.queues.lost_messages import (
     AT_LEAST,
     BEYOND_LEASES,
@@ -19,7 +19,6 @@ from postroad.domain.queues.lost_messages import (
     MessageCount,
     Messages,
 )
-from postroad.domain.queues.slices import EntryKey
 from postroad.domain.values.identifiers import id_at
 
 NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.servers.policies import DROPPING, dropping
-from postroad.domain.servers.replicas import QuorumQueue
+from postroad.domain.servers import DROPPING, QuorumQueue, dropping
 
 
 def governed(name: str, keys: frozenset[str]) -> QuorumQueue:

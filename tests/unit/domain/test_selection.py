@@ -6,8 +6,7 @@ import pytest
 
 from postroad import Selector
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.entries import Entry
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import Entry, EntryKey
 from postroad.errors import InvalidInput
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from postroad.domain.delivery.site_views import (
+from postroad.domain.delivery.sites import (
     MOST_SHOWN,
     SiteState,
     SiteView,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.queues.slices import EntryKey, bucket_of, place, slice_of, slices_between
+from postroad.domain.queues.entries import EntryKey, bucket_of, place, slice_of, slices_between
 from postroad.domain.values.identifiers import id_at
 
 MOMENTS = st.integers(0, 2**32).map(

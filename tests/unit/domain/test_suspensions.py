@@ -6,14 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from postroad.domain.delivery.site_views import (
+from postroad.domain.delivery.sites import (
     MOST_SHOWN,
+    AnswerCounts,
     SiteState,
     SiteView,
+    SuspendedBy,
+    Suspension,
     posted_views,
     read_views,
 )
-from postroad.domain.delivery.suspensions import AnswerCounts, SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.errors import InvalidInput
 

@@ -15,7 +15,7 @@ from postroad.domain.delivery.webhooks import (
     read_secrets,
     rest_of,
 )
-from postroad.domain.mail.handed_mails import HandedMail, handing_key
+from postroad.domain.mail.envelope_documents import HandedMail, handing_key
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.errors import InvalidInput
 

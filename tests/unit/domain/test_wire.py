@@ -14,10 +14,15 @@ from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.entries import Entry
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey, place
-from postroad.domain.queues.wire import LARGEST_BODY, LONGEST_ERROR, decode, encode, size_of
+from postroad.domain.queues.entries import Entry, EntryKey, place
+from postroad.domain.queues.references import (
+    LARGEST_BODY,
+    LONGEST_ERROR,
+    Reference,
+    decode,
+    encode,
+    size_of,
+)
 from postroad.domain.values.identifiers import EPOCH, id_at
 from postroad.errors import UnreadableReference
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
+from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.embedded.log.key_index import KeyIndex
 from postroad.embedded.log.records import KeyRecord
 

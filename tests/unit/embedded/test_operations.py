@@ -13,9 +13,9 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.delivery.endings import Done, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
-from postroad.domain.values.json_values import to_json
+from postroad.domain.values.text import to_json
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.log.records import cut
 from postroad.embedded.rpc.operations import CALLS, Leased, leased_value

@@ -13,7 +13,7 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.documents import outcomes_of, outcomes_value
-from postroad.domain.values.json_values import to_json
+from postroad.domain.values.text import to_json
 from postroad.embedded.log import frames
 from postroad.embedded.log.checkpoints import Checkpoint
 from postroad.embedded.log.envelope_records import (

@@ -12,7 +12,7 @@ import pytest
 from contract.queue_harness import letter
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.mail_views import Sizes
+from postroad.domain.queues.documents import Sizes
 from postroad.embedded.rpc import wire
 from postroad.embedded.rpc.rpc import PIECES
 from postroad.embedded.rpc.serving import Serving

@@ -21,7 +21,7 @@ DURATIONS = "tests/unit/domain/test_durations.py"
 NOTICES = f"{DURATIONS}::test_sixty_minutes_are_written_as_an_hour"
 PASSES_ANYHOW = f"{DURATIONS}::test_what_is_no_duration_is_refused_with_an_example[h]"
 DOCTEST = (
-    "operator/postroad/domain/values/durations.py::postroad.domain.values.durations.parse_duration"
+    "operator/postroad/domain/values/instants.py::postroad.domain.values.instants.parse_duration"
 )
 IS_NOT_THERE = f"{DURATIONS}::test_that_is_not_there"
 
@@ -33,7 +33,7 @@ from mutants.collected import CollectedTests
 from mutants.faults import faults_in
 from mutants.workbench import ROOT, Workbench
 
-path = "postroad/domain/values/durations.py"
+path = "postroad/domain/values/instants.py"
 found = faults_in(path, (ROOT / "operator" / path).read_text())
 fault = [each for each in found if each.kind == "change what is returned"][-1]
 folder, cases = Path(sys.argv[2]), json.loads(sys.argv[3])

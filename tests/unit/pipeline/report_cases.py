@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from postroad.domain.configuration.advice import SliceCount
-from postroad.domain.queues.ages import AGES
+from postroad.domain.queues.selection import AGES
 from postroad.pipeline.answers.lines import (
     AgesLine,
     Departure,

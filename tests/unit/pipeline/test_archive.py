@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
+from postroad.domain.queues.entries import EntryKey
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey
 from support.archive_story import NO_STOP, Story, happen
 from support.in_memory_cluster import WINDOW
 

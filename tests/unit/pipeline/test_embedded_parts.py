@@ -18,7 +18,7 @@ from crash.world import OPTIONS, ROOT, start
 from postroad import AttemptOutcomes, Mail, Outcome, Selector
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import OutcomeKind
-from postroad.domain.queues.slices import slice_of
+from postroad.domain.queues.entries import slice_of
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.segments import HEADER_BLOCK, read_header
 from postroad.embedded.store.archive import end_of, frames_in, read_archive

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Partition
 from postroad.pipeline.answers.findings import FindingKind, FindingLine, summaries, vanished_rows
 from postroad.ports.view import ClosedSlice
 

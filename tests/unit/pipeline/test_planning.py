@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Partition
 from postroad.pipeline.archive.planning import (
     ArchivedPartition,
     Gap,

@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import (
+    Change,
+    Ending,
+    EndingKind,
+    EntryKey,
+    Mark,
+    PurgeWatermark,
+)
 from postroad.domain.values.identifiers import FIRST
 from postroad.pipeline.states import ENDINGS, STATES, EntryFlags, EntryState
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.errors import ViewUnavailable
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 from postroad.worker.sites.board_reading import READ_EVERY, BoardReader, Obey
 from postroad.worker.sites.control import SiteControl
 from postroad.worker.sites.flush_answers import FlushAnswers

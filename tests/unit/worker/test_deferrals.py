@@ -12,7 +12,7 @@ import pytest
 from postroad.adapters.memory.connections import MemoryConnection, MemoryConnector
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     BeforeEnd,
     JobFinished,
     OnEvent,

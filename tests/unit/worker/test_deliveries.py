@@ -27,7 +27,7 @@ from postroad.errors import (
     QueueClosed,
     StoreUnavailable,
 )
-from postroad.ports.delivery.attempt_log import AttemptLog
+from postroad.ports.delivery import AttemptLog
 from postroad.ports.mail_queue import Item
 from postroad.worker.jobs import deliveries
 from postroad.worker.jobs.deliveries import Deliverer

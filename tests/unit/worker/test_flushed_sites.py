@@ -12,11 +12,10 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.cli.sites.sites import ANSWERED_WITHIN, try_site
-from postroad.domain.delivery.site_flushes import FlushAnswer
-from postroad.domain.delivery.suspensions import SuspendedBy, Suspension
+from postroad.domain.delivery.sites import FlushAnswer, SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 from postroad.worker.sites.board_reading import BoardReader
 from postroad.worker.sites.control import SiteControl
 from postroad.worker.sites.flush_answers import FlushAnswers

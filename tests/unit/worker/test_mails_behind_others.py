@@ -20,7 +20,7 @@ from postroad.bootstrap.delivery.ways import rules_of, way_of, window_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.ports.delivery.connections import BeforeEnd, OnEvent, at_once
+from postroad.ports.delivery import BeforeEnd, OnEvent, at_once
 from postroad.ports.mail_queue import Item
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.rules import SchedulerRules

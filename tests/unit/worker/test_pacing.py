@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.domain.delivery.limited_mail import LimitedBy, LimitedMail, LimitRule
+from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewUnavailable
-from postroad.ports.delivery.board import Board, Topic
+from postroad.ports.delivery import Board, Topic
 from postroad.worker.sites.pacing import LONGEST_HOLD, LONGEST_NOTED, Pacer
 
 SECOND = timedelta(seconds=1)

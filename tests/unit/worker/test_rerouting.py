@@ -13,10 +13,10 @@ import pytest
 
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault
-from postroad.domain.delivery.reroutes import Reroute, RerouteOf, RerouteTable
+from postroad.domain.delivery.sites import Reroute, RerouteOf, RerouteTable
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidInput
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 from postroad.routing.plans import RoutingPlan
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost

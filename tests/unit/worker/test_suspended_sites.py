@@ -8,10 +8,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.domain.delivery.site_views import SiteState, SiteView, read_views
-from postroad.domain.delivery.suspensions import SuspendedBy, Suspension
+from postroad.domain.delivery.sites import SiteState, SiteView, SuspendedBy, Suspension, read_views
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 from postroad.worker.jobs.gate import Gate
 from postroad.worker.sites.board_reading import BoardReader
 from postroad.worker.sites.control import LONGEST_PUT_OFF, MOST_SUSPENDED, SiteControl

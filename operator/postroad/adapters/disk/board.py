@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from postroad.adapters.disk.files import PRIVATE_DIRECTORY, PRIVATE_FILE, Translated
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 
 DRAFT = ".new"
 """The end of the name of a file that is being written."""

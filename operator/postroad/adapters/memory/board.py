@@ -11,7 +11,7 @@ from datetime import timedelta
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, strongest
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 
 Notes = dict[tuple[Topic, str], tuple[str, timedelta]]
 """By topic and name: the text, and when its lifetime is over by the server's clock."""

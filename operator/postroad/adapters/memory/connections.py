@@ -14,7 +14,7 @@ from datetime import timedelta
 from enum import Enum, auto
 
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,
     ConnectionEvent,

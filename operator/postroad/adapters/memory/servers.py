@@ -15,7 +15,7 @@ from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.adapters.memory.view.tables import Tables
 from postroad.adapters.memory.view.view import MemoryView, MemoryViewStore, Schema
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers.queue_users import QueueUser
+from postroad.domain.servers import QueueUser
 from postroad.ports.clock import Clock
 from postroad.ports.servers import Checked
 

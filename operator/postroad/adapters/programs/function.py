@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
 
-from postroad.domain.mail.handed_mails import HandedMail
+from postroad.domain.mail.envelope_documents import HandedMail
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.octet_room import OctetRoom
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,
     ConnectionOpened,

@@ -34,7 +34,7 @@ from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
 from postroad.octet_room import OctetRoom
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.connections import BeforeEnd, OnEvent, Transmission, at_once
+from postroad.ports.delivery import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop
 from postroad.telemetry.logs import logger
 

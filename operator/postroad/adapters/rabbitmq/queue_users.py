@@ -13,7 +13,7 @@ from urllib.parse import quote
 from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DELAYS
 from postroad.domain.queues.names import QueueName
-from postroad.domain.servers.queue_users import QueueUser
+from postroad.domain.servers import QueueUser
 from postroad.errors import BrokerRefused, CredentialsRefused
 
 TAG = "management"

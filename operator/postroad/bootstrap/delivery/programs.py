@@ -7,10 +7,10 @@ from importlib import import_module
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.domain.mail.handed_mails import LARGEST_HANDED
+from postroad.domain.mail.envelope_documents import LARGEST_HANDED
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.octet_room import OctetRoom
-from postroad.ports.delivery.connections import Connector
+from postroad.ports.delivery import Connector
 from postroad.settings import Settings
 
 SCHEME = "python:"

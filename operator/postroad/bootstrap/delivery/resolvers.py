@@ -8,8 +8,7 @@ from pathlib import Path
 from postroad.adapters.dns import CachingResolver, DnsResolver, name_servers
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.delivery_settings.routing import NameServers, StsSettings
-from postroad.ports.delivery.resolver import Resolver
-from postroad.ports.delivery.sts import StsPolicies
+from postroad.ports.delivery import Resolver, StsPolicies
 
 
 def open_resolver(settings: NameServers) -> Resolver:

@@ -11,8 +11,7 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.delivery.programs import open_function, open_webhook
 from postroad.bootstrap.delivery.ways import Way
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.ports.delivery.connections import Connector
-from postroad.ports.delivery.signing import Signer
+from postroad.ports.delivery import Connector, Signer
 from postroad.settings import Settings
 from postroad.smtp.client.connector import SmtpConnector
 

@@ -14,11 +14,11 @@ from typing import Any, TextIO, TypeVar
 
 import click
 
+from postroad import configuration
 from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
 from postroad.cli.kubectl import configuration_output as output
 from postroad.cli.options import DURATION, json_option, say
-from postroad.configuration import store
-from postroad.configuration.evidence import has_rows, observe, used_configurations
+from postroad.configuration import has_rows, observe, used_configurations
 from postroad.domain.configuration.advice import advise
 from postroad.domain.configuration.consistency import REASON_BYTES, check_reason
 from postroad.domain.configuration.documents import Document, configuration_document, to_document
@@ -176,7 +176,7 @@ def record_adoption(
         output.note("without --status, a status that remembers more will still be in conflict")
 
     async def record(opened: ConfigurationOf) -> None:
-        settled = await store.adopt(
+        settled = await configuration.adopt(
             opened.history,
             ViewConfiguration(**given) if given else None,
             at=datetime.now(UTC),

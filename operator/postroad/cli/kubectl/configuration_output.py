@@ -17,8 +17,7 @@ from postroad.domain.configuration.history import (
     decide,
 )
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
-from postroad.domain.values.durations import format_duration
-from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.instants import format_duration, rfc3339
 
 
 def outcome_of(

@@ -27,8 +27,8 @@ from postroad.cli.options import (
 from postroad.controller.kubernetes.api import FIELD_MANAGER
 from postroad.controller.mailqueue.leftovers import Leftovers
 from postroad.distributed.maintenance.erasure import SERVERS, Erasable, Erasure, Part
-from postroad.domain.values.escaping import json_line
 from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.text import json_line
 from postroad.errors import NotInstalled, PostroadError, QueueInUse
 from postroad.ports.mail_queue import MailQueue
 from postroad.telemetry.logs import logger

@@ -25,10 +25,9 @@ from postroad.cli.options import (
     with_queue,
 )
 from postroad.distributed.administration.found_entries import EntryChange
-from postroad.domain.queues.documents import printed_view, sizes_value
-from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.documents import MailView, printed_view, sizes_value
 from postroad.domain.queues.selection import Selector
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.ports.administration import Operation
 from postroad.ports.mail_queue import MailQueue
 

@@ -22,8 +22,7 @@ from postroad.cli.options import (
 )
 from postroad.domain.delivery.attempt_log import AttemptSelector, LoggedAttempt, to_document
 from postroad.domain.mail.mail import OutcomeKind
-from postroad.domain.values.durations import format_duration
-from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import InvalidInput
 
 

@@ -11,7 +11,7 @@ import click
 
 from postroad.cli.pipeline.lake import AskedLake, LakeRequest, lake_job, opened_lake, with_lake
 from postroad.cli.pipeline.spark import address_key
-from postroad.configuration.evidence import observe
+from postroad.configuration import observe
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.configuration.history import replay
 from postroad.errors import HistoryMissing, InvalidInput, NotInstalled

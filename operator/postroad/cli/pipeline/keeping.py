@@ -30,10 +30,9 @@ from postroad.cli.pipeline.spark import (
     write_summary,
 )
 from postroad.distributed.engine.timing import Timing
-from postroad.domain.queues.slices import slice_of
-from postroad.domain.values.durations import parse_duration
+from postroad.domain.queues.entries import slice_of
 from postroad.domain.values.identifiers import EPOCH
-from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.instants import parse_duration, rfc3339
 from postroad.errors import InvalidInput, StoreDamaged
 from postroad.pipeline.addresses import kept_address
 from postroad.pipeline.archive.archive import ArchiveClaim, Run, Wanted

@@ -30,8 +30,8 @@ from postroad.cli.pipeline.spark import (
     open_with_spark,
     write_summary,
 )
-from postroad.domain.values.escaping import escaped, json_line
 from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.text import escaped, json_line
 from postroad.errors import InvalidInput, InvalidQueueURL
 from postroad.pipeline.answers.lines import JobAnswer
 from postroad.pipeline.archive.planning import Coverage, Stretch

@@ -20,7 +20,7 @@ from postroad.distributed.administration.found_entries import EntryChange
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.queues.selection import Selector
-from postroad.domain.values.escaping import escaped, json_line
+from postroad.domain.values.text import escaped, json_line
 from postroad.pipeline.answers.findings import FindingKind, FindingLine, FindingSummary, summaries
 from postroad.pipeline.answers.lines import AgesLine, JobAnswer, Line
 from postroad.pipeline.archive.planning import Coverage, Stretch

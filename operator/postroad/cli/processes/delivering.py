@@ -33,8 +33,7 @@ from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.smtp.bounces import use_rules
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.clock import Randomness
-from postroad.ports.delivery.attempt_log import AttemptLog
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import AttemptLog, Topic
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer

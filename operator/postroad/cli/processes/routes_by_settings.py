@@ -8,9 +8,8 @@ from pathlib import Path
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
-from postroad.domain.delivery.reroutes import RerouteTable
-from postroad.ports.delivery.resolver import Resolver
-from postroad.ports.delivery.sts import StsPolicies
+from postroad.domain.delivery.sites import RerouteTable
+from postroad.ports.delivery import Resolver, StsPolicies
 from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest

@@ -13,23 +13,23 @@ from postroad.bootstrap import board_of
 from postroad.cli.options import DURATION, with_queue
 from postroad.cli.sites.sites import known_sites, site_name
 from postroad.delivery_settings.hops import Hop
-from postroad.domain.delivery.reasons import checked_reason
-from postroad.domain.delivery.reroutes import (
+from postroad.domain.delivery.attempts import checked_reason
+from postroad.domain.delivery.sites import (
+    LONGEST_SUSPENSION,
     MOST_REROUTES,
     Reroute,
     RerouteOf,
+    has_no_rule,
+    has_program,
     is_rule_name,
     key_of,
     reroutes_in,
 )
-from postroad.domain.delivery.site_views import has_no_rule, has_program
-from postroad.domain.delivery.suspensions import LONGEST_SUSPENSION
-from postroad.domain.mail.internationalized import ascii_domain
+from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.next_hops import NextHop, TlsMode, parse_host_port
-from postroad.domain.values.durations import format_duration
-from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import InvalidInput
-from postroad.ports.delivery.board import Board, Topic
+from postroad.ports.delivery import Board, Topic
 from postroad.ports.mail_queue import MailQueue
 from postroad.worker.sites.board_reading import READ_EVERY
 

@@ -18,13 +18,13 @@ from postroad.bootstrap.delivery.signing import selected_keys
 from postroad.cli.options import json_option, say
 from postroad.delivery_settings.files import read_delivery, read_routing
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.domain.delivery.reroutes import RerouteTable, reroutes_in
+from postroad.domain.delivery.sites import RerouteTable, reroutes_in
 from postroad.domain.error_codes import FAILED, TRY_AGAIN
 from postroad.domain.mail.mail import OutcomeKind, check_address, domain_of
 from postroad.domain.smtp.bounces import BounceRule, decided
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput, InvalidMail
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 from postroad.routing.routes import NoRoute, Route
 from postroad.routing.tables import NULL_SENDER, RouteRequest
 from postroad.settings import from_environment

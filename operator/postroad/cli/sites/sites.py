@@ -26,19 +26,26 @@ from postroad.cli.options import (
     with_queue,
 )
 from postroad.distributed.administration.found_entries import EntryChange
-from postroad.domain.delivery.reasons import checked_reason
-from postroad.domain.delivery.reroutes import Reroute, RerouteOf, reroutes_in
-from postroad.domain.delivery.site_flushes import FlushAnswer
-from postroad.domain.delivery.site_views import SiteState, SiteView, read_views
-from postroad.domain.delivery.suspensions import LONGEST_SUSPENSION, SuspendedBy, Suspension
+from postroad.domain.delivery.attempts import checked_reason
+from postroad.domain.delivery.sites import (
+    LONGEST_SUSPENSION,
+    FlushAnswer,
+    Reroute,
+    RerouteOf,
+    SiteState,
+    SiteView,
+    SuspendedBy,
+    Suspension,
+    read_views,
+    reroutes_in,
+)
 from postroad.domain.queues.selection import Selector
-from postroad.domain.values.durations import format_duration
-from postroad.domain.values.escaping import escaped
-from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.instants import format_duration, rfc3339
+from postroad.domain.values.text import escaped
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Operation
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.board import Board, Topic
+from postroad.ports.delivery import Board, Topic
 from postroad.ports.mail_queue import MailQueue
 from postroad.worker.sites.board_reading import READ_EVERY
 from postroad.worker.sites.control import LONGEST_PUT_OFF

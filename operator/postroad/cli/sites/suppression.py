@@ -14,18 +14,17 @@ from postroad.bootstrap import suppression_list_of
 from postroad.cli.options import DURATION, json_option, say, with_queue
 from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.suppression import MAX_LIFETIME
-from postroad.domain.delivery.reasons import checked_reason
+from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.suppressed import (
     SuppressedAddress,
     by_administrator,
     read_line,
     token_of,
 )
-from postroad.domain.values.durations import format_duration
-from postroad.domain.values.escaping import json_line
-from postroad.domain.values.instants import rfc3339
+from postroad.domain.values.instants import format_duration, rfc3339
+from postroad.domain.values.text import json_line
 from postroad.errors import InvalidInput
-from postroad.ports.delivery.suppression_list import SuppressionList
+from postroad.ports.delivery import SuppressionList
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import from_environment
 

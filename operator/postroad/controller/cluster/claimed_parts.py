@@ -9,10 +9,10 @@ from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.cluster.users import ClusterUsers
 from postroad.distributed.maintenance.erasure import Part
 from postroad.domain.queues.names import BUCKET_CLAIM
-from postroad.domain.servers.claims import Claim, Claimant
+from postroad.domain.servers import Claim, Claimant
 from postroad.errors import BlobMissing
 from postroad.ports.blobs import Blobs
-from postroad.ports.claims import ClaimRecord
+from postroad.ports.servers import ClaimRecord
 
 
 class ClaimedParts:

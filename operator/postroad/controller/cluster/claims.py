@@ -18,16 +18,16 @@ from postroad.controller.kubernetes.absences import PATIENCE, Absences
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.spec.queue_resource import cluster_of
-from postroad.domain.servers.claims import Claim, Claimant
-from postroad.domain.values.durations import format_duration
+from postroad.domain.servers import Claim, Claimant
+from postroad.domain.values.instants import format_duration
 from postroad.errors import (
     KubernetesRefused,
     PostroadError,
     ResourceConflict,
     ServerError,
 )
-from postroad.ports.claims import ClaimRecord
 from postroad.ports.kubernetes import Kubernetes
+from postroad.ports.servers import ClaimRecord
 
 SYSTEM = "kube-system"
 """The namespace that every Kubernetes cluster has once; its uid stands for the cluster."""

@@ -32,7 +32,7 @@ from postroad.controller.status.conditions import (
 )
 from postroad.controller.status.status import CONFLICT, Report, Status, composed
 from postroad.controller.status.status_writer import WARNING, Announcement, StatusWriter
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import SAFE_COPIES, Checked

@@ -26,12 +26,12 @@ from postroad.controller.kubernetes.actions import log_action, log_repair
 from postroad.controller.kubernetes.api import SECRET
 from postroad.controller.pods.children import belongs_to, is_owned
 from postroad.controller.spec.queue_resource import Queue
-from postroad.domain.servers.queue_users import QueueUser
-from postroad.domain.values.durations import format_duration
+from postroad.domain.servers import QueueUser
+from postroad.domain.values.instants import format_duration
 from postroad.errors import NameTaken
 from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes
-from postroad.ports.queue_users import QueueUsers
+from postroad.ports.servers import QueueUsers
 
 MOST_STEPS = 4
 """In one reconcile: no more follow each other at one instant."""

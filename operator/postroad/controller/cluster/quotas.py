@@ -12,7 +12,7 @@ from typing import Any
 
 from postroad.controller.kubernetes.absences import PATIENCE, Absences
 from postroad.controller.spec.cluster import QueueClusterSpec
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.errors import QuotaExceeded
 from postroad.ports.kubernetes import Object
 

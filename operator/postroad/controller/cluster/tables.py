@@ -15,7 +15,7 @@ from postroad.controller.spec.cluster import Cassandra
 from postroad.controller.spec.queue_resource import Queue
 from postroad.domain.configuration.rules import Refusal
 from postroad.domain.queues.lifetimes import lifetimes_of, longest_slice, longest_step
-from postroad.domain.values.durations import format_duration, parse_duration
+from postroad.domain.values.instants import format_duration, parse_duration
 from postroad.errors import ConfigurationRefused, InvalidInput
 from postroad.ports.view import TableOptions
 

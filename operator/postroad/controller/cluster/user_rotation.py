@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from postroad.domain.servers.queue_users import QueueUser
+from postroad.domain.servers import QueueUser
 
 
 class UserStep(Enum):

@@ -16,7 +16,7 @@ from postroad.controller.kubernetes.api import ROTATE, SECRET, USER_SINCE
 from postroad.controller.pods.children import QUEUE, owned_child
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.conditions import timestamp
-from postroad.domain.servers.queue_users import QueueUser
+from postroad.domain.servers import QueueUser
 from postroad.logins import LOGIN
 from postroad.ports.kubernetes import Object
 

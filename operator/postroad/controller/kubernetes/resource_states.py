@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from postroad.domain.values.durations import parse_duration
+from postroad.domain.values.instants import parse_duration
 from postroad.ports.kubernetes import Object
 from postroad.telemetry.metrics import Sample
 

@@ -60,7 +60,7 @@ from postroad.controller.status.conditions import (
 from postroad.controller.status.status import Report, composed
 from postroad.controller.status.status_writer import NORMAL, WARNING, Announcement, StatusWriter
 from postroad.distributed.maintenance.erasure import Erasable, Erasure, Part
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.errors import (
     InvalidQueueName,
     KubernetesError,

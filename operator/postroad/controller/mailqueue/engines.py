@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from postroad.configuration.leased import LeasedConfiguration
+from postroad.configuration import LeasedConfiguration
 from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.status.status import instant
 from postroad.distributed.engine.engine import Engine, Parts

@@ -26,7 +26,7 @@ from postroad.controller.pods.pipeline_children import PIPELINE, job_name
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.conditions import Finding, advice, good, shortened
 from postroad.controller.status.status import Report
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kubernetes, Object
 
 JOB_FAILED = "JobFailed"

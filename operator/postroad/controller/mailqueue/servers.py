@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from postroad.configuration.store import settle
+from postroad.configuration import settle
 from postroad.controller.cluster.claimed_parts import ClaimedParts
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.plans import BrokerPlan, BucketPlan, QueuePlace, ViewPlan

@@ -32,7 +32,7 @@ from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.handler import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.smtp.next_hops import NextHop, Protocol
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kind
 
 Child = tuple[Kind, dict[str, Any]]

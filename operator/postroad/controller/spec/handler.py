@@ -18,7 +18,7 @@ from postroad.controller.spec.parts import (
 from postroad.controller.spec.tls import AuthoritiesReference
 from postroad.delivery_settings.patterns import Duration, Port
 from postroad.delivery_settings.secret_references import SecretReference
-from postroad.domain.mail.handed_mails import LARGEST_HANDED, LONGEST_HANDING
+from postroad.domain.mail.envelope_documents import LARGEST_HANDED, LONGEST_HANDING
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.settings.programs import HandedBytes

@@ -19,7 +19,7 @@ from pydantic.alias_generators import to_camel
 from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
 from postroad.domain.mail.mail import MAILBOX_PATTERN
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN, LONGEST_SOCKET
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 
 HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
 """A host name (A-labels), an IPv4 or an IPv6 address."""

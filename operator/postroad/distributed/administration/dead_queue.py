@@ -24,11 +24,10 @@ from postroad.distributed.entries.endings import (
 )
 from postroad.distributed.entries.late_mail import rescue_if_late
 from postroad.distributed.entries.mail_errors import is_common, note
-from postroad.domain.queues.delay_queues import next_delay, redelivery_delay_after
 from postroad.domain.queues.dispatch import deletes_bytes
 from postroad.domain.queues.entries import Mark, UndecodableRow
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.wire import decode
+from postroad.domain.queues.names import next_delay, redelivery_delay_after
+from postroad.domain.queues.references import Reference, decode
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import BrokerUnavailable, ServerError, UnreadableReference, ViewRefused
 from postroad.ports.broker import Delivery

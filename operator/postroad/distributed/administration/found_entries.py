@@ -22,9 +22,8 @@ from postroad.distributed.administration.remove import remove_entry
 from postroad.distributed.dequeue.items import BYTES_MISSING
 from postroad.distributed.engine.concurrency import count, each_of
 from postroad.distributed.engine.engine import Engine
-from postroad.domain.queues.entries import Change, Entry, Mark
+from postroad.domain.queues.entries import Change, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey
 from postroad.errors import BlobMissing
 
 

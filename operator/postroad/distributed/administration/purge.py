@@ -19,9 +19,8 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.live_slices import live_slices
 from postroad.distributed.entries.purged_blobs import delete_purged_blobs
 from postroad.distributed.entries.replacement import finish, is_removed, replacement_of
-from postroad.domain.queues.entries import Entry, PurgeWatermark
+from postroad.domain.queues.entries import Entry, EntryKey, Partition, PurgeWatermark
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.values.identifiers import id_at, moment_of
 
 

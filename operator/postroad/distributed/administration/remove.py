@@ -24,9 +24,17 @@ from postroad.distributed.entries.replacement import (
 )
 from postroad.distributed.entries.set_aside import SetAside
 from postroad.distributed.reading.browse import WaitingMail, waiting
-from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark, Traits, UndecodableRow
+from postroad.domain.queues.entries import (
+    Ending,
+    EndingKind,
+    Entry,
+    EntryKey,
+    Mark,
+    Partition,
+    Traits,
+    UndecodableRow,
+)
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.errors import ViewUnavailable
 
 TOGETHER = 100

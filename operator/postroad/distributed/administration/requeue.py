@@ -15,10 +15,8 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.dead_letters import end_as_dead, letter_of
 from postroad.distributed.entries.replacement import is_withdrawn, publish, withdraw_row
 from postroad.domain.mail.mail import Outcome, OutcomeKind
-from postroad.domain.queues.entries import Change, Entry
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey
-from postroad.domain.queues.wire import decode, encode
+from postroad.domain.queues.entries import Change, Entry, EntryKey
+from postroad.domain.queues.references import Reference, decode, encode
 from postroad.errors import UnreadableReference
 from postroad.ports.view import DeadLetter, Record
 

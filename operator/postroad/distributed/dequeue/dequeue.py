@@ -19,9 +19,9 @@ from postroad.distributed.dequeue.leases import Leases
 from postroad.distributed.dequeue.wait_limits import WaitLimits
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.endings import SERVER_RETRY_SECONDS, publish_again
-from postroad.domain.queues.delay_queues import beside, next_delay
 from postroad.domain.queues.dispatch import Redeliver
-from postroad.domain.queues.wire import decode
+from postroad.domain.queues.names import beside, next_delay
+from postroad.domain.queues.references import decode
 from postroad.errors import BrokerUnavailable, PostroadError, ServerError, Undecodable
 from postroad.ports.broker import Delivery
 from postroad.ports.mail_queue import check_prefetch

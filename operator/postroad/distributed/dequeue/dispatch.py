@@ -20,7 +20,6 @@ from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.endings import ack, delete_and_ack, publish_again
 from postroad.distributed.entries.late_mail import rescue_if_late
 from postroad.domain.delivery.endings import DONE, Reject
-from postroad.domain.queues.delay_queues import redelivery_delay_after
 from postroad.domain.queues.dispatch import (
     Redeliver,
     ReferenceArrival,
@@ -29,10 +28,9 @@ from postroad.domain.queues.dispatch import (
     decide_claimed,
     deletes_bytes,
 )
-from postroad.domain.queues.entries import Change, Entry, Mark, UndecodableRow
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey
-from postroad.domain.queues.wire import decode
+from postroad.domain.queues.entries import Change, Entry, EntryKey, Mark, UndecodableRow
+from postroad.domain.queues.names import redelivery_delay_after
+from postroad.domain.queues.references import Reference, decode
 from postroad.errors import BrokerUnavailable, Undecodable, UnreadableReference
 from postroad.ports.broker import Delivery
 from postroad.ports.view import Record

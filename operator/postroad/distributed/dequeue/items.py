@@ -16,8 +16,8 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.delivery.endings import DONE, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
+from postroad.domain.queues.documents import LeasedMail
 from postroad.domain.queues.entries import Change, Entry, Mark
-from postroad.domain.queues.mail_views import LeasedMail
 from postroad.domain.queues.references import Reference
 from postroad.errors import BlobMissing, BrokerUnavailable, EntryEnded
 from postroad.ports.broker import Delivery

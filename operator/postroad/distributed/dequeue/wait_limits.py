@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from postroad.distributed.engine.engine import Engine
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import EntryKey, Partition
 from postroad.errors import BrokerError, ServerError
 
 REMEMBERED = timedelta(minutes=1)

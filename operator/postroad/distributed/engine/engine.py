@@ -12,10 +12,9 @@ from uuid import UUID
 from postroad.distributed.engine.backoff import Backoff
 from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.engine.timing import Timing
-from postroad.domain.queues.entries import Entry
+from postroad.domain.queues.entries import Entry, EntryKey, place
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.queues.names import QueueName
-from postroad.domain.queues.slices import EntryKey, place
 from postroad.domain.values.identifiers import Identifiers, moment_of
 from postroad.domain.values.instants import moment_after
 from postroad.errors import ClockSkew, ConfigurationStale, QueueClosed

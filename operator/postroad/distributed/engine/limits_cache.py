@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from postroad.distributed.engine.timing import Timing
-from postroad.domain.values.clocks import agreed_time
+from postroad.domain.values.instants import agreed_time
 from postroad.errors import ClockSkew, ServerError, ViewUnavailable
 from postroad.ports.clock import Clock
 from postroad.ports.view import Limits, View

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.domain.configuration.rollout import GRACE, LONGEST_READING_LEASE, READING_LEASE
-from postroad.domain.values.clocks import AGREEING
+from postroad.domain.values.instants import AGREEING
 from postroad.errors import InvalidSettings
 
 

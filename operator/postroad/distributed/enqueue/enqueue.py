@@ -10,11 +10,9 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.enqueue.enqueue_keys import EnqueueKey
 from postroad.distributed.enqueue.withdrawal import Withdrawal, delete_upload
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.delay_queues import next_delay, redelivery_delay_after
 from postroad.domain.queues.entries import Entry
-from postroad.domain.queues.names import key_of_bytes
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.wire import encode
+from postroad.domain.queues.names import key_of_bytes, next_delay, redelivery_delay_after
+from postroad.domain.queues.references import Reference, encode
 from postroad.errors import (
     BlobsError,
     BrokerError,

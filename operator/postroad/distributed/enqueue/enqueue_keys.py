@@ -19,8 +19,8 @@ from postroad.distributed.entries.endings import CLEANED
 from postroad.distributed.entries.late_mail import rescue
 from postroad.distributed.entries.replacement import is_removed, is_withdrawn, replace, withdraw
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.enqueue_keys import check_same, digest_of, token_of
 from postroad.domain.queues.entries import Change, Entry, Mark, UndecodableRow
+from postroad.domain.queues.references import check_same, digest_of, token_of
 from postroad.domain.values.identifiers import moment_of
 from postroad.ports.enqueue_keys import KeyedEntry
 

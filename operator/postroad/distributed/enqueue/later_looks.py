@@ -13,8 +13,7 @@ from itertools import islice
 from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
-from postroad.domain.queues.entries import Entry
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import Entry, EntryKey
 from postroad.telemetry import metrics
 
 MOST = 4096

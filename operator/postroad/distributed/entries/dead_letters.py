@@ -11,8 +11,8 @@ from postroad.distributed.entries.endings import CLEANED, end, mark_if_passed
 from postroad.distributed.entries.views import view_of
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Envelope
+from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark
-from postroad.domain.queues.mail_views import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.identifiers import moment_of
 from postroad.ports.view import DeadLetter

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.queues.delay_queues import DELAY_SECONDS
-from postroad.domain.queues.entries import Ending, EndingKind, Entry, Mark, UndecodableRow
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey
-from postroad.domain.queues.wire import encode
+from postroad.domain.queues.entries import Ending, EndingKind, Entry, EntryKey, Mark, UndecodableRow
+from postroad.domain.queues.names import DELAY_SECONDS
+from postroad.domain.queues.references import Reference, encode
 from postroad.domain.values.identifiers import EPOCH
 from postroad.errors import BlobsError, BrokerUnavailable, ServerError
 from postroad.ports.broker import Delivery

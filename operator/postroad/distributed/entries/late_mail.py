@@ -12,8 +12,15 @@ from __future__ import annotations
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import replacement
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark, UndecodableRow
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import (
+    Change,
+    Ending,
+    EndingKind,
+    Entry,
+    EntryKey,
+    Mark,
+    UndecodableRow,
+)
 from postroad.errors import Undecodable
 from postroad.telemetry import metrics
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.queues.slices import Partition, slices_between
+from postroad.domain.queues.entries import Partition, slices_between
 from postroad.ports.view import ClosedSlice, View
 
 TOGETHER = 100

@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 from uuid import UUID
 
-from postroad.domain.queues.entries import Mark
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Mark, Partition
 from postroad.domain.values.identifiers import FIRST
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import View

@@ -26,11 +26,9 @@ from postroad.distributed.entries.endings import (
 )
 from postroad.distributed.entries.replacement_chains import cut
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.queues.delay_queues import next_delay, redelivery_delay_after
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Mark
-from postroad.domain.queues.references import Reference
-from postroad.domain.queues.slices import EntryKey
-from postroad.domain.queues.wire import encode
+from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, EntryKey, Mark
+from postroad.domain.queues.names import next_delay, redelivery_delay_after
+from postroad.domain.queues.references import Reference, encode
 
 
 async def replace(

@@ -13,8 +13,7 @@ from dataclasses import replace as copy
 from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
-from postroad.domain.queues.entries import LONG_CHAIN, Change
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import LONG_CHAIN, Change, EntryKey
 from postroad.domain.values.identifiers import moment_of
 
 

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from postroad.distributed.engine.engine import Engine
-from postroad.domain.queues.entries import Mark, UndecodableRow
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import EntryKey, Mark, UndecodableRow
 from postroad.telemetry import metrics
 
 MOST = 20

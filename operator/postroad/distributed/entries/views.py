@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.entries import Entry
-from postroad.domain.queues.mail_views import MailView
 from postroad.ports.view import DeadLetter
 
 

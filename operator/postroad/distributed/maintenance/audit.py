@@ -27,10 +27,9 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.live_slices import live_slices, occupied, readable
 from postroad.distributed.entries.merge_join import with_marks
 from postroad.domain.queues.dispatch import deletes_bytes
-from postroad.domain.queues.entries import EndingKind, Mark
+from postroad.domain.queues.entries import EndingKind, Mark, Partition
 from postroad.domain.queues.names import mail_of_bytes
-from postroad.domain.queues.slices import Partition
-from postroad.domain.queues.wire import decode
+from postroad.domain.queues.references import decode
 from postroad.domain.values.identifiers import LAST, moment_of
 from postroad.errors import UnreadableReference
 from postroad.ports.history import Effective

@@ -20,8 +20,7 @@ from postroad.distributed.entries.late_mail import rescue_if_late
 from postroad.distributed.entries.merge_join import with_marks
 from postroad.distributed.maintenance.archive_wait import ArchiveWait
 from postroad.distributed.reading.browse import ENQUEUE_ID
-from postroad.domain.queues.entries import Entry
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import Entry, EntryKey, Partition
 from postroad.ports.view import ClosedSlice, Limits
 from postroad.telemetry import metrics
 

@@ -21,8 +21,14 @@ from postroad.distributed.entries import mail_errors, replacement
 from postroad.distributed.entries.live_slices import Slice
 from postroad.distributed.entries.merge_join import Ascending, with_marks
 from postroad.distributed.entries.purged_blobs import delete_purged_blobs
-from postroad.domain.queues.entries import EndingKind, Entry, Mark, PurgeWatermark
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import (
+    EndingKind,
+    Entry,
+    EntryKey,
+    Mark,
+    Partition,
+    PurgeWatermark,
+)
 from postroad.domain.values.identifiers import LAST, moment_of
 from postroad.errors import ViewError
 from postroad.ports.marks import PartitionStamp

@@ -21,9 +21,8 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.live_slices import live_partitions
 from postroad.distributed.reading.browse import joined
 from postroad.distributed.reading.size import REMEMBERED
-from postroad.domain.queues.ages import AGES
-from postroad.domain.queues.entries import Entry
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Entry, Partition
+from postroad.domain.queues.selection import AGES
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice
 

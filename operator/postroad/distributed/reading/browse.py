@@ -22,10 +22,16 @@ from postroad.distributed.entries.merge_join import with_marks
 from postroad.distributed.entries.replacement import replacement_of
 from postroad.distributed.entries.set_aside import SetAside
 from postroad.distributed.entries.views import view_of
-from postroad.domain.queues.entries import EndingKind, Entry, Mark, UndecodableRow
-from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.documents import MailView
+from postroad.domain.queues.entries import (
+    EndingKind,
+    Entry,
+    EntryKey,
+    Mark,
+    Partition,
+    UndecodableRow,
+)
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.values.identifiers import moment_of
 from postroad.errors import InvalidInput
 from postroad.ports.view import View

@@ -28,9 +28,8 @@ from postroad.distributed.engine.limits_cache import Beginning
 from postroad.distributed.entries.live_slices import live_partitions
 from postroad.distributed.entries.replacement import replacement_of
 from postroad.distributed.reading.browse import joined
-from postroad.domain.queues.entries import Entry, Mark, Traits, UndecodableRow
-from postroad.domain.queues.mail_views import Sizes
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.documents import Sizes
+from postroad.domain.queues.entries import Entry, Mark, Partition, Traits, UndecodableRow
 from postroad.errors import ViewError
 from postroad.ports.marks import Counts, PartitionStamp
 from postroad.ports.view import FOREVER, ClosedSlice, View

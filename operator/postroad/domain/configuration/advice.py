@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import ceil
 
 from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration, windows_dividing
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 
 ROWS_IN_SLICE = 10_000
 """The rows that the busiest slice should have. Source: 000 Decision (sliceWindow)."""

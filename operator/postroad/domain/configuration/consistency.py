@@ -29,7 +29,7 @@ from postroad.domain.configuration.history import (
     to_milliseconds,
 )
 from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration, refusal_of
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.errors import HistoryMissing, InvalidInput
 
 HISTORY_CONFLICT = "HistoryConflict"

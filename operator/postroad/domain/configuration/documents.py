@@ -18,7 +18,7 @@ from postroad.domain.configuration.rules import (
     Refusal,
     ViewConfiguration,
 )
-from postroad.domain.values.durations import format_duration, parse_duration
+from postroad.domain.values.instants import format_duration, parse_duration
 from postroad.errors import InvalidInput
 
 Document = dict[str, Any]

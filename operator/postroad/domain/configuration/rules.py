@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import isqrt
 
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput
 
 SHORTEST_WINDOW = timedelta(seconds=1)

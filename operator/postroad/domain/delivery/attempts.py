@@ -3,6 +3,8 @@ long it took. No address is in it. Pure.
 
 It lies in the mark that ends the attempt's entry, or beside it in the log of a store, so that
 keeping it costs no request of its own. Source: ADR 0033.
+
+Why something is kept from its usual way, as it is stored and shown. Pure.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from postroad.domain.mail.mail import Outcome, OutcomeKind, domain_of
-from postroad.domain.smtp.bounces import BounceClass, bounce_of, code_of
+from postroad.domain.smtp.bounces import Bounce, BounceClass, bounce_of, code_of
+from postroad.errors import InvalidInput
 
 MOST_COUNTS = 20
 """Counts of one attempt. The others are added up, those of each kind, as one more."""
@@ -92,3 +95,20 @@ def _limited(counts: Iterable[OutcomeCount]) -> tuple[OutcomeCount, ...]:
         for kind, number in sorted(others.items())
     )
     return (*ordered[:MOST_COUNTS], *rest)
+
+
+LONGEST_REASON = 200
+"""Characters."""
+
+
+def checked_reason(text: str) -> str:
+    """Return a reason with single spaces. Raises: InvalidInput."""
+    reason = " ".join(text.split())
+    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
+        raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
+    return reason
+
+
+def reason_of(bounce: Bounce) -> str:
+    """Return the reason that a refusal gives; it names no address."""
+    return f"{bounce.code} {bounce.reason}: {bounce.words}"[:LONGEST_REASON]

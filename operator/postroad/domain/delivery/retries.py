@@ -14,7 +14,7 @@ from datetime import timedelta
 from postroad.domain.delivery.endings import DONE, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass, bounce_of
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidSettings
 
 _ZERO = timedelta(0)

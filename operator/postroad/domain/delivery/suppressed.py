@@ -15,9 +15,9 @@ from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
-from postroad.domain.delivery.reasons import checked_reason, reason_of
-from postroad.domain.mail.internationalized import ascii_domain
+from postroad.domain.delivery.attempts import checked_reason, reason_of
 from postroad.domain.mail.mail import Outcome, check_address, check_mailbox
+from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.bounces import Bounce, BounceClass
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput, InvalidMail

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from urllib.parse import urlsplit
 from uuid import UUID
 
-from postroad.domain.mail.handed_mails import handing_key
+from postroad.domain.mail.envelope_documents import handing_key
 from postroad.domain.mail.mail import Envelope, Outcome, Responder
 from postroad.errors import InvalidInput
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from postroad.domain.mail.internationalized import ascii_address
+from postroad.domain.mail.seven_bits import ascii_address
 
 LONGEST_LOCAL_PART, LONGEST_PATH = 64, 254
 """Octets; a path has 256 with its angle brackets. Source: RFC 5321 4.5.3.1.1, 4.5.3.1.3."""

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from postroad.domain.queues.delay_queues import next_delay, redelivery_delay_after
 from postroad.domain.queues.entries import EndingKind, Mark
+from postroad.domain.queues.names import next_delay, redelivery_delay_after
 from postroad.domain.queues.references import Reference
 
 

@@ -1,4 +1,7 @@
-"""Selectors of mails. Equality is exact; the fields are joined by *and*."""
+"""Selectors of mails. Equality is exact; the fields are joined by *and*.
+
+The age limits of `ages`: doubling, as in Postfix' qshape.
+"""
 
 from __future__ import annotations
 
@@ -86,3 +89,10 @@ class Selector:
 
 
 _NOTHING = Selector()
+
+
+AGES: tuple[timedelta, ...] = (
+    *(timedelta(minutes=5 << step) for step in range(9)),
+    timedelta.max,
+)
+"""5, 10, 20, … 1280 minutes, and everything older."""

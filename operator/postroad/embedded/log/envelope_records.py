@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Envelope
-from postroad.domain.queues.mail_views import UNREADABLE
-from postroad.domain.values.json_values import to_json
+from postroad.domain.queues.documents import UNREADABLE
+from postroad.domain.values.text import to_json
 from postroad.embedded.log.envelopes import (
     NUMBERS,
     UNDECODED,

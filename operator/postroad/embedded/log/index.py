@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from operator import attrgetter
 
-from postroad.domain.queues.ages import AGES
+from postroad.domain.queues.selection import AGES
 from postroad.embedded.log.layout import DEAD, HELD
 from postroad.embedded.log.segments import LiveEntry, Segment, State
 

@@ -13,7 +13,7 @@ import asyncio
 from collections.abc import Iterable
 from uuid import UUID
 
-from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
+from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.log.records import KeyRecord, encode
 

@@ -94,7 +94,7 @@ class OutcomesRecord(NamedTuple):
 
 class KeyRecord(NamedTuple):
     """A mail is about to be queued with an enqueue key, or was. `token` and `digest` are those of
-    domain/queues/enqueue_keys.py."""
+    domain/queues/references.py."""
 
     mail_id: bytes
     entry_number: int

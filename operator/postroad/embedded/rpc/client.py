@@ -20,8 +20,8 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.delivery.endings import ItemEnding
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.enqueue_keys import digest_of, token_of
-from postroad.domain.queues.mail_views import LeasedMail, MailView, Sizes
+from postroad.domain.queues.documents import LeasedMail, MailView, Sizes
+from postroad.domain.queues.references import digest_of, token_of
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.options import LONGEST_LEASE
 from postroad.embedded.log.spool_files import CHUNK

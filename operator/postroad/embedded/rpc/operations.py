@@ -17,7 +17,7 @@ from postroad.domain.mail import envelope_documents
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues import documents
-from postroad.domain.queues.mail_views import LeasedMail, Sizes
+from postroad.domain.queues.documents import LeasedMail, Sizes
 from postroad.domain.values.instants import duration, duration_us
 from postroad.embedded.log.records import cut
 from postroad.ports.administration import Operation

@@ -19,7 +19,7 @@ from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Mail
 from postroad.domain.values.identifiers import Identifiers
 from postroad.domain.values.instants import microseconds
-from postroad.domain.values.json_values import to_json
+from postroad.domain.values.text import to_json
 from postroad.embedded.log.envelope_records import encode_new
 from postroad.embedded.log.envelopes import domains_of
 from postroad.embedded.log.limits import StoreLimits, reason_of

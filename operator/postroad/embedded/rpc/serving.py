@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.documents import MailView
 from postroad.embedded.rpc import wire
 from postroad.embedded.rpc.operations import CALLS, leased_value
 from postroad.embedded.rpc.rpc import Answering, Arguments

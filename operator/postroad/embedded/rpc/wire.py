@@ -34,7 +34,7 @@ from struct import Struct
 from typing import ClassVar
 
 from postroad import errors
-from postroad.domain.values.json_values import to_json
+from postroad.domain.values.text import to_json
 from postroad.errors import InvalidInput, PostroadError, StoreUnavailable
 
 PROTOCOL = 1

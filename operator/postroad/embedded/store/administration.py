@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from postroad.domain.mail.mail import Envelope, domain_of
-from postroad.domain.queues.mail_views import MailView
+from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import duration_us, instant
 from postroad.embedded.log.envelope_records import EnvelopeRecord

@@ -18,8 +18,8 @@ from postroad.contents import chunks_of
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Content, Mail
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.enqueue_keys import check_same, digest_of, token_of
-from postroad.domain.values.json_values import to_json
+from postroad.domain.queues.references import check_same, digest_of, token_of
+from postroad.domain.values.text import to_json
 from postroad.embedded.log.envelope_records import (
     ENVELOPE_BYTES,
     EnvelopeRecord,

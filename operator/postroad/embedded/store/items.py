@@ -15,7 +15,7 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.delivery.endings import DONE, Done, ItemEnding, PutOffItem, Reject, RetryItem
 from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.mail_views import LeasedMail
+from postroad.domain.queues.documents import LeasedMail
 from postroad.domain.values.instants import instant
 from postroad.embedded.log.envelope_records import EnvelopeRecord
 from postroad.embedded.log.options import LONGEST_LEASE

@@ -11,7 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.mail_views import MailView, Sizes
+from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.limits import reason_of
 from postroad.embedded.store import administration, leases

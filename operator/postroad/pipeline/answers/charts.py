@@ -13,7 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from postroad.domain.configuration.advice import ROWS_IN_SLICE
-from postroad.domain.values.escaping import escaped
+from postroad.domain.values.text import escaped
 from postroad.pipeline.answers.report import QueueReport, duration_text
 
 MOST_BARS = 12

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import ClassVar
 
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Partition
 from postroad.domain.values.instants import rfc3339
 from postroad.pipeline.answers.lines import MISSING
 from postroad.ports.view import ClosedSlice

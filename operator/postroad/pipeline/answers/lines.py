@@ -17,9 +17,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from postroad.domain.configuration.advice import Seen, SliceCount, advise
 from postroad.domain.configuration.rules import FIELD_NAMES, ViewConfiguration, value_of
 from postroad.domain.delivery.attempts import OutcomeCount
-from postroad.domain.queues.ages import AGES
-from postroad.domain.values.durations import format_duration
-from postroad.domain.values.instants import rfc3339
+from postroad.domain.queues.selection import AGES
+from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.pipeline.archive.planning import Coverage
 
 HISTORY = timedelta(days=7)

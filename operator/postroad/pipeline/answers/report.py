@@ -13,7 +13,7 @@ from datetime import datetime
 from html import escape
 
 from postroad.domain.configuration.advice import ROWS_IN_SLICE, SliceCount
-from postroad.domain.values.escaping import escaped
+from postroad.domain.values.text import escaped
 from postroad.pipeline.answers.lines import AgesLine, DestinationLine, TrafficLine
 from postroad.pipeline.archive.planning import Coverage
 

@@ -21,8 +21,8 @@ from uuid import UUID
 
 from postroad.distributed.entries.live_slices import occupied
 from postroad.domain.configuration.rules import ViewConfiguration
+from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.lifetimes import longest_archive_wait
-from postroad.domain.queues.slices import Partition
 from postroad.domain.values.identifiers import EPOCH
 from postroad.errors import ArchiveUnderWay, ServerError
 from postroad.pipeline.archive.planning import (

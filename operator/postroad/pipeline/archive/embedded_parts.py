@@ -19,8 +19,7 @@ from uuid import UUID
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.queues.documents import outcomes_of, outcomes_value
-from postroad.domain.queues.entries import EndingKind
-from postroad.domain.queues.slices import slice_of
+from postroad.domain.queues.entries import EndingKind, slice_of
 from postroad.domain.values.instants import instant
 from postroad.embedded.log.envelope_records import NOWHERE, EnvelopeRecord
 from postroad.embedded.log.envelopes import Unreadable

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from postroad.domain.configuration.history import ConfigurationEvent, ConfigurationRefused
-from postroad.domain.queues.entries import PurgeWatermark
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import Partition, PurgeWatermark
 from postroad.domain.values.instants import instant, optional_instant, rfc3339
 from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice, Limits

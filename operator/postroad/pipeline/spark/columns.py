@@ -13,9 +13,9 @@ from itertools import chain
 from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.mail.internationalized import spellings
-from postroad.domain.queues.ages import AGES
+from postroad.domain.mail.seven_bits import spellings
 from postroad.domain.queues.entries import EndingKind
+from postroad.domain.queues.selection import AGES
 from postroad.pipeline.addresses import DIGITS, hashes_of, pads
 from postroad.pipeline.states import ENDINGS, STATES
 from postroad.settings.pipeline import AddressKind

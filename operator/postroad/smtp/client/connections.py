@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from postroad.domain.mail.mail import Outcome
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,
     ConnectionOpened,

@@ -6,8 +6,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 
-from postroad.ports.delivery.connections import BeforeEnd, OnEvent, at_once
-from postroad.ports.delivery.signing import Signer
+from postroad.ports.delivery import BeforeEnd, OnEvent, Signer, at_once
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.authentication import authentication_at
 from postroad.smtp.client.connecting import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from itertools import islice
 
-from postroad.ports.delivery.connections import Transmission
+from postroad.ports.delivery import Transmission
 from postroad.smtp.client.jobs import ConnectionJob
 from postroad.smtp.client.sessions import ClientSession
 from postroad.smtp.client.transaction.chunks import ChunkTransaction

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack, aclosing
 
 from postroad.domain.mail.mail import Outcome
-from postroad.ports.delivery.connections import ContentFailed, JobFinished, Transmission
+from postroad.ports.delivery import ContentFailed, JobFinished, Transmission
 from postroad.smtp.client.sessions import ClientSession
 from postroad.smtp.client.transaction.chunks import ChunkTransaction
 from postroad.smtp.client.transaction.content import OpenContent

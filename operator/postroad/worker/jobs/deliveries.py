@@ -27,7 +27,7 @@ from postroad.errors import (
     StoreFull,
 )
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.delivery.attempt_log import AttemptLog
+from postroad.ports.delivery import AttemptLog
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from postroad.errors import PostroadError
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     Connection,
     ConnectionClosed,
     ConnectionEvent,

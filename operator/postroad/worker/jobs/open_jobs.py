@@ -10,11 +10,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
-from postroad.domain.delivery.limited_mail import LimitedMail
+from postroad.domain.delivery.paces import LimitedMail
 from postroad.domain.mail.mail import Envelope, Outcome, domain_of
 from postroad.domain.mail.shapes import Shape
 from postroad.errors import PostroadError, ServerError
-from postroad.ports.delivery.connections import Transmission
+from postroad.ports.delivery import Transmission
 from postroad.scheduling.jobs import DeliveryJob
 from postroad.worker.jobs.deliveries import UNFORESEEN
 from postroad.worker.jobs.ledger import Ledger

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from postroad.domain.delivery.site_views import SiteState, SiteView
+from postroad.domain.delivery.sites import SiteState, SiteView
 from postroad.domain.mail.mail import Outcome, OutcomeKind, domain_of
 from postroad.domain.smtp.bounces import bounce_of
 from postroad.domain.values.instants import rfc3339

@@ -12,7 +12,7 @@ from itertools import count
 
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import BlobMissing, EntryEnded, EntryLost, QueueClosed
-from postroad.ports.delivery.connections import (
+from postroad.ports.delivery import (
     ConnectionClosed,
     ConnectionEvent,
     ConnectionOpened,

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.board import Board, Topic
+from postroad.ports.delivery import Board, Topic
 from postroad.worker.sites.board_use import BoardUse
 
 READ_EVERY = timedelta(seconds=5)

@@ -12,13 +12,18 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 
-from postroad.domain.delivery.site_views import SiteState, SiteView, posted_views
-from postroad.domain.delivery.suspensions import AnswerCounts, Suspension
+from postroad.domain.delivery.sites import (
+    AnswerCounts,
+    SiteState,
+    SiteView,
+    Suspension,
+    posted_views,
+)
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.board import Board, Topic
+from postroad.ports.delivery import Board, Topic
 from postroad.telemetry.logs import logger
 from postroad.worker.sites.board_use import BoardUse
 

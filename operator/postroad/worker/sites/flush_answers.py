@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
-from postroad.domain.delivery.site_flushes import MOST_DOMAINS, FlushAnswer
-from postroad.ports.delivery.board import Board, Topic
+from postroad.domain.delivery.sites import MOST_DOMAINS, FlushAnswer
+from postroad.ports.delivery import Board, Topic
 
 ANSWERED_FOR = timedelta(seconds=60)
 """An administrator waits for seconds."""

@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from hashlib import sha256
 
-from postroad.domain.delivery.limited_mail import LimitedMail, LimitRule, limits_of
-from postroad.domain.delivery.paces import Paces, Rate
+from postroad.domain.delivery.paces import LimitedMail, LimitRule, Paces, Rate, limits_of
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.board import Board, Topic
+from postroad.ports.delivery import Board, Topic
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")

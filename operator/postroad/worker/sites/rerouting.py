@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from postroad.domain.delivery.reroutes import Reroute, RerouteTable, reroutes_in
+from postroad.domain.delivery.sites import Reroute, RerouteTable, reroutes_in
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.values.instants import rfc3339
 from postroad.ports.clock import Clock

@@ -13,7 +13,7 @@ from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import bounce_of
 from postroad.errors import InvalidInput, PostroadError
 from postroad.ports.clock import Clock
-from postroad.ports.delivery.suppression_list import SuppressionList
+from postroad.ports.delivery import SuppressionList
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SUPPRESSED
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from postroad.domain.configuration.advice import Seen, SliceCount, advise
 from postroad.domain.configuration.rules import ViewConfiguration, refusal_of
-from postroad.domain.values.durations import format_duration
+from postroad.domain.values.instants import format_duration
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

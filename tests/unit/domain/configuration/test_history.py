@@ -20,9 +20,9 @@ from postroad.domain.configuration.history import (
     replay,
 )
 from postroad.domain.configuration.rules import ViewConfiguration, refusal_of
-from postroad.domain.queues.slices import place, slices_between
-from postroad.domain.values.durations import parse_duration
+from postroad.domain.queues.entries import place, slices_between
 from postroad.domain.values.identifiers import id_at
+from postroad.domain.values.instants import parse_duration
 from postroad.errors import HistoryMissing, InvalidInput
 from support.configuration_cases import CASES, IMPOSSIBLE, Case, Impossible, View, document
 

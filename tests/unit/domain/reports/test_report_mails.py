@@ -14,7 +14,6 @@ from uuid import UUID
 
 import pytest
 
-from postroad.domain.mail.internationalized import ascii_address
 from postroad.domain.mail.mail import (
     TENANT,
     DsnOptions,
@@ -25,6 +24,7 @@ from postroad.domain.mail.mail import (
     RecipientDsn,
     Responder,
 )
+from postroad.domain.mail.seven_bits import ascii_address
 from postroad.domain.reports.composing import (
     ReportAuthor,
     ReportedMail,

@@ -30,8 +30,8 @@ from cassandra.cluster import Session as DriverSession
 from cassandra.policies import LoadBalancingPolicy, TokenAwarePolicy
 from cassandra.pool import Host
 
-from postroad.domain.values.clocks import AGREEING, AgreedTime, HostTime, Readings, agreed_time
 from postroad.domain.values.identifiers import EPOCH
+from postroad.domain.values.instants import AGREEING, AgreedTime, HostTime, Readings, agreed_time
 from postroad.errors import ViewUnavailable
 from postroad.telemetry import metrics
 from postroad.telemetry.logs import logger

@@ -35,7 +35,7 @@ from postroad.adapters.cassandra.connection.connection import (
     translated,
 )
 from postroad.batching import Shared
-from postroad.domain.values.clocks import Readings
+from postroad.domain.values.instants import Readings
 from postroad.errors import ServerError, ViewRefused
 from postroad.ports.servers import Guard
 

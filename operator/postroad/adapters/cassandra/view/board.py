@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from postroad.adapters.cassandra.connection.session import Session, Statement
 from postroad.adapters.cassandra.statements import insert, select
-from postroad.ports.delivery.board import Topic
+from postroad.ports.delivery import Topic
 
 _OF_TOPIC = "queue = ? AND topic = ?"
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from postroad.adapters.cassandra.connection.session import Row, Session, Statement
 from postroad.adapters.cassandra.statements import insert
 from postroad.adapters.cassandra.view import rows
-from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
-from postroad.domain.queues.slices import EntryKey
+from postroad.domain.queues.entries import EntryKey
+from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.ports.enqueue_keys import KeyedEntry
 
 LIFETIME = round(KEY_LIFETIME.total_seconds())

@@ -23,8 +23,8 @@ from postroad.adapters.cassandra.connection.session import Session, Statement
 from postroad.adapters.cassandra.view.board import ERASE_BOARD
 from postroad.adapters.cassandra.view.rows import LetterReader, month_of_gone
 from postroad.adapters.cassandra.view.suppression_list import erase_lists
-from postroad.domain.values.clocks import AGREEING
-from postroad.ports.delivery.board import Topic
+from postroad.domain.values.instants import AGREEING
+from postroad.ports.delivery import Topic
 
 AT_ONCE = 32
 """Deletions in flight."""

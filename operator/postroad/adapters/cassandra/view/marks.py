@@ -18,8 +18,16 @@ from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.transactions import Transactions, Write
 from postroad.batching import Batcher
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.queues.entries import Change, Ending, EndingKind, Mark, PurgeWatermark, Traits
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import (
+    Change,
+    Ending,
+    EndingKind,
+    EntryKey,
+    Mark,
+    Partition,
+    PurgeWatermark,
+    Traits,
+)
 from postroad.domain.values import instants
 from postroad.domain.values.identifiers import EPOCH, FIRST
 from postroad.errors import ViewUnavailable

@@ -33,9 +33,8 @@ from postroad.domain.mail.mail import (
     RecipientDsn,
 )
 from postroad.domain.mail.shapes import Shape
-from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.entries import Entry, EntryKey, UndecodableRow
 from postroad.domain.queues.ownership import Identity
-from postroad.domain.queues.slices import EntryKey
 from postroad.domain.values import instants
 from postroad.domain.values.identifiers import EPOCH, FIRST, LAST, id_at
 from postroad.errors import Undecodable

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from postroad.adapters.cassandra.connection.session import Row, Session, Statement
-from postroad.domain.queues.entries import Mark
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import EntryKey, Mark, Partition
 
 NOTHING = Mark()
 """Refuses a write that needs a mark where there is none."""

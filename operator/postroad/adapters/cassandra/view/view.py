@@ -16,11 +16,10 @@ from postroad.adapters.cassandra.view.board import CassandraBoard
 from postroad.adapters.cassandra.view.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.view.rows import LetterReader, month_of_gone
 from postroad.adapters.cassandra.view.suppression_list import CassandraSuppressionList
-from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
-from postroad.domain.queues.slices import EntryKey, Partition
-from postroad.domain.values.clocks import Readings
 from postroad.domain.values.identifiers import FIRST
+from postroad.domain.values.instants import Readings
 from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts
 from postroad.ports.view import NOT_READ, ClosedSlice, DeadLetter, Limits, Record

@@ -19,13 +19,14 @@ from postroad.domain.queues.entries import (
     Ending,
     EndingKind,
     Entry,
+    EntryKey,
     Mark,
+    Partition,
     PurgeWatermark,
     Traits,
     UndecodableRow,
 )
 from postroad.domain.queues.lifetimes import DEAD_LETTER_MEMORY
-from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.ports.clock import Clock
 from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts, PartitionStamp

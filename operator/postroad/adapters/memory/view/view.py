@@ -12,11 +12,10 @@ from postroad.adapters.memory.board import MemoryBoard, MemorySuppressionList
 from postroad.adapters.memory.broker import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.adapters.memory.view.tables import PAGE, MemoryMarks, within
-from postroad.domain.queues.enqueue_keys import KEY_LIFETIME
-from postroad.domain.queues.entries import Entry, UndecodableRow
+from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
-from postroad.domain.queues.slices import EntryKey, Partition
-from postroad.domain.values.clocks import HostTime, Readings
+from postroad.domain.queues.references import KEY_LIFETIME
+from postroad.domain.values.instants import HostTime, Readings
 from postroad.ports.enqueue_keys import KeyedEntry
 from postroad.ports.marks import Counts
 from postroad.ports.view import (

@@ -15,11 +15,11 @@ from postroad.distributed.administration.found_entries import EntryChange
 from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.entries.live_slices import occupied
+from postroad.domain.queues.entries import EntryKey, Partition
 from postroad.domain.queues.lost_messages import MessageCount, Messages
 from postroad.domain.queues.names import QueueName, mail_of_bytes
+from postroad.domain.queues.references import decode
 from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey, Partition
-from postroad.domain.queues.wire import decode
 from postroad.domain.values.identifiers import EPOCH, moment_of
 from postroad.errors import UnreadableReference
 from postroad.pipeline.answers.findings import (

@@ -16,9 +16,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.queues.entries import EndingKind
+from postroad.domain.queues.entries import EndingKind, EntryKey, Partition
 from postroad.domain.queues.lost_messages import OVERDUE, MessageCount
-from postroad.domain.queues.slices import EntryKey, Partition
 from postroad.domain.values.identifiers import EPOCH
 from postroad.domain.values.instants import instant, optional_instant
 from postroad.pipeline.answers.findings import AuditTimes, FindingKind, FindingLine

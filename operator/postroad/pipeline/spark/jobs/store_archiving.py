@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from postroad.domain.queues.slices import slice_of
+from postroad.domain.queues.entries import slice_of
 from postroad.domain.values.instants import instant, microseconds
 from postroad.embedded.history import (
     LEEWAY,

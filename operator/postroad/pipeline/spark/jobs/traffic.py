@@ -16,8 +16,8 @@ from operator import or_
 from pyspark.sql import Column, DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.mail.internationalized import same_domain
 from postroad.domain.mail.mail import OutcomeKind
+from postroad.domain.mail.seven_bits import same_domain
 from postroad.domain.queues.entries import EndingKind
 from postroad.domain.values.instants import LATEST, optional_instant
 from postroad.pipeline.answers.lines import (

@@ -13,9 +13,8 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from postroad.distributed.entries.live_slices import occupied
-from postroad.domain.queues.ages import AGES
-from postroad.domain.queues.selection import Selector
-from postroad.domain.queues.slices import EntryKey, Partition
+from postroad.domain.queues.entries import EntryKey, Partition
+from postroad.domain.queues.selection import AGES, Selector
 from postroad.domain.values.instants import instant
 from postroad.pipeline.answers.lines import AgesLine, age_name
 from postroad.pipeline.archive.archive import read_stamps

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from postroad.domain.queues.slices import Partition, slice_of
+from postroad.domain.queues.entries import Partition, slice_of
 from postroad.domain.values.instants import instant, microseconds
 from postroad.errors import LakeNotFound, LakeTooNew
 from postroad.pipeline.archive.archive import ArchiveClaim, Run

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
+from postroad.domain.queues.entries import slice_of, slices_between
 from postroad.domain.queues.names import QueueName, mail_of_bytes
-from postroad.domain.queues.slices import slice_of, slices_between
 from postroad.domain.values.identifiers import id_at, moment_of
 from postroad.pipeline.spark.session import kept
 

@@ -19,8 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql.types import ArrayType
 
-from postroad.domain.queues.entries import EndingKind
-from postroad.domain.queues.slices import Partition
+from postroad.domain.queues.entries import EndingKind, Partition
 from postroad.domain.values.instants import instant
 from postroad.pipeline.archive.archive import PartitionsRead, Stamps
 from postroad.pipeline.archive.planning import ReadCounts

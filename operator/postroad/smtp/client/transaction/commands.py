@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from postroad.domain.mail.internationalized import ascii_address
 from postroad.domain.mail.mail import Envelope, Outcome
+from postroad.domain.mail.seven_bits import ascii_address
 from postroad.domain.mail.xtext import encode_xtext
 from postroad.smtp.client.transaction.content import OpenContent
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from postroad.domain.mail.dot_stuffing import LineEnds
 from postroad.domain.mail.seven_bits import PIECE, Result, Steps, in_seven_bits, is_signed
 from postroad.domain.mail.shapes import LONGEST_HEADER, Scanner, Shape, shape_of, with_crlf
-from postroad.ports.delivery.signing import Signing
+from postroad.ports.delivery import Signing
 
 LARGEST_CHANGED = 64 * 1024 * 1024
 """Octets of a mail that is converted to 7 bits or signed: both hold the whole mail in memory."""

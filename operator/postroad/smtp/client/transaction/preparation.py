@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.octet_room import OctetRoom
-from postroad.ports.delivery.signing import Signer, Signing
+from postroad.ports.delivery import Signer, Signing
 from postroad.smtp.client.transaction.content import LARGEST_CHANGED, OpenContent
 from postroad.telemetry.metrics import UNSIGNED
 

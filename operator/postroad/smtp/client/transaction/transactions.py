@@ -14,7 +14,7 @@ from postroad.domain.mail.dot_stuffing import Stuffer
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.smtp.next_hops import Protocol
 from postroad.domain.smtp.replies import Reply
-from postroad.ports.delivery.connections import BeforeEnd
+from postroad.ports.delivery import BeforeEnd
 from postroad.smtp.client.exchange import (
     Exchange,
     OutOfStep,

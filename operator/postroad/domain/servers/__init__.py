@@ -1,1 +1,0 @@
-"""What servers must keep: copies, users, claims, policies."""

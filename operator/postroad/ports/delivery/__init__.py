@@ -1,1 +1,0 @@
-"""What delivery needs: connections, DNS, policies, keys, lists."""
