@@ -25,7 +25,7 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.enqueue import enqueue
 from postroad.distributed.entries import replacement
-from postroad.distributed.maintenance import audit_maintenance
+from postroad.distributed.maintenance import audit
 from postroad.domain.queues.dispatch import Redeliver, ReferenceArrival, Verdict, decide
 from postroad.domain.queues.entries import Entry, EntryKey, Mark, place, slice_of
 from postroad.domain.queues.references import Reference
@@ -193,7 +193,7 @@ BITES: Mapping[str, Bite] = {
     "audit": Bite(
         "bytes without a mail are not looked for",
         Kind.LEFT,
-        lambda: [(audit_maintenance, "audit_portion", _nothing_found)],
+        lambda: [(audit, "audit_portion", _nothing_found)],
     ),
     "withdrawal": Bite(
         "a failed enqueue is not withdrawn",

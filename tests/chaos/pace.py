@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from postroad.distributed.engine.timing import Timing
-from postroad.distributed.maintenance import drain_check, letter_maintenance, row_maintenance
+from postroad.distributed.maintenance import drain_check, row_maintenance
+from postroad.distributed.maintenance import row_maintenance as letter_maintenance
 from postroad.domain.configuration.rules import ViewConfiguration
 
 

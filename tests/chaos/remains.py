@@ -17,7 +17,7 @@ from chaos.drain import Remains
 from chaos.opening import NAMESPACE
 from chaos.pace import QUICK
 from postroad.adapters.cassandra.view.rows import month_of_gone
-from postroad.distributed.maintenance import audit_maintenance, letter_maintenance
+from postroad.distributed.maintenance import audit, row_maintenance
 from postroad.distributed.maintenance.lost_messages import REPAIRER
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.values.identifiers import moment_of
@@ -28,7 +28,7 @@ _log = logging.getLogger("chaos.remains")
 AHEAD = 30.0
 """Seconds, longer than an enqueue and its withdrawal take."""
 
-TIMETABLES = frozenset((audit_maintenance.CLAIM_ID, letter_maintenance.CLAIM_ID, REPAIRER))
+TIMETABLES = frozenset((audit.CLAIM_ID, row_maintenance.CLAIM_ID, REPAIRER))
 """Claims that maintenance keeps between its rounds; they belong to no mail."""
 
 

@@ -17,7 +17,7 @@ import servers
 from pipeline.conftest import own_connection
 from postroad.adapters.cassandra.connection.connection import Access
 from postroad.adapters.cassandra.store import CassandraViewStore
-from postroad.distributed.entries.merge_join import with_marks
+from postroad.distributed.entries.live_slices import with_marks
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.queues.entries import (

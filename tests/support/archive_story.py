@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 from contract.queue_harness import Consumer
 from postroad.adapters.memory.view.view import MemoryView
-from postroad.distributed.entries.merge_join import with_marks
+from postroad.distributed.entries.live_slices import with_marks
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.selection import Selector
 from postroad.pipeline.archive.archive import Archive, Lake, PartitionsRead, Run, Stamps

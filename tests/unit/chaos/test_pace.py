@@ -9,7 +9,7 @@ import pytest
 
 from chaos.checker import FIRST_LOOK, LAST_LOOK, SHOWN
 from chaos.pace import PRODUCTION, QUICK, Pace
-from postroad.distributed.maintenance import drain_check, letter_maintenance, row_maintenance
+from postroad.distributed.maintenance import drain_check, row_maintenance
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL
 from support.repository import ROOT
@@ -70,7 +70,7 @@ def test_the_documented_durations_are_those_of_the_code(
 def test_the_pace_of_production_is_that_of_the_engine() -> None:
     assert timedelta(seconds=PRODUCTION.maintenance) == MAINTENANCE_INTERVAL
     assert PRODUCTION.row_maintenance == row_maintenance.ROW_PASS_INTERVAL
-    assert PRODUCTION.row_maintenance == letter_maintenance.LETTER_PASS_INTERVAL
+    assert PRODUCTION.row_maintenance == row_maintenance.LETTER_PASS_INTERVAL
     assert PRODUCTION.purge_timeout == drain_check.PURGE_TIMEOUT
 
 

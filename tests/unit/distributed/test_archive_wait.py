@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.distributed.maintenance.archive_wait import ArchiveWait
+from postroad.distributed.maintenance.row_maintenance import ArchiveWait
 from postroad.ports.view import FOREVER, Limits
 from support.in_memory_cluster import NAME, WINDOW, InMemoryCluster, Process
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
-from postroad.distributed.maintenance.letter_maintenance import LETTER_PASS_INTERVAL
+from postroad.distributed.maintenance.row_maintenance import LETTER_PASS_INTERVAL
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew, PostroadError
 from support.in_memory_cluster import Before, InMemoryCluster, Process

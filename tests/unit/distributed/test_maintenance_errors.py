@@ -15,8 +15,8 @@ from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, away, no_fault
 from postroad.distributed.administration.dead_queue import KEPT_BYTES
-from postroad.distributed.engine.concurrency import AT_ONCE
-from postroad.distributed.entries.mail_errors import IN_A_ROW, MOST
+from postroad.distributed.engine.timing import AT_ONCE
+from postroad.distributed.entries.endings import IN_A_ROW, MOST
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused, ViewUnavailable

@@ -12,19 +12,17 @@ import pytest
 
 from postroad.distributed import opening
 from postroad.distributed.administration import dead_queue, remove
-from postroad.distributed.dequeue import items, wait_limits
-from postroad.distributed.engine import concurrency, ownership
+from postroad.distributed.dequeue import items, leases
+from postroad.distributed.engine import ownership, timing
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.enqueue import enqueue_keys
-from postroad.distributed.entries import mail_errors, purged_blobs, set_aside
+from postroad.distributed.entries import dead_letters, endings, purged_blobs
 from postroad.distributed.maintenance import (
     audit,
-    audit_maintenance,
     browse_start,
     drain_check,
     erasure,
-    letter_maintenance,
     lost_messages,
     row_maintenance,
 )
@@ -55,17 +53,17 @@ AGREED = {
     "ages are counted anew after": (USUAL.ages, MINUTE),
 }
 INTERVALS = {
-    "all objects are audited after": (audit_maintenance.PASS, 6 * HOUR),
-    "a portion of them after": (audit_maintenance.PACE, 10 * MINUTE),
-    "letters are gone over after": (letter_maintenance.LETTER_PASS_INTERVAL, 10 * MINUTE),
+    "all objects are audited after": (audit.PASS, 6 * HOUR),
+    "a portion of them after": (audit.PACE, 10 * MINUTE),
+    "letters are gone over after": (row_maintenance.LETTER_PASS_INTERVAL, 10 * MINUTE),
     "waiting mail is gone over after": (row_maintenance.ROW_PASS_INTERVAL, 10 * MINUTE),
     "slices beyond one with mail are checked after": (browse_start.BEYOND, 10 * MINUTE),
     "no slice is old before": (row_maintenance.OLD, HOUR),
     "new messages are given for": (lost_messages.LONGEST, 5 * MINUTE),
     "under a claim of": (lost_messages.CLAIMED, 15 * MINUTE),
     "a count is kept for": (size.REMEMBERED, HOUR),
-    "a partition's references are deferred for": (wait_limits.REMEMBERED, MINUTE),
-    "whose view is not read again for": (wait_limits.ASKED_AGAIN, 30 * SECOND),
+    "a partition's references are deferred for": (leases.REMEMBERED, MINUTE),
+    "whose view is not read again for": (leases.ASKED_AGAIN, 30 * SECOND),
     "processes that create a queue are apart by": (opening.MOST_RACING, 10 * MINUTE),
     "a purge deletes the objects of a partition within": (drain_check.PURGE_TIMEOUT, 10 * MINUTE),
     "rows lie ahead of all clocks by": (erasure.AHEAD, MINUTE),
@@ -79,13 +77,13 @@ PORTIONS = {
     "orphans that are deleted unasked": (audit.MOST_UNASKED, 1000),
     "mails of an old slice that are rolled forward": (row_maintenance.FEW, 10),
     "slices after which one is old": (row_maintenance.OLD_SLICES, 100),
-    "errors of mails that end a round": (mail_errors.IN_A_ROW, 2 * concurrency.AT_ONCE),
-    "mails and rows that a round logs": ((mail_errors.MOST, set_aside.MOST), (20, 20)),
+    "errors of mails that end a round": (endings.IN_A_ROW, 2 * timing.AT_ONCE),
+    "mails and rows that a round logs": ((endings.MOST, dead_letters.MOST), (20, 20)),
     "mails and domains of a transaction": ((remove.TOGETHER, remove.MOST_DOMAINS), (100, 20)),
     "octets that are fetched once for an item": (items.MOST_KEPT, 1 << 20),
-    "attempts at a mail, and at a note": ((concurrency.TRIES, enqueue_keys.TRIES), (5, 3)),
+    "attempts at a mail, and at a note": ((timing.TRIES, enqueue_keys.TRIES), (5, 3)),
 }
-CLAIMS = (audit_maintenance.CLAIM_ID, lost_messages.REPAIRER, letter_maintenance.CLAIM_ID)
+CLAIMS = (audit.CLAIM_ID, lost_messages.REPAIRER, row_maintenance.CLAIM_ID)
 
 
 @pytest.mark.parametrize(("value", "agreed"), AGREED.values(), ids=AGREED)

@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from postroad.adapters.memory.clock import START, ManualClock
-from postroad.distributed.dequeue.wait_limits import WaitLimits
-from postroad.distributed.engine.backoff import Backoff, persist
+from postroad.distributed.dequeue.leases import WaitLimits
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.engine.timing import Timing
+from postroad.distributed.engine.timing import Backoff, Timing, persist
 from postroad.domain.queues.entries import EntryKey
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import BrokerUnavailable, InvalidSettings, ViewRefused, ViewUnavailable

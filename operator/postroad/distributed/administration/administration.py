@@ -12,12 +12,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from postroad.distributed.administration.discard import discard_letter
+from postroad.distributed.administration.dead_queue import discard_letter
 from postroad.distributed.administration.remove import remove
 from postroad.distributed.administration.requeue import requeue_letter
-from postroad.distributed.engine.backoff import persist
-from postroad.distributed.engine.concurrency import TRIES, count
 from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.timing import TRIES, count, persist
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.reading.browse import WaitingMail, waiting
 from postroad.domain.mail.mail import OutcomeKind

@@ -20,8 +20,8 @@ from postroad.distributed.administration.administration import (
 )
 from postroad.distributed.administration.remove import remove_entry
 from postroad.distributed.dequeue.items import BYTES_MISSING
-from postroad.distributed.engine.concurrency import count, each_of
 from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.timing import count, each_of
 from postroad.domain.queues.entries import Change, Entry, EntryKey, Mark
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BlobMissing

@@ -14,8 +14,8 @@ from functools import partial
 from uuid import UUID
 
 from postroad.distributed.administration.remove import remove_after, remove_entry
-from postroad.distributed.engine.concurrency import count, each_of
 from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.timing import count, each_of
 from postroad.distributed.entries.live_slices import live_slices
 from postroad.distributed.entries.purged_blobs import delete_purged_blobs
 from postroad.distributed.entries.replacement import finish, is_removed, replacement_of

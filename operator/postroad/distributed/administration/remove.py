@@ -10,10 +10,10 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-from postroad.distributed.engine.backoff import persist
-from postroad.distributed.engine.concurrency import TRIES, count
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
+from postroad.distributed.engine.timing import TRIES, count, persist
+from postroad.distributed.entries.dead_letters import SetAside
 from postroad.distributed.entries.endings import came_too_late, delete_bytes, end, was_cleaned
 from postroad.distributed.entries.replacement import (
     choose_successor_anew,
@@ -22,7 +22,6 @@ from postroad.distributed.entries.replacement import (
     replacement_of,
     withdraw_given_up,
 )
-from postroad.distributed.entries.set_aside import SetAside
 from postroad.distributed.reading.browse import WaitingMail, waiting
 from postroad.domain.queues.entries import (
     Ending,

@@ -15,8 +15,7 @@ from collections.abc import AsyncIterator
 from postroad.distributed.dequeue.dispatch import ReferenceDispatch
 from postroad.distributed.dequeue.dispatch_pipeline import DispatchPipeline, PrefetchPlace
 from postroad.distributed.dequeue.items import DistributedItem
-from postroad.distributed.dequeue.leases import Leases
-from postroad.distributed.dequeue.wait_limits import WaitLimits
+from postroad.distributed.dequeue.leases import Leases, WaitLimits
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.endings import SERVER_RETRY_SECONDS, publish_again
 from postroad.domain.queues.dispatch import Redeliver

@@ -18,7 +18,7 @@ from postroad.distributed.dequeue.leases import Leases
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.endings import ack, delete_and_ack, publish_again
-from postroad.distributed.entries.late_mail import rescue_if_late
+from postroad.distributed.entries.live_slices import rescue_if_late
 from postroad.domain.delivery.endings import DONE, Reject
 from postroad.domain.queues.dispatch import (
     Redeliver,

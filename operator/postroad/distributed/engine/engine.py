@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, Protocol
 from uuid import UUID
 
-from postroad.distributed.engine.backoff import Backoff
 from postroad.distributed.engine.limits_cache import LimitsCache
-from postroad.distributed.engine.timing import Timing
+from postroad.distributed.engine.timing import Backoff, Timing
 from postroad.domain.queues.entries import Entry, EntryKey, place
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.queues.names import QueueName

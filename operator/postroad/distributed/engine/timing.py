@@ -1,14 +1,23 @@
 """The durations of the distributed engine, and the relation that they must keep. Those that two
-releases have to agree on come from `domain/configuration/rollout.py`."""
+releases have to agree on come from `domain/configuration/rollout.py`.
+
+Waiting for servers that are away: longer each time, with jitter.
+
+Work on many mails: several at once, never all, begun in their order.
+"""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 from postroad.domain.configuration.rollout import GRACE, LONGEST_READING_LEASE, READING_LEASE
 from postroad.domain.values.instants import AGREEING
-from postroad.errors import InvalidSettings
+from postroad.errors import InvalidSettings, ViewUnavailable
+from postroad.ports.clock import Clock, Randomness
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +96,87 @@ class Timing:
             raise InvalidSettings("no process may use what it read for longer than others wait")
         if self.keep_after >= self.redelivery_delay:
             raise InvalidSettings("items must be claimed before a redelivered reference is tried")
+
+
+T = TypeVar("T")
+
+
+class Backoff:
+    """Waits between attempts: each time half to all of the present wait, which doubles."""
+
+    def __init__(
+        self, clock: Clock, randomness: Randomness, first: timedelta, longest: timedelta
+    ) -> None:
+        self._clock = clock
+        self._randomness = randomness
+        self._next = first
+        self._longest = longest
+
+    async def wait(self) -> None:
+        """Wait once more."""
+        duration = self._next * (0.5 + self._randomness.uniform() / 2)
+        self._next = min(self._next * 2, self._longest)
+        await self._clock.sleep(duration)
+
+
+async def persist(backoff: Backoff, tries: int, work: Callable[[], Awaitable[T]]) -> T:
+    """Do work that may be repeated, at most `tries` times, while the view does not answer in time.
+    Raises: what the last try raised; any other error at once."""
+    for _ in range(tries - 1):
+        try:
+            return await work()
+        except ViewUnavailable:
+            pass  # the view may have done it; the next try finds out
+        await backoff.wait()
+    return await work()
+
+
+R = TypeVar("R")
+
+AT_ONCE = 16
+"""Mails changed at the same time: enough to hide the servers' latency, too few to crowd out
+deliveries."""
+
+TRIES = 5
+"""How often one mail is tried, with backoff, while the view does not answer: one timeout among
+thousands of transactions must not end them all."""
+
+
+async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:
+    """Do `work` for every item; return the sum of its results, which may be true and false. Errors
+    as in `results`."""
+    total = 0
+    async for each in results(items, work):
+        total += each
+    return total
+
+
+async def each_of(items: Iterable[T]) -> AsyncIterator[T]:
+    """Yield the items of an iterable."""
+    for each in items:
+        yield each
+
+
+async def results(
+    items: AsyncIterator[T], work: Callable[[T], Awaitable[R]], at_once: int = AT_ONCE
+) -> AsyncIterator[R]:
+    """Do `work` for every item; yield its results as they come. The first error ends it and cancels
+    what is under way, which every operation survives as it survives a stop between two steps."""
+    running: set[asyncio.Future[R]] = set()
+    done: set[asyncio.Future[R]] = set()
+    try:
+        async for item in items:
+            if len(running) >= at_once:
+                done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    yield each.result()
+            running.add(asyncio.ensure_future(work(item)))
+        while running:
+            done, running = await asyncio.wait(running)
+            for each in done:
+                yield each.result()
+    finally:
+        for each in running:
+            each.cancel()
+        if left := (*running, *done):  # retrieves each error, so that asyncio logs none
+            await asyncio.gather(*left, return_exceptions=True)

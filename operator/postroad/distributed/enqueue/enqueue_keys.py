@@ -12,11 +12,11 @@ from __future__ import annotations
 from dataclasses import replace as copy
 from uuid import UUID
 
-from postroad.distributed.engine.backoff import persist
 from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.timing import persist
 from postroad.distributed.enqueue.withdrawal import delete_upload
 from postroad.distributed.entries.endings import CLEANED
-from postroad.distributed.entries.late_mail import rescue
+from postroad.distributed.entries.live_slices import rescue
 from postroad.distributed.entries.replacement import is_removed, is_withdrawn, replace, withdraw
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.entries import Change, Entry, Mark, UndecodableRow

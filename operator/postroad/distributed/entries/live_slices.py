@@ -4,22 +4,49 @@ Reads of waiting mail go over these alone, so they cost requests for the slices 
 not for the time since the oldest of them: a record marks a drained slice, and one request finds the
 empty ones among many. Nothing here holds more than `TOGETHER` partitions, however long ago browse
 start is.
+
+Late mail: an entry before browse start that has a row and no final mark.
+
+No entry that was over looks like this: cleanup deletes rows before marks, and a process that brings
+a row back, after it was suspended or its machine paused, marks it before it publishes a message
+(`replacement.insert_successor`). So the row came after its slice was passed, from a process whose
+clock stood still (a virtual machine that its hypervisor paused) or was wrong in a way that no
+comparison of clocks shows. The mail was acknowledged, so it gets a new entry. Source: ADR 0016;
+invariant 7.
+
+The rows of a partition joined with the marks of their entries.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
+from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
+from postroad.distributed.entries import replacement
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.queues.entries import Partition, slices_between
+from postroad.domain.queues.entries import (
+    Change,
+    Ending,
+    EndingKind,
+    Entry,
+    EntryKey,
+    Mark,
+    Partition,
+    UndecodableRow,
+    slices_between,
+)
+from postroad.domain.values.identifiers import FIRST
+from postroad.errors import Undecodable
+from postroad.ports.marks import PartitionStamp
 from postroad.ports.view import ClosedSlice, View
+from postroad.telemetry import metrics
 
 TOGETHER = 100
 """Partitions that one request asks about. Cassandra reads each of them, nearly always without the
@@ -155,3 +182,73 @@ async def live_partitions(
     async for live in live_slices(engine, began.browse_start, began.latest):
         for partition in live.partitions:
             yield partition, live.closed
+
+
+async def rescue_if_late(engine: Engine, key: EntryKey) -> bool:
+    """Give a new entry to an entry before browse start that had no final mark when it was read, if
+    its row is there. Returns whether it was. Raises: as `replacement.replace`, Undecodable."""
+    row = await engine.view.row(key)
+    if row is None:
+        return False
+    if isinstance(row, UndecodableRow):
+        raise Undecodable(f"row {key.enqueue_id} cannot be decoded: {row.reason}")
+    await rescue(engine, row)
+    return True
+
+
+async def rescue(engine: Engine, entry: Entry) -> None:
+    """Replace a late entry, as administration replaces one. The first of several processes to do so
+    wins; the others finish its replacement. Raises: as `replacement.replace`."""
+    successor = await engine.new_key(after=entry.enqueue_id)
+    ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, Change.nothing(entry))
+    standing = await engine.view.end(entry.key, ending, entry.traits)
+    if standing is None:
+        metrics.LATE.labels(engine.label).inc()
+        engine.log.error(
+            "a mail came too late for its slice and gets a new entry: a clock is wrong",
+            enqueue_id=str(entry.enqueue_id),
+            slice=entry.key.slice_start.isoformat(),
+        )
+    await replacement.finish(engine, entry, standing or Mark(ending=ending))
+
+
+V = TypeVar("V")
+
+
+async def with_marks(
+    view: View,
+    partition: Partition,
+    rows: AsyncIterator[V],
+    id_of: Callable[[V], UUID],
+    after: UUID | None = None,
+    stamp: PartitionStamp | None = None,
+) -> AsyncIterator[tuple[V, Mark | None]]:
+    """Join rows, or what was read of them, with their marks: both come in the order of ids.
+
+    A page of marks can be older than the page of rows it meets: then an entry that just ended is
+    seen waiting, never the other way round. The stamp is read just before the rows, unless the
+    caller has one, and its watermark holds: no mark is ever added at or below the purge watermark.
+    """
+    found = Ascending(view.marks(partition, after))
+    async for row in rows:
+        if stamp is None:
+            stamp = await view.stamp(partition)
+        enqueue_id = id_of(row)
+        own = await found.at(enqueue_id)
+        by_watermark = stamp.watermark.mark_of(enqueue_id) if stamp.watermark is not None else None
+        yield row, own or by_watermark
+
+
+class Ascending(Generic[V]):
+    """Looks up ids, given in their order, in a stream in the order of ids."""
+
+    def __init__(self, items: AsyncIterator[tuple[UUID, V]]) -> None:
+        """Reads nothing before the first call of `at`."""
+        self._items = items
+        self._head: tuple[UUID, V | None] | None = (FIRST, None)
+
+    async def at(self, enqueue_id: UUID) -> V | None:
+        """Return the value under an id, None where there is none."""
+        while self._head is not None and self._head[0] < enqueue_id:
+            self._head = await anext(self._items, None)
+        return self._head[1] if self._head is not None and self._head[0] == enqueue_id else None

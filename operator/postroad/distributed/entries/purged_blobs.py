@@ -12,7 +12,7 @@ from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.endings import delete_bytes
-from postroad.distributed.entries.merge_join import Ascending
+from postroad.distributed.entries.live_slices import Ascending
 from postroad.domain.queues.entries import EntryKey, Partition, PurgeWatermark
 
 TOGETHER = 500

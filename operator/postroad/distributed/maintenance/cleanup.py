@@ -16,9 +16,8 @@ from datetime import datetime, timedelta
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
-from postroad.distributed.entries.late_mail import rescue_if_late
-from postroad.distributed.entries.merge_join import with_marks
-from postroad.distributed.maintenance.archive_wait import ArchiveWait
+from postroad.distributed.entries.live_slices import rescue_if_late, with_marks
+from postroad.distributed.maintenance.row_maintenance import ArchiveWait
 from postroad.distributed.reading.browse import ENQUEUE_ID
 from postroad.domain.queues.entries import Entry, EntryKey, Partition
 from postroad.ports.view import ClosedSlice, Limits

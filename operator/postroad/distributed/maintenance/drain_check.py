@@ -17,9 +17,8 @@ from enum import Enum
 from operator import itemgetter
 
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.entries import mail_errors, replacement
-from postroad.distributed.entries.live_slices import Slice
-from postroad.distributed.entries.merge_join import Ascending, with_marks
+from postroad.distributed.entries import endings, replacement
+from postroad.distributed.entries.live_slices import Ascending, Slice, with_marks
 from postroad.distributed.entries.purged_blobs import delete_purged_blobs
 from postroad.domain.queues.entries import (
     EndingKind,
@@ -235,8 +234,8 @@ class _SliceReading:
         except Exception as error:
             if isinstance(error, ViewError) and error.transient:
                 raise
-            self._has_failed = mail_errors.is_common(error)
-            mail_errors.note(self._engine, key.enqueue_id)
+            self._has_failed = endings.is_common(error)
+            endings.note(self._engine, key.enqueue_id)
             return False
 
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from postroad.distributed.engine.concurrency import count
 from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.timing import count
 from postroad.distributed.entries import replacement
-from postroad.distributed.entries.mail_errors import MailErrors
+from postroad.distributed.entries.endings import MailErrors
 from postroad.distributed.reading.browse import waiting
 from postroad.domain.queues.entries import Change, Entry
 from postroad.domain.queues.lost_messages import LostMessageDetector, MessageCount, Messages

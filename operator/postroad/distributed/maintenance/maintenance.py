@@ -12,11 +12,10 @@ from uuid import UUID
 
 from postroad.distributed.administration.dead_queue import consume_dead
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.maintenance.audit_maintenance import AuditMaintenance
+from postroad.distributed.maintenance.audit import AuditMaintenance
 from postroad.distributed.maintenance.browse_start import BrowseStartAdvance
 from postroad.distributed.maintenance.cleanup import Cleanup
-from postroad.distributed.maintenance.letter_maintenance import LetterMaintenance
-from postroad.distributed.maintenance.row_maintenance import RowMaintenance
+from postroad.distributed.maintenance.row_maintenance import LetterMaintenance, RowMaintenance
 
 
 class Maintenance:

@@ -5,6 +5,19 @@ the tables' lifetime, and each row has its own: both may change while processes 
 that wait alone in an old slice are rolled forward early, because they would hold browse start back,
 and every read of waiting mail would cover the time since then. A replacement whose process ended is
 normally finished by the old entry's message; a held mail has none.
+
+Cleanup waits until slices are archived: for a limited time, in queues that are archived at all.
+
+Nothing but cleanup deletes what an archive reads, and rows and marks stay on Cassandra's disks
+until their lifetime ends, cleaned or not: waiting costs no space. How long a slice waits is counted
+from when browse start was seen behind it, by the process' own clock, because a slice that mail kept
+from draining is old when it is passed. A process that starts anew counts anew; the age of a slice
+bounds that, so that it is cleaned before its rows expire. Source: ADR 0037.
+
+Dead letters in maintenance: unfinished `give_up` and `requeue` operations are finished, and
+letters older than their lifetime are discarded, with their bytes.
+
+One process at a time goes over the letters; its claim is the timetable. Source: ADR 0025.
 """
 
 from __future__ import annotations
@@ -13,20 +26,23 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from postroad.distributed.administration.dead_queue import discard_letter
+from postroad.distributed.administration.requeue import requeue_letter
 from postroad.distributed.dequeue.items import FINISHED
-from postroad.distributed.engine.concurrency import count
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
-from postroad.distributed.entries import replacement
-from postroad.distributed.entries.mail_errors import MailErrors, note
-from postroad.distributed.entries.set_aside import SetAside
+from postroad.distributed.engine.timing import count
+from postroad.distributed.entries import dead_letters, replacement
+from postroad.distributed.entries.dead_letters import SetAside
+from postroad.distributed.entries.endings import MailErrors, note
 from postroad.distributed.maintenance.lost_messages import LostMessages
 from postroad.distributed.reading.browse import WaitingMail, waiting
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, Traits, UndecodableRow
-from postroad.domain.queues.lifetimes import is_half_over
+from postroad.domain.queues.lifetimes import is_half_over, longest_archive_wait, oldest_that_waits
 from postroad.domain.queues.lost_messages import MessageCount
+from postroad.domain.values.identifiers import moment_of
 from postroad.errors import Undecodable
-from postroad.ports.view import FOREVER
+from postroad.ports.view import FOREVER, DeadLetter, Limits
 from postroad.telemetry import metrics
 
 ROW_PASS_INTERVAL = timedelta(minutes=10)
@@ -189,3 +205,102 @@ class _Alone:
     def end(self) -> list[WaitingMail]:
         """Return the mails that were alone in the last slice."""
         return [] if self._stays else self._found
+
+
+STEPS = 16
+"""Places of browse start that are remembered over the longest wait."""
+
+
+class ArchiveWait:
+    """Remembers when this process saw browse start where."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._seen: list[tuple[datetime, timedelta]] = []
+
+    async def until(self, limits: Limits, before: datetime) -> datetime:
+        """Return the moment from which on slices wait; `before`, up to where cleanup may go
+        otherwise, when none does. Raises: ViewError, ClockSkew."""
+        archived = limits.archived_through
+        if archived is None or archived >= before:
+            self._seen.clear()
+            return before
+        lifetime = await self._engine.row_lifetime() or FOREVER
+        longest, now = longest_archive_wait(lifetime), self._engine.clock.elapsed()
+        cleaned = limits.content_start
+        self._seen = [each for each in self._seen if cleaned is None or each[0] > cleaned]
+        if not self._seen or now - self._seen[-1][1] >= longest / STEPS:
+            self._seen.append((before, now))
+        over = [place for place, since in self._seen if now - since >= longest]
+        oldest = oldest_that_waits(await self._engine.limits_cache.view_now(), lifetime)
+        return min(before, max(archived, oldest, *over))
+
+
+CLAIM_ID = UUID(int=3)
+"""What the process that goes over the letters claims; no entry has this id."""
+
+LETTER_PASS_INTERVAL = timedelta(minutes=10)
+"""From one pass to the next; after a pass that took long, ten times as long as it took."""
+
+
+class LetterMaintenance:
+    """Goes over the dead letters, every `LETTER_PASS_INTERVAL` or less often."""
+
+    def __init__(self, engine: Engine, owner: UUID) -> None:
+        self._engine = engine
+        self._owner = owner
+        self._due = timedelta(0)
+
+    async def run(self) -> None:
+        """Go over all letters if it is time and no other process does. Raises: as
+        `RowMaintenance.run`."""
+        engine, began = self._engine, self._engine.clock.elapsed()
+        if began < self._due:
+            return
+        undecodable = metrics.UNDECODABLE.labels(engine.label, "letter")
+        if not await engine.view.claim(CLAIM_ID, self._owner, LETTER_PASS_INTERVAL):
+            undecodable.set(0)  # the process that goes over them counts them
+            self._due = began + LETTER_PASS_INTERVAL
+            return
+        undecodable.set(await self._pass())
+        now = engine.clock.elapsed()
+        pause = max(LETTER_PASS_INTERVAL, 10 * (now - began))
+        await engine.view.claim(CLAIM_ID, self._owner, pause)
+        self._due = now + pause
+
+    async def _pass(self) -> int:
+        """Maintain each letter; return how many cannot be decoded."""
+        errors, undecodable = MailErrors(self._engine), 0
+        async for letter in self._engine.view.letters():
+            if not letter.is_decoded:
+                undecodable += 1
+                continue
+            with errors.of(letter.enqueue_id):
+                await self._maintain(letter)
+        errors.check()
+        errors.end()
+        return undecodable
+
+    async def _maintain(self, letter: DeadLetter) -> None:
+        engine, entry = self._engine, letter.entry
+        if letter.requeued_as is not None:
+            await requeue_letter(engine, letter)
+        elif self._is_over(letter):
+            await self._expire(letter)
+        elif entry is not None:
+            limits = await engine.limits_cache.limits()
+            if not limits.have_passed(entry.key.slice_start):
+                mark = await engine.view.mark(entry.key)
+                if mark is None or not dead_letters.is_rejected(mark):
+                    await dead_letters.finish(engine, entry)
+
+    def _is_over(self, letter: DeadLetter) -> bool:
+        """Whether a letter is older than its lifetime. `died_at` may come from a wrong clock; an id
+        is made only by a right one."""
+        since = max(letter.died_at, moment_of(letter.enqueue_id))
+        return self._engine.clock.now() - since > self._engine.dead_letter_lifetime
+
+    async def _expire(self, letter: DeadLetter) -> None:
+        await self._engine.limits_cache.check_clock()
+        if await discard_letter(self._engine, letter):
+            metrics.EXPIRED.labels(self._engine.label).inc()

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from postroad.distributed.engine.concurrency import results
 from postroad.distributed.engine.engine import Engine
+from postroad.distributed.engine.timing import results
 from postroad.distributed.entries.live_slices import live_partitions
 from postroad.distributed.reading.browse import joined
 from postroad.distributed.reading.size import REMEMBERED

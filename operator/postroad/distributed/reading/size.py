@@ -22,9 +22,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
-from postroad.distributed.engine.concurrency import results
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
+from postroad.distributed.engine.timing import results
 from postroad.distributed.entries.live_slices import live_partitions
 from postroad.distributed.entries.replacement import replacement_of
 from postroad.distributed.reading.browse import joined
