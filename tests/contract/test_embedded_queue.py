@@ -34,16 +34,15 @@ from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome
 from postroad.embedded.log import lanes
-from postroad.embedded.log.batches import write
+from postroad.embedded.log.lanes import write
 from postroad.embedded.log.layout import Layout
-from postroad.embedded.log.limits import FreeSpace, StoreLimits
-from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.options import FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.spool_files import SMALL, Kept, SpoolFiles
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.opening import describe, open_store
-from postroad.embedded.rpc import server, wire
+from postroad.embedded.rpc import rpc, serving
 from postroad.embedded.rpc.receiver import SpoolReceiver
-from postroad.embedded.rpc.wire import BURST, FrameKind
+from postroad.embedded.rpc.rpc import BURST, FrameKind
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull
@@ -287,7 +286,7 @@ async def test_client_takes_over_when_the_owner_goes(tmp_path: Path) -> None:
 async def test_item_of_an_owner_that_went_is_lost_and_its_mail_comes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MAX_HANDOVER", timedelta(0))
+    monkeypatch.setattr(serving, "MAX_HANDOVER", timedelta(0))
     url = f"embedded://{tmp_path}/outgoing"
     owner = await open_queue(url, create=True)
     client = await open_queue(url)
@@ -393,12 +392,12 @@ async def test_a_client_that_sends_nonsense_disturbs_no_other(tmp_path: Path) ->
     queue = await harness.open()
     for nonsense in (
         b"GET / HTTP/1.1\r\n\r\n",
-        wire.frame(1, FrameKind.CALL, b"[]"),
-        wire.frame(1, FrameKind.CALL, b"{"),
-        wire.frame(1, FrameKind.CALL, b'{"op": "enqueue"}') + wire.frame(1, FrameKind.END),
-        wire.frame(1, FrameKind.STORED, b"?"),
-        wire.frame(1, FrameKind.STORED, bytes(200)),
-        wire.HEAD.pack(6, 1, 99) + b"x",
+        rpc.frame(1, FrameKind.CALL, b"[]"),
+        rpc.frame(1, FrameKind.CALL, b"{"),
+        rpc.frame(1, FrameKind.CALL, b'{"op": "enqueue"}') + rpc.frame(1, FrameKind.END),
+        rpc.frame(1, FrameKind.STORED, b"?"),
+        rpc.frame(1, FrameKind.STORED, bytes(200)),
+        rpc.HEAD.pack(6, 1, 99) + b"x",
     ):
         path = tmp_path / "outgoing" / "socket"
         reader, writer = await asyncio.open_unix_connection(path)

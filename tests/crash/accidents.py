@@ -9,7 +9,7 @@ from pathlib import Path
 from contract.queue_harness import letter
 from postroad import Outcome, Selector, open_queue
 from postroad.embedded.log import frames
-from postroad.embedded.log.envelope_records import ENVELOPE_BYTES
+from postroad.embedded.log.envelopes import ENVELOPE_BYTES
 from postroad.embedded.log.frames import Frame
 from postroad.embedded.log.records import DELIVERY, ENVELOPE
 from postroad.embedded.log.segments import HEADER_BLOCK, read_header

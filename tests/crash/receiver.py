@@ -24,12 +24,12 @@ from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.embedded.log.layout import Layout
-from postroad.embedded.log.limits import FreeSpace, StoreLimits
+from postroad.embedded.log.options import FreeSpace, StoreLimits
 from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.opening import describe
 from postroad.embedded.rpc.receiver import SpoolReceiver
-from postroad.embedded.rpc.server import Server
+from postroad.embedded.rpc.serving import Server
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 
 MAILS = 4

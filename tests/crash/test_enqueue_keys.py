@@ -14,7 +14,7 @@ from crash.world import content_of, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.references import KEY_LIFETIME
-from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.index import KeyIndex
 from postroad.embedded.log.layout import KEYS
 from postroad.embedded.store.owner import OwnedQueue
 

@@ -12,7 +12,7 @@ import pytest
 
 from contract.queue_harness import letter, names
 from postroad import Mail, open_queue
-from postroad.embedded.rpc import server
+from postroad.embedded.rpc import serving
 from postroad.errors import EntryLost
 from support.repository import ROOT
 
@@ -178,7 +178,7 @@ async def test_an_owner_lets_its_clients_end_what_they_have_begun(tmp_path: Path
 async def test_an_item_that_its_consumer_keeps_is_lost_behind_the_handover(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "MAX_HANDOVER", server.MAX_HANDOVER * 0)
+    monkeypatch.setattr(serving, "MAX_HANDOVER", serving.MAX_HANDOVER * 0)
     url = f"embedded://{tmp_path}/queue"
     owner, client = await open_queue(url, create=True), await open_queue(url)
     await client.enqueue(letter("m"))

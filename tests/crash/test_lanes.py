@@ -18,7 +18,7 @@ from crash.world import OPTIONS, ROOT, Outside, check, opened, start
 from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.delivery.retries import RetryPlan
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.log.segments import LiveEntry
 from postroad.embedded.store import leases

@@ -9,7 +9,7 @@ import pytest
 from crash.lossy import LossyFiles
 from crash.world import Outside, start
 from postroad.domain.queues.selection import Selector
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.segments import LiveEntry
 from postroad.embedded.store import leases
 from postroad.embedded.store.owner import OwnedQueue

@@ -25,7 +25,7 @@ from crash.accidents import (
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
-from postroad.embedded.log.envelope_records import decode_envelope, encode_envelope
+from postroad.embedded.log.envelopes import decode_envelope, encode_envelope
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.store.archive import read_archive
 from postroad.errors import StoreDamaged, StoreInUse

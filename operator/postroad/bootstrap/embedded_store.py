@@ -19,8 +19,7 @@ from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap.open_request import OpenRequest
 from postroad.embedded.log.layout import Layout
-from postroad.embedded.log.limits import FreeSpace, StoreLimits
-from postroad.embedded.log.options import KEPT_OPEN, StoreOptions
+from postroad.embedded.log.options import KEPT_OPEN, FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.opening import describe, open_store

@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from postroad.domain.values.instants import duration_us
 from postroad.embedded.log import frames
-from postroad.embedded.log.checkpoints import Checkpoint, read_checkpoint
 from postroad.embedded.log.frames import Frame
 from postroad.embedded.log.layout import KEYS, Lane, Layout, segment_of
 from postroad.embedded.log.segments import HEADER_BLOCK, Header, offset_of, read_header, sequence_of
+from postroad.embedded.log.slots import Checkpoint, read_checkpoint
 from postroad.embedded.store.archive import Archived, ArchivedName, frames_in, read_archive
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import File, Files

@@ -22,7 +22,7 @@ from postroad.embedded.log.layout import Layout
 from postroad.embedded.rpc.client import RemoteQueue
 from postroad.embedded.rpc.connection import CallRefused, NoOwner
 from postroad.embedded.rpc.receiver import SpoolReceiver
-from postroad.embedded.rpc.server import Server
+from postroad.embedded.rpc.serving import Server
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.embedded.store.owner import OwnedQueue

@@ -15,10 +15,8 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-from postroad.embedded.log import checkpoints
-from postroad.embedded.log.checkpoints import Checkpoint
-from postroad.embedded.log.envelope_records import EnvelopeRecord, domains_in, read_head
-from postroad.embedded.log.envelopes import Unreadable
+from postroad.embedded.log import slots as checkpoints
+from postroad.embedded.log.envelopes import EnvelopeRecord, Unreadable, domains_in, read_head
 from postroad.embedded.log.frames import Frame
 from postroad.embedded.log.layout import DEAD, FORMAT, HELD, KEYS, NEW, Lane, Layout
 from postroad.embedded.log.options import StoreOptions
@@ -33,7 +31,7 @@ from postroad.embedded.log.segments import (
     sequence_of,
     waiting_at,
 )
-from postroad.embedded.log.slots import Slots, first_unused_directory, slots_on_disk
+from postroad.embedded.log.slots import Checkpoint, Slots, first_unused_directory, slots_on_disk
 from postroad.embedded.store import recovery
 from postroad.embedded.store.engine import Engine, log
 from postroad.embedded.store.maintenance import Maintenance

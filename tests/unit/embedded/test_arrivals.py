@@ -12,12 +12,10 @@ import pytest
 
 from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.log.layout import NEW, Lane, Layout
-from postroad.embedded.log.limits import FreeSpace, StoreLimits, reason_of
-from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.options import FreeSpace, StoreLimits, StoreOptions, reason_of
 from postroad.embedded.log.segments import LiveEntry, Segment, State
-from postroad.embedded.store.arrival_rate import RECENT_SECONDS, ArrivalRate
-from postroad.embedded.store.ready_queues import ReadyQueues
-from postroad.embedded.store.wakeups import Wakeups
+from postroad.embedded.store.engine import RECENT_SECONDS, ArrivalRate
+from postroad.embedded.store.ready_queues import ReadyQueues, Wakeups
 from postroad.errors import InvalidMail, MailTooLarge, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace, Files
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from postroad.embedded.rpc import wire
+from postroad.embedded.rpc import rpc
 from postroad.embedded.rpc.connection import OwnerConnection
-from postroad.embedded.rpc.wire import FrameKind
+from postroad.embedded.rpc.rpc import FrameKind
 from postroad.errors import InvalidMail, StoreUnavailable
 
 SOON = 10
@@ -26,8 +26,8 @@ class Owner:
         self._writer: asyncio.StreamWriter
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writer, frames = writer, wire.FrameReader()
-        while data := await reader.read(wire.READ):
+        self._writer, frames = writer, rpc.FrameReader()
+        while data := await reader.read(rpc.READ):
             for number, kind, body in frames.feed(data):
                 self.received.put_nowait((number, FrameKind(kind), bytes(body)))
         writer.close()
@@ -37,10 +37,10 @@ class Owner:
             return await self.received.get()
 
     def answer(self, number: int, result: dict[str, Any]) -> None:
-        self._writer.write(wire.json_frame(number, FrameKind.RESULT, result))
+        self._writer.write(rpc.json_frame(number, FrameKind.RESULT, result))
 
     def yield_elements(self, number: int, count: int) -> None:
-        self._writer.write(wire.json_frame(number, FrameKind.ELEMENT, {}) * count)
+        self._writer.write(rpc.json_frame(number, FrameKind.ELEMENT, {}) * count)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ async def test_a_call_that_fits_into_no_frame_is_refused_and_the_connection_goes
 ) -> None:
     """The owner would end the connection, and give all that it has leased to others."""
     with pytest.raises(InvalidMail, match="too large"):
-        await connection.call("refused", reason="x" * wire.LONGEST)
+        await connection.call("refused", reason="x" * rpc.LONGEST)
 
     connection.tell("give_back", item=1)
     _, _, body = await owner.next_frame()
@@ -126,12 +126,12 @@ async def test_a_client_asks_for_more_once_for_each_burst_that_it_has_read(
 
     reading = asyncio.ensure_future(read())
     number, _, _ = await owner.next_frame()
-    owner.yield_elements(number, 3 * wire.BURST - 1)
+    owner.yield_elements(number, 3 * rpc.BURST - 1)
     for _ in range(2):
         assert await owner.next_frame() == (number, FrameKind.MORE, b"")
     owner.answer(number, {})
 
-    assert await reading == 3 * wire.BURST
+    assert await reading == 3 * rpc.BURST
     connection.tell("shape", item=8)
     _, kind, _ = await owner.next_frame()
     assert kind is FrameKind.CALL, "it asked for no more"

@@ -4,10 +4,10 @@ from contract.queue_harness import letter
 from crash.lossy import Disk
 from crash.world import opened
 from postroad.domain.mail.shapes import Shape
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.segments import LiveEntry, Segment, State
 from postroad.embedded.log.spool_files import SMALL
-from postroad.embedded.store.content_cache import RECORD_TIMES, ContentCache
+from postroad.embedded.store.engine import RECORD_TIMES, ContentCache
 
 SHAPE = Shape(7)
 RECORD = cast("EnvelopeRecord", object())

@@ -12,7 +12,7 @@ from crash.lossy import LossyFiles
 from crash.world import Inline, opened, start
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.values.text import to_json
-from postroad.embedded.log.envelope_records import decode_envelope, encode_new
+from postroad.embedded.log.envelopes import decode_envelope, encode_new
 from postroad.embedded.log.frames import encode, frame_size
 from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.log.layout import NEW, Lane

@@ -12,19 +12,11 @@ import pytest
 from crash.lossy import LossyFiles
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.mail.shapes import Shape
-from postroad.embedded.log import (
-    batches,
-    checkpoints,
-    envelopes,
-    frames,
-    lanes,
-    segments,
-    spool_files,
-)
-from postroad.embedded.log.batches import Batch
-from postroad.embedded.log.checkpoints import SLOT_BYTES, Checkpoint, LaneState
+from postroad.embedded.log import envelopes, frames, lanes, segments, slots, spool_files
+from postroad.embedded.log import lanes as batches
 from postroad.embedded.log.frames import checksum
-from postroad.embedded.log.key_index import LIFETIME_US
+from postroad.embedded.log.index import LIFETIME_US
+from postroad.embedded.log.lanes import Batch
 from postroad.embedded.log.layout import (
     DEAD,
     FORMAT,
@@ -39,10 +31,11 @@ from postroad.embedded.log.layout import (
 from postroad.embedded.log.options import LONGEST_LEASE, MIB, TOLERANCE, StoreOptions
 from postroad.embedded.log.records import DeliveryKind, FinishKind
 from postroad.embedded.log.segments import Header, Segment
+from postroad.embedded.log.slots import SLOT_BYTES, Checkpoint, LaneState
 from postroad.embedded.log.spool_files import SpoolHeader
 from postroad.embedded.repair import log_salvage
-from postroad.embedded.rpc import serving, wire
-from postroad.embedded.store import administration, content_cache, maintenance
+from postroad.embedded.rpc import rpc, serving
+from postroad.embedded.store import administration, engine, maintenance
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import File
 
@@ -166,15 +159,15 @@ AGREED = {
     "slots are freed together after": (USUAL.free_wait, timedelta(milliseconds=20)),
     "a sparse segment is live by less than": (USUAL.compact_below, 0.25),
     "a retry may be early by": (TOLERANCE, timedelta(milliseconds=100)),
-    "the format, and the version of the socket": ((FORMAT, wire.PROTOCOL), (1, 1)),
-    "octets of a frame of the socket": (wire.LONGEST, 16 << 20),
-    "octets of a piece of content there": (wire.LONGEST_DATA, 1 << 20),
-    "octets of frames that are not whole, of all connections": (wire.MAX_HELD, 64 << 20),
-    "elements without a request for more": (wire.BURST, 100),
+    "the format, and the version of the socket": ((FORMAT, rpc.PROTOCOL), (1, 1)),
+    "octets of a frame of the socket": (rpc.LONGEST, 16 << 20),
+    "octets of a piece of content there": (rpc.LONGEST_DATA, 1 << 20),
+    "octets of frames that are not whole, of all connections": (rpc.MAX_HELD, 64 << 20),
+    "elements without a request for more": (rpc.BURST, 100),
     "slots that one process borrows": (serving.MOST_LEASED_SLOTS, 32),
     "octets of a page that the disk may refuse": (log_salvage.PAGE, 4096),
     "mails that one compaction moves": (maintenance.COMPACTED_AT_ONCE, 2000),
-    "octets of contents in memory": (content_cache.MOST_BYTES, 16 << 20),
+    "octets of contents in memory": (engine.MOST_BYTES, 16 << 20),
     "octets of the domains of a record": (envelopes.LONGEST_DOMAINS, 65_535),
     "numbers of recipients": (envelopes.NUMBERS, 1 << 32),
     "a mail has an enqueue key for": (LIFETIME_US, 24 * 3600 * 10**6),
@@ -296,30 +289,30 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
     lanes = pack("<IIQ", NEW, 1, 50) + pack("<IIQ", 60, 2, 60)
     body = head + lanes + pack("<3Q", 7, 8, 9)
     assert data == b"PRcheck1" + pack("<I", checksum(body)) + body
-    assert checkpoints.decode(data) == CHECKPOINT
-    assert checkpoints.decode(data + bytes(100)) == CHECKPOINT
-    assert checkpoints.decode(data[:-1]) is None
-    assert checkpoints.decode(b"") is None
+    assert slots.decode(data) == CHECKPOINT
+    assert slots.decode(data + bytes(100)) == CHECKPOINT
+    assert slots.decode(data[:-1]) is None
+    assert slots.decode(b"") is None
     for at in (0, 8, 12, len(data) - 1):
         damaged = bytearray(data)
         damaged[at] ^= 1
-        assert checkpoints.decode(bytes(damaged)) is None
+        assert slots.decode(bytes(damaged)) is None
 
 
 def test_checkpoints_alternate_and_the_later_one_counts() -> None:
     file = opened(LossyFiles())
     with pytest.raises(StoreDamaged):
-        checkpoints.read_checkpoint(file)
+        slots.read_checkpoint(file)
 
     for number in (5, 6, 7):
         later = replace(CHECKPOINT, number=number)
-        checkpoints.write_checkpoint(file, later)
-        assert checkpoints.read_checkpoint(file) == later
+        slots.write_checkpoint(file, later)
+        assert slots.read_checkpoint(file) == later
 
-    assert checkpoints.decode(file.pread(0, SLOT_BYTES)) == replace(CHECKPOINT, number=6)
-    assert checkpoints.decode(file.pread(SLOT_BYTES, SLOT_BYTES)) == replace(CHECKPOINT, number=7)
+    assert slots.decode(file.pread(0, SLOT_BYTES)) == replace(CHECKPOINT, number=6)
+    assert slots.decode(file.pread(SLOT_BYTES, SLOT_BYTES)) == replace(CHECKPOINT, number=7)
     file.pwrite(SLOT_BYTES, b"x")
-    assert checkpoints.read_checkpoint(file).number == 6
+    assert slots.read_checkpoint(file).number == 6
     assert SLOT_BYTES == MIB
 
 
@@ -327,9 +320,9 @@ def test_a_checkpoint_of_too_many_leases_is_refused() -> None:
     file = opened(LossyFiles())
     room = (SLOT_BYTES - len(replace(CHECKPOINT, working=()).encode())) // 8
 
-    checkpoints.write_checkpoint(file, replace(CHECKPOINT, working=tuple(range(room))))
+    slots.write_checkpoint(file, replace(CHECKPOINT, working=tuple(range(room))))
     with pytest.raises(StoreFailed, match="too many"):
-        checkpoints.write_checkpoint(file, replace(CHECKPOINT, working=tuple(range(room + 1))))
+        slots.write_checkpoint(file, replace(CHECKPOINT, working=tuple(range(room + 1))))
 
 
 def test_batches_are_written_where_they_belong_and_the_last_is_synced() -> None:

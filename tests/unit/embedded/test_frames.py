@@ -7,14 +7,6 @@ from pathlib import PurePosixPath
 import pytest
 
 from crash.lossy import LossyFiles
-from postroad.embedded.log.checkpoints import (
-    SLOT_BYTES,
-    Checkpoint,
-    LaneState,
-    decode,
-    read_checkpoint,
-    write_checkpoint,
-)
 from postroad.embedded.log.frames import (
     HEAD,
     encode,
@@ -22,6 +14,14 @@ from postroad.embedded.log.frames import (
     frame_size,
     frames,
     stray_frames,
+)
+from postroad.embedded.log.slots import (
+    SLOT_BYTES,
+    Checkpoint,
+    LaneState,
+    decode,
+    read_checkpoint,
+    write_checkpoint,
 )
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import File

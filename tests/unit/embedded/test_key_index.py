@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroad.domain.queues.references import KEY_LIFETIME
-from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.index import KeyIndex
 from postroad.embedded.log.records import KeyRecord
 
 DAY = round(KEY_LIFETIME.total_seconds() * 1e6)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from contract.queue_harness import letter
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.records import DeliveryKind, DeliveryRecord
 from postroad.embedded.repair.log_salvage import MailHistory
 

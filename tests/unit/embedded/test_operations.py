@@ -19,8 +19,8 @@ from postroad.domain.values.text import to_json
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.log.records import cut
 from postroad.embedded.rpc.operations import CALLS, Leased, leased_value
+from postroad.embedded.rpc.rpc import LONGEST
 from postroad.embedded.rpc.serving import OPERATIONS
-from postroad.embedded.rpc.wire import LONGEST
 from postroad.ports.administration import Operation
 from support.leased_mails import NotedMail
 

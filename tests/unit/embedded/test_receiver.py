@@ -14,10 +14,9 @@ from contract.queue_harness import letter
 from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail.mail import Mail
-from postroad.embedded.log.envelope_records import decode_envelope
+from postroad.embedded.log.envelopes import decode_envelope
 from postroad.embedded.log.layout import Layout
-from postroad.embedded.log.limits import FreeSpace, StoreLimits
-from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.options import FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.spool_files import SMALL, SpoolFiles
 from postroad.embedded.rpc.connection import OwnerConnection
 from postroad.embedded.rpc.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, SpoolReceiver

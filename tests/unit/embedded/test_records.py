@@ -15,8 +15,7 @@ from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.documents import outcomes_of, outcomes_value
 from postroad.domain.values.text import to_json
 from postroad.embedded.log import frames
-from postroad.embedded.log.checkpoints import Checkpoint
-from postroad.embedded.log.envelope_records import (
+from postroad.embedded.log.envelopes import (
     ENVELOPE_BYTES,
     EnvelopeRecord,
     decode_envelope,
@@ -34,6 +33,7 @@ from postroad.embedded.log.records import (
     encode,
 )
 from postroad.embedded.log.segments import Segment
+from postroad.embedded.log.slots import Checkpoint
 from postroad.embedded.repair import log_salvage, verification
 from postroad.embedded.repair.log_salvage import MailHistory
 from postroad.embedded.store.recovery import Replay, Work, resumed

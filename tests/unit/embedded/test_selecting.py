@@ -11,8 +11,7 @@ from contract.queue_harness import letter
 from crash.lossy import Disk
 from crash.world import opened
 from postroad.domain.queues.selection import Selector
-from postroad.embedded.log.envelope_records import EnvelopeRecord
-from postroad.embedded.log.envelopes import LONGEST_DOMAINS
+from postroad.embedded.log.envelopes import LONGEST_DOMAINS, EnvelopeRecord
 from postroad.embedded.log.segments import LiveEntry
 
 MAILS = {

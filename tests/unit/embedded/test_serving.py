@@ -13,14 +13,13 @@ from contract.queue_harness import letter
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.documents import Sizes
-from postroad.embedded.rpc import wire
-from postroad.embedded.rpc.rpc import PIECES
+from postroad.embedded.rpc import rpc
+from postroad.embedded.rpc.rpc import PIECES, FrameKind
 from postroad.embedded.rpc.serving import Serving
-from postroad.embedded.rpc.wire import FrameKind
 from postroad.errors import InvalidInput, StoreFailed
 
 PIECE = bytes(1000)
-HELLO = {"op": "hello", "protocol": wire.PROTOCOL}
+HELLO = {"op": "hello", "protocol": rpc.PROTOCOL}
 MANY = 10 * PIECES
 
 
@@ -50,7 +49,7 @@ class Written:
         self.frames: list[tuple[int, FrameKind]] = []
 
     def write(self, data: bytes) -> None:
-        _, call, kind = wire.HEAD.unpack_from(data)
+        _, call, kind = rpc.HEAD.unpack_from(data)
         if call != 9:  # the answer to hello
             self.frames.append((call, FrameKind(kind)))
 
@@ -68,12 +67,12 @@ async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asynci
         "op": "enqueue", "mail": envelope_value(letter().envelope), "delay": 0,
         "whole": False, "key": None,
     }  # fmt: skip
-    reader.feed_data(wire.json_frame(9, FrameKind.CALL, HELLO))
-    reader.feed_data(wire.json_frame(1, FrameKind.CALL, arguments))
+    reader.feed_data(rpc.json_frame(9, FrameKind.CALL, HELLO))
+    reader.feed_data(rpc.json_frame(1, FrameKind.CALL, arguments))
     for _ in range(MANY):
-        reader.feed_data(wire.frame(1, FrameKind.DATA, PIECE))
-    reader.feed_data(wire.frame(1, FrameKind.END))
-    reader.feed_data(wire.json_frame(2, FrameKind.CALL, {"op": "size"}))
+        reader.feed_data(rpc.frame(1, FrameKind.DATA, PIECE))
+    reader.feed_data(rpc.frame(1, FrameKind.END))
+    reader.feed_data(rpc.json_frame(2, FrameKind.CALL, {"op": "size"}))
     connection: Any = Serving(queue, reader, written)  # type: ignore[arg-type]
     serving = asyncio.create_task(connection.serve())
     for _ in range(100):
@@ -127,11 +126,11 @@ async def test_an_owner_that_closes_does_not_wait_for_a_mail_that_waits() -> Non
 @pytest.mark.parametrize(
     "first",
     [
-        wire.json_frame(1, FrameKind.CALL, {"op": "size"}),
-        wire.frame(1, FrameKind.STORED, b"x"),
-        wire.frame(1, FrameKind.DATA, b"x"),
-        wire.json_frame(9, FrameKind.CALL, HELLO | {"protocol": 2})
-        + wire.json_frame(1, FrameKind.CALL, {"op": "size"}),
+        rpc.json_frame(1, FrameKind.CALL, {"op": "size"}),
+        rpc.frame(1, FrameKind.STORED, b"x"),
+        rpc.frame(1, FrameKind.DATA, b"x"),
+        rpc.json_frame(9, FrameKind.CALL, HELLO | {"protocol": 2})
+        + rpc.json_frame(1, FrameKind.CALL, {"op": "size"}),
     ],
     ids=["another call", "a mail", "content", "hello of another protocol"],
 )

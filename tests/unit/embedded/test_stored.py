@@ -17,8 +17,13 @@ from crash.world import start
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.values.text import to_json
-from postroad.embedded.log.envelope_records import EnvelopeRecord, decode_envelope, encode_new
-from postroad.embedded.log.envelopes import LONGEST_DOMAINS, domains_of
+from postroad.embedded.log.envelopes import (
+    LONGEST_DOMAINS,
+    EnvelopeRecord,
+    decode_envelope,
+    domains_of,
+    encode_new,
+)
 from postroad.embedded.log.layout import NEW
 from postroad.embedded.log.records import encode
 from postroad.embedded.log.slots import BATCH

@@ -4,24 +4,65 @@ An append changes memory only. A flush is one call in a thread: it writes all re
 far and, when a caller waits, syncs once for all of them. Records appended meanwhile go with the
 next flush. A flush that fails stops the store (FORMAT.md R6), and is not repeated.
 Source: LQ-18, LQ-29, AMB-5.
+
+What one flush writes to a lane: records appended to one or several segments.
+
+Source: AMB-5.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from postroad.embedded.log import frames, segments
-from postroad.embedded.log.batches import Batch, part_at, write
 from postroad.embedded.log.layout import NEW, Lane, Layout
 from postroad.embedded.log.options import MIB
 from postroad.embedded.log.records import ENVELOPE
 from postroad.embedded.log.segments import Header, Segment
 from postroad.errors import PostroadError, QueueClosed
 from postroad.ports.files import Files, Threads
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Frames for one segment, from `offset` on. `earlier`: the segment before it of this process,
+    in the first batch of a segment."""
+
+    segment: Segment
+    offset: int
+    parts: list[bytes] = field(default_factory=list)
+    earlier: Segment | None = None
+
+
+def write(files: Files, layout: Layout, batches: list[Batch], to_sync: Segment | None) -> None:
+    """Write batches, and sync `to_sync`. Blocking."""
+    for batch in batches:
+        segment = batch.segment
+        if segment.file is None:
+            if batch.earlier is not None:  # AMB-5: only the newest segment may need a sync
+                batch.earlier.opened().sync()
+            segments.make(files, layout, segment)
+        if batch.parts:
+            segment.opened().pwrite(batch.offset, b"".join(batch.parts))
+    if to_sync is not None:
+        to_sync.opened().sync()
+
+
+def part_at(batches: Iterable[Batch], segment: Segment, offset: int) -> bytes | None:
+    """Return the frame at an offset of a segment; None when the batches do not have it."""
+    for batch in batches:
+        if batch.segment is segment and offset >= batch.offset:
+            at = batch.offset
+            for part in batch.parts:
+                if at == offset:
+                    return part
+                at += len(part)
+    return None
+
 
 FLUSH_DELAY_SECONDS = 0.2
 """How long records stay in memory when no caller waits for them."""

@@ -10,13 +10,13 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-from postroad.embedded.log.envelope_records import (
+from postroad.embedded.log.envelopes import (
     NO_RECORD,
     EnvelopeRecord,
+    Unreadable,
     decode_envelope,
     encode_envelope,
 )
-from postroad.embedded.log.envelopes import Unreadable
 from postroad.embedded.log.layout import Lane
 
 ENVELOPE, START, DELIVERY, FINISH, HOLD, OUTCOMES, KEY = range(1, 8)

@@ -11,8 +11,7 @@ from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
-from postroad.embedded.log.envelope_records import EnvelopeRecord, decode_envelope, set_aside
-from postroad.embedded.log.envelopes import Unreadable
+from postroad.embedded.log.envelopes import EnvelopeRecord, Unreadable, decode_envelope, set_aside
 from postroad.embedded.log.frames import Frame, checksum, frames, stray_frames
 from postroad.embedded.log.layout import NEW, Lane, Layout, lane_name
 from postroad.embedded.log.records import Record, decode

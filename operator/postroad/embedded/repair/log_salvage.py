@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from postroad.embedded.log import frames, segments
-from postroad.embedded.log.envelope_records import ENVELOPE_BYTES, EnvelopeRecord, read_head
-from postroad.embedded.log.envelopes import Unreadable
+from postroad.embedded.log.envelopes import ENVELOPE_BYTES, EnvelopeRecord, Unreadable, read_head
 from postroad.embedded.log.frames import Frame
 from postroad.embedded.log.layout import segment_of
 from postroad.embedded.log.records import (

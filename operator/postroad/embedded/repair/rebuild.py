@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from postroad.embedded.log.checkpoints import Checkpoint, write_checkpoint
 from postroad.embedded.log.layout import Layout, segment_of
+from postroad.embedded.log.slots import Checkpoint, write_checkpoint
 from postroad.embedded.repair.log_salvage import salvage_log
 from postroad.embedded.repair.spool_scan import SpoolScan
 from postroad.embedded.store.archive import name_lost

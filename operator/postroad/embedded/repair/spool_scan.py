@@ -16,7 +16,7 @@ from uuid import UUID
 
 from postroad.domain.mail.envelope_documents import envelope_of
 from postroad.domain.mail.mail import Envelope
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.layout import NEW, Layout
 from postroad.embedded.log.slots import slots_on_disk
 from postroad.embedded.log.spool_files import FREE, SpoolFiles, SpoolHeader

@@ -16,9 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from postroad.domain.queues.documents import outcomes_of, outcomes_value
-from postroad.embedded.log import checkpoints
-from postroad.embedded.log.checkpoints import Checkpoint
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log import slots
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.frames import Frame
 from postroad.embedded.log.layout import NEW, Lane, Layout
 from postroad.embedded.log.records import (
@@ -33,6 +32,7 @@ from postroad.embedded.log.records import (
     decode,
 )
 from postroad.embedded.log.segments import Segment, envelope_at, place, position, record_at
+from postroad.embedded.log.slots import Checkpoint
 from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.store import recovery
 from postroad.errors import PostroadError, StoreDamaged
@@ -73,7 +73,7 @@ def _opened_for_reading(files: Files, layout: Layout) -> Iterator[_Opened]:
         except FileNotFoundError as error:
             raise StoreDamaged("the checkpoint is missing") from error
         opened.callback(file.close)
-        checkpoint = checkpoints.read_checkpoint(file)
+        checkpoint = slots.read_checkpoint(file)
         lanes, _ = recovery.find_lanes(files, layout, checkpoint, opened, is_reading=True)
         yield _Opened(checkpoint, lanes)
 

@@ -25,10 +25,10 @@ from postroad.domain.queues.references import digest_of, token_of
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.options import LONGEST_LEASE
 from postroad.embedded.log.spool_files import CHUNK
-from postroad.embedded.rpc import wire
+from postroad.embedded.rpc import rpc
 from postroad.embedded.rpc.connection import OwnerConnection
 from postroad.embedded.rpc.operations import CALLS, Leased
-from postroad.embedded.rpc.wire import FrameKind
+from postroad.embedded.rpc.rpc import FrameKind
 from postroad.errors import (
     EntryEnded,
     EntryLost,
@@ -136,7 +136,7 @@ class RemoteQueue(Administration):
     async def open(cls, path: Path, clock: Clock) -> RemoteQueue:
         """Connect and agree on the protocol. Raises: StoreUnavailable, InvalidInput."""
         connection = await OwnerConnection.open(path)
-        await connection.call("hello", protocol=wire.PROTOCOL)
+        await connection.call("hello", protocol=rpc.PROTOCOL)
         return cls(connection, clock)
 
     async def enqueue(

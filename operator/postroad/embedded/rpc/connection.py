@@ -12,10 +12,9 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from postroad.embedded.rpc import wire
+from postroad.embedded.rpc import rpc
 from postroad.embedded.rpc.operations import CALLS
-from postroad.embedded.rpc.sockets import short_path
-from postroad.embedded.rpc.wire import FrameKind
+from postroad.embedded.rpc.rpc import FrameKind, short_path
 from postroad.errors import (
     EnqueueUnknown,
     InvalidMail,
@@ -78,9 +77,9 @@ class OwnerConnection:
             ) from error
 
     async def _read(self) -> None:
-        frames = wire.FrameReader()
+        frames = rpc.FrameReader()
         try:
-            while data := await self._reader.read(wire.READ):
+            while data := await self._reader.read(rpc.READ):
                 for number, kind, body in frames.feed(data):
                     self._take(number, FrameKind(kind), body)
         except OSError:
@@ -170,7 +169,7 @@ class OwnerConnection:
         self._next += 1
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._stored[self._next] = answer
-        self._writer.write(wire.frame(self._next, FrameKind.STORED, envelope))
+        self._writer.write(rpc.frame(self._next, FrameKind.STORED, envelope))
         try:
             return await answer
         except StoreUnavailable as error:
@@ -197,29 +196,29 @@ class OwnerConnection:
         is_answered = False
         try:
             if isinstance(content, bytes):  # at once: the owner is woken once
-                request += wire.frame(number, FrameKind.DATA, content) + wire.frame(
+                request += rpc.frame(number, FrameKind.DATA, content) + rpc.frame(
                     number, FrameKind.END
                 )
             await self._send(request)
             if content is not None and not isinstance(content, bytes):
                 async for piece in content:
-                    await self._send(wire.frame(number, FrameKind.DATA, piece))
-                await self._send(wire.frame(number, FrameKind.END))
+                    await self._send(rpc.frame(number, FrameKind.DATA, piece))
+                await self._send(rpc.frame(number, FrameKind.END))
             received = 0
             while not is_answered:
                 kind, body = await call.arrived.get()
                 is_answered = kind is FrameKind.RESULT or (kind is FrameKind.ERROR and bool(body))
                 if kind is FrameKind.ERROR:
-                    raise wire.error_from(json.loads(body)) if body else self._lost()
+                    raise rpc.error_from(json.loads(body)) if body else self._lost()
                 yield kind, body
                 received += 1
-                if received % wire.BURST == 0 and not is_answered and self.lost is None:
-                    self._writer.write(wire.frame(number, FrameKind.MORE))
+                if received % rpc.BURST == 0 and not is_answered and self.lost is None:
+                    self._writer.write(rpc.frame(number, FrameKind.MORE))
         finally:
             del self._calls[number]
             if not is_answered and self.lost is None:
                 self._abandoned[number] = CALLS[operation].undone_by
-                self._writer.write(wire.frame(number, FrameKind.CANCEL))
+                self._writer.write(rpc.frame(number, FrameKind.CANCEL))
                 while not call.arrived.empty():
                     self._take(number, *call.arrived.get_nowait())
             self._leave_if_idle()
@@ -262,14 +261,14 @@ def _settle(answer: asyncio.Future[bytes], kind: FrameKind, body: bytes) -> None
     if kind is FrameKind.RESULT:
         answer.set_result(body)
     else:
-        answer.set_exception(wire.error_from(json.loads(body)))
+        answer.set_exception(rpc.error_from(json.loads(body)))
 
 
 def _request(number: int, operation: str, arguments: Mapping[str, Any]) -> bytes:
     """Raises: InvalidMail for what the owner would take for no frame: it would end the connection,
     and with it all other calls and leases of this process."""
     value = {"op": operation, **CALLS[operation].encoded(arguments)}
-    request = wire.json_frame(number, FrameKind.CALL, value)
-    if len(request) > wire.LONGEST:
+    request = rpc.json_frame(number, FrameKind.CALL, value)
+    if len(request) > rpc.LONGEST:
         raise InvalidMail("the envelope is too large for one record")
     return request

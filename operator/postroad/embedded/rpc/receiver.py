@@ -20,9 +20,8 @@ from postroad.domain.mail.mail import Mail
 from postroad.domain.values.identifiers import Identifiers
 from postroad.domain.values.instants import microseconds
 from postroad.domain.values.text import to_json
-from postroad.embedded.log.envelope_records import encode_new
-from postroad.embedded.log.envelopes import domains_of
-from postroad.embedded.log.limits import StoreLimits, reason_of
+from postroad.embedded.log.envelopes import domains_of, encode_new
+from postroad.embedded.log.options import StoreLimits, reason_of
 from postroad.embedded.log.spool_files import SMALL, SpoolFiles
 from postroad.embedded.rpc.connection import OwnerConnection
 from postroad.errors import PostroadError, StoreFull

@@ -1,26 +1,31 @@
 """What the owner does for one client: its calls, its consumers, and the mails that it stores.
 
 The leases of a client that leaves are given back.
+
+Where the owner of a store listens, for the other processes on this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.documents import MailView
-from postroad.embedded.rpc import wire
+from postroad.embedded.rpc import rpc
 from postroad.embedded.rpc.operations import CALLS, leased_value
-from postroad.embedded.rpc.rpc import Answering, Arguments
-from postroad.embedded.rpc.wire import FrameKind
+from postroad.embedded.rpc.rpc import Answering, Arguments, FrameKind, frame, short_path
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import Consumer, OwnedQueue
 from postroad.errors import InvalidInput, PostroadError
 from postroad.ports.administration import Operation
+from postroad.telemetry.logs import logger
 
 MOST_LEASED_SLOTS = 32
 """Slots that are lent at a time."""
@@ -51,22 +56,22 @@ class Serving(Answering):
         try:
             enqueue_id, queued = self._queue.accept_stored(payload, self._leased_slots)
         except PostroadError as error:
-            return self.say(wire.json_frame(call, FrameKind.ERROR, wire.error_value(error)))
+            return self.say(rpc.json_frame(call, FrameKind.ERROR, rpc.error_value(error)))
         return queued.add_done_callback(partial(self._accepted, call, enqueue_id))
 
     def _accepted(self, call: int, enqueue_id: UUID, queued: asyncio.Future[None]) -> None:
         error = queued.exception()
         if error is None:
-            return self.say(wire.frame(call, FrameKind.RESULT, enqueue_id.bytes))
+            return self.say(rpc.frame(call, FrameKind.RESULT, enqueue_id.bytes))
         assert isinstance(error, PostroadError)
-        return self.say(wire.json_frame(call, FrameKind.ERROR, wire.error_value(error)))
+        return self.say(rpc.json_frame(call, FrameKind.ERROR, rpc.error_value(error)))
 
     # -- operations ------------------------------------------------------------------------------
 
     async def hello(self, call: int, arguments: Arguments) -> None:
-        if arguments["protocol"] != wire.PROTOCOL:
+        if arguments["protocol"] != rpc.PROTOCOL:
             raise InvalidInput(
-                f"the owner serves protocol {wire.PROTOCOL}, not {arguments['protocol']}"
+                f"the owner serves protocol {rpc.PROTOCOL}, not {arguments['protocol']}"
             )
 
     async def enqueue(self, call: int, arguments: Arguments) -> object:
@@ -95,7 +100,7 @@ class Serving(Answering):
 
     async def _views(self, call: int, views: AsyncIterator[MailView]) -> object:
         encode = CALLS["browse"].element.encode
-        frames = (wire.json_frame(call, FrameKind.ELEMENT, encode(view)) async for view in views)
+        frames = (rpc.json_frame(call, FrameKind.ELEMENT, encode(view)) async for view in views)
         await self.stream(call, frames)
         return None
 
@@ -131,7 +136,7 @@ class Serving(Answering):
 
     async def content(self, call: int, arguments: Arguments) -> object:
         chunks = self._items[arguments["item"]].stream()
-        frames = (wire.frame(call, FrameKind.DATA, chunk) async for chunk in chunks)
+        frames = (rpc.frame(call, FrameKind.DATA, chunk) async for chunk in chunks)
         await self.stream(call, frames)
         return None
 
@@ -163,3 +168,66 @@ OPERATIONS: dict[str, CallAnswer] = {
     name: _OTHER_NAMES.get(name) or getattr(Serving, name) for name in CALLS
 }
 """What each operation does: the method of its name, where it has no other."""
+
+
+log = logger("embedded")
+
+MAX_HANDOVER = timedelta(seconds=5)
+"""How long an owner that closes waits for its clients to end what they have begun."""
+
+
+GOING = frame(0, FrameKind.GOING)
+
+
+class Server:
+    """Serves an owned queue on a Unix socket."""
+
+    def __init__(self, queue: OwnedQueue) -> None:
+        self._queue = queue
+        self._server: asyncio.Server | None = None
+        self._connections: dict[asyncio.Task[None], Serving] = {}
+        self._is_closing = False
+
+    async def listen(self, path: Path) -> None:
+        """Begin to serve. Only this user can connect."""
+        self._server = await asyncio.start_unix_server(self._connected, sock=_bind(path))
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        serving = self._connections[task] = Serving(self._queue, reader, writer)
+        try:
+            if self._is_closing:
+                serving.say(GOING)
+            await serving.serve()
+        except (ConnectionError, asyncio.CancelledError):
+            pass  # The client left, or we do: its leases are given back, and that is all.
+        except Exception as error:  # whatever it said: others go on
+            log.warning("a client was cut off", error=f"{type(error).__name__}: {error}")
+        finally:
+            del self._connections[task]
+            writer.close()
+
+    async def close(self) -> None:
+        """Stop serving: let clients end what they have begun, then cut off those that are left."""
+        self._is_closing = True
+        if self._server is not None:
+            self._server.close()
+        for serving in self._connections.values():
+            serving.say(GOING)
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=MAX_HANDOVER.total_seconds())
+        for task in list(self._connections):
+            task.cancel()
+        if self._connections:
+            await asyncio.wait(self._connections)
+
+
+def _bind(path: Path) -> socket.socket:
+    """Bind a socket; one that an earlier owner left is replaced. Raises: OSError."""
+    listening = socket.socket(socket.AF_UNIX)
+    with short_path(path) as address:
+        path.unlink(missing_ok=True)
+        listening.bind(address)
+        path.chmod(0o600)
+    return listening

@@ -17,8 +17,7 @@ from postroad.domain.mail.mail import Envelope, domain_of
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import duration_us, instant
-from postroad.embedded.log.envelope_records import EnvelopeRecord
-from postroad.embedded.log.envelopes import LONGEST_DOMAINS
+from postroad.embedded.log.envelopes import LONGEST_DOMAINS, EnvelopeRecord
 from postroad.embedded.log.index import latest
 from postroad.embedded.log.lanes import Written
 from postroad.embedded.log.layout import DEAD, HELD, Lane

@@ -5,6 +5,15 @@ order of the lines is the argument of FORMAT.md 8: which record a caller waits f
 happen only behind it. `opening` recovers, `maintenance` takes checkpoints, `items` and `owner` are
 the port.
 Source: LQ-3, LQ-6..10, LQ-28.
+
+Whether mail is arriving, so that a sync can wait for others to share it (LQ-29): for `sync_wait`
+of StoreOptions at most.
+
+Caches new mails, because consumers lease most of them at once: records, and contents that this
+process received.
+
+It keeps the oldest, because they are leased first: when it is full, later ones are read from their
+files. Reading checks the checksum; what never left memory needs no check.
 """
 
 from __future__ import annotations
@@ -16,27 +25,79 @@ from datetime import timedelta
 
 from postroad.domain.values.identifiers import Identifiers
 from postroad.domain.values.instants import microseconds, moment_after
-from postroad.embedded.log.envelope_records import EnvelopeRecord, encode_envelope
-from postroad.embedded.log.envelopes import domains_of
-from postroad.embedded.log.index import Index
-from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.envelopes import EnvelopeRecord, domains_of, encode_envelope
+from postroad.embedded.log.index import Index, KeyIndex
 from postroad.embedded.log.lanes import LaneLog, SegmentSizes, Written
 from postroad.embedded.log.layout import DEAD, HELD, KEYS, NEW, Lane, Layout
-from postroad.embedded.log.limits import FreeSpace, StoreLimits
-from postroad.embedded.log.options import StoreOptions
+from postroad.embedded.log.options import FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.records import ENVELOPE, KeyRecord, Record, encode
 from postroad.embedded.log.segments import LiveEntry, Segment, State
 from postroad.embedded.log.slots import Slots
-from postroad.embedded.log.spool_files import SpoolFiles
-from postroad.embedded.store.arrival_rate import ArrivalRate
-from postroad.embedded.store.content_cache import ContentCache
+from postroad.embedded.log.spool_files import SMALL, Kept, SpoolFiles
 from postroad.embedded.store.envelope_reader import EnvelopeReader
-from postroad.embedded.store.ready_queues import ReadyQueues
-from postroad.embedded.store.wakeups import Wakeups
+from postroad.embedded.store.ready_queues import ReadyQueues, Wakeups
 from postroad.errors import PostroadError, QueueClosed, StoreFailed
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.files import Files, Threads
 from postroad.telemetry.logs import logger
+
+RECENT_SECONDS = 0.02
+"""Another mail is expected within this time of the last one."""
+
+
+class ArrivalRate:
+    """Mails that this process is receiving, and announcements of receivers. Times are seconds of
+    the event loop's clock."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        """Mails that this process is receiving; recovery pauses for them."""
+        self._last = self._before = float("-inf")
+
+    def announce(self, now: float, within: float) -> bool:
+        """Count the announcement of a stored mail. Returns whether the last but one came `within`
+        these seconds, so that others are expected to share its sync."""
+        is_crowded = now - self._before < within
+        self._before, self._last = self._last, now
+        return is_crowded
+
+    def is_busy(self, now: float) -> bool:
+        """Whether another mail is expected soon."""
+        return self.under_way > 0 or now - self._last < RECENT_SECONDS
+
+
+MOST_BYTES = 16 * 1024 * 1024
+"""Bytes of all cached mails together."""
+
+RECORD_TIMES = 5
+"""A record takes three to five times as many bytes as its ENVELOPE."""
+
+
+class ContentCache:
+    """Keeps new mails at their entries until these are leased or end."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.room = most_bytes
+
+    def keep(self, entry: LiveEntry, record: EnvelopeRecord, kept: Kept | None) -> None:
+        """Keep a mail while its entry waits, if there is room; its record alone where this process
+        does not have the content."""
+        size = _size_of(entry, kept)
+        if size <= self.room and (kept is None or len(kept[0]) <= SMALL):
+            self.room -= size
+            entry.cached = (record, kept)
+
+    def take(self, entry: LiveEntry) -> tuple[EnvelopeRecord, Kept | None] | None:
+        """Return a cached mail, and drop it from the cache; None when it is not cached."""
+        found, entry.cached = entry.cached, None
+        if found is not None:
+            self.room += _size_of(entry, found[1])
+        return found
+
+
+def _size_of(entry: LiveEntry, kept: Kept | None) -> int:
+    return RECORD_TIMES * entry.length + (0 if kept is None else len(kept[0]))
+
 
 log = logger("embedded")
 

@@ -20,14 +20,14 @@ from postroad.domain.mail.mail import Content, Mail
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.references import check_same, digest_of, token_of
 from postroad.domain.values.text import to_json
-from postroad.embedded.log.envelope_records import (
+from postroad.embedded.log.envelopes import (
     ENVELOPE_BYTES,
+    LONGEST_DOMAINS,
     EnvelopeRecord,
     decode_new,
     with_enqueue_id,
 )
-from postroad.embedded.log.envelopes import LONGEST_DOMAINS
-from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.index import KeyIndex
 from postroad.embedded.log.lanes import Written
 from postroad.embedded.log.layout import KEYS, NEW
 from postroad.embedded.log.records import ENVELOPE, KeyRecord

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.frames import HEAD, frame_at, frame_size
 from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.log.layout import Lane

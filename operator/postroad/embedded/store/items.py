@@ -17,7 +17,7 @@ from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail
 from postroad.domain.values.instants import instant
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.options import LONGEST_LEASE
 from postroad.embedded.log.records import DeliveryKind, cut
 from postroad.embedded.log.segments import LiveEntry, State

@@ -15,7 +15,7 @@ from functools import partial
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.documents import outcomes_value
 from postroad.domain.values.text import to_json
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.lanes import Written
 from postroad.embedded.log.layout import NEW
 from postroad.embedded.log.records import (

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from postroad.domain.values.instants import duration_us
-from postroad.embedded.log.checkpoints import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.log.layout import KEYS, NEW
 from postroad.embedded.log.segments import LiveEntry, Segment, State
+from postroad.embedded.log.slots import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.store.archive import (
     BOUNDED_EVERY,
     LONGEST_OPEN,

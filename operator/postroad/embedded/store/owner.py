@@ -13,7 +13,7 @@ from uuid import UUID
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
-from postroad.embedded.log.limits import reason_of
+from postroad.embedded.log.options import reason_of
 from postroad.embedded.store import administration, leases
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.enqueue import accept_stored, receive

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from postroad.embedded.log import frames
-from postroad.embedded.log.checkpoints import Checkpoint, LaneState
-from postroad.embedded.log.envelope_records import EnvelopeHead, EnvelopeRecord, read_head
-from postroad.embedded.log.envelopes import Unreadable
+from postroad.embedded.log.envelopes import EnvelopeHead, EnvelopeRecord, Unreadable, read_head
 from postroad.embedded.log.frames import Frame
-from postroad.embedded.log.key_index import KeyIndex
+from postroad.embedded.log.index import KeyIndex
 from postroad.embedded.log.layout import NEW, Lane, Layout, lane_name, segment_of
 from postroad.embedded.log.records import (
     ENVELOPE,
@@ -41,6 +39,7 @@ from postroad.embedded.log.segments import (
     read_header,
     sequence_of,
 )
+from postroad.embedded.log.slots import Checkpoint, LaneState
 from postroad.embedded.store.archive import retire, retired_segment
 from postroad.errors import StoreDamaged
 from postroad.ports.files import File, Files

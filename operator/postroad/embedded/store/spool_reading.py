@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from postroad.embedded.log.envelope_records import EnvelopeRecord
+from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.frames import extended
 from postroad.embedded.log.spool_files import CHUNK, HEADER_BYTES, SpoolHeader
 from postroad.embedded.store.engine import Engine

@@ -21,8 +21,7 @@ from postroad.domain.mail.mail import domain_of
 from postroad.domain.queues.documents import outcomes_of, outcomes_value
 from postroad.domain.queues.entries import EndingKind, slice_of
 from postroad.domain.values.instants import instant
-from postroad.embedded.log.envelope_records import NOWHERE, EnvelopeRecord
-from postroad.embedded.log.envelopes import Unreadable
+from postroad.embedded.log.envelopes import NOWHERE, EnvelopeRecord, Unreadable
 from postroad.embedded.log.frames import Frame
 from postroad.embedded.log.layout import Lane
 from postroad.embedded.log.records import FinishKind, FinishRecord, OutcomesRecord, decode
