@@ -21,8 +21,8 @@ from pathlib import Path
 
 from bench.hostile_clients import CLIENTS, ENVELOPE, SHARE, Client
 from bench.results import Result, compared, percentile
+from postroad.intake.clients import Rights
 from postroad.intake.dialogue import Dialogue, NextStep, Offer
-from postroad.intake.rights import Rights
 from support.ports import free_port
 from support.programs import Program
 

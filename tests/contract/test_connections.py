@@ -25,7 +25,7 @@ from postroad.domain.mail.mail import Outcome
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.octet_room import OctetRoom
 from postroad.routing.routes import ResolvedHop
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 from support.sink import EXTENSIONS, HANG_UP, Sink
 from support.webhook_server import WebhookServer, a_webhook_connector
 

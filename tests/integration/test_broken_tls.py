@@ -16,8 +16,8 @@ import pytest
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, Protocol, TlsMode
 from postroad.ports.delivery import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
-from postroad.smtp.client.connector import SmtpConnector
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.connecting import Timeouts
+from postroad.smtp.client.connections import SmtpConnector
 from support.certificates import Certificates
 from support.connections import Events, a_job
 from support.sasl_server import SaslServer

@@ -8,10 +8,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.domain.values.networks import Networks
-from postroad.intake.clients import ClientLimits
+from postroad.intake.clients import ClientLimits, Rules
 from postroad.intake.dialogue import MOST_ERRORS
-from postroad.intake.rights import Rules
-from postroad.intake.trace_field import MOST_RECEIVED_FIELDS
+from postroad.intake.message_buffer import MOST_RECEIVED_FIELDS
 from support.intakes import an_intake
 from support.recording_queue import RecordingQueue
 

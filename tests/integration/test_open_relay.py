@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import pytest
 
 from postroad.domain.values.networks import Networks
-from postroad.intake.listening import ANY_HOST
-from postroad.intake.rights import Rules
+from postroad.intake.clients import Rules
+from postroad.intake.server import ANY_HOST
 from support.intakes import an_intake
 
 INSIDE, OUTSIDE = "127.0.0.1", "127.0.0.2"

@@ -24,14 +24,12 @@ from postroad.domain.mail.mail import Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.domain.values.networks import EVERY_ADDRESS, NO_ADDRESS
 from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
-from postroad.intake.clients import ClientLimits
-from postroad.intake.context import IntakeContext
+from postroad.intake.clients import ClientLimits, Rules
+from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Dialogue, Offer, ReplyAndStep
-from postroad.intake.rights import Rules
+from postroad.intake.message_buffer import MOST_RECEIVED_FIELDS
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import BURST, IntakeSession
-from postroad.intake.timeouts import ClientTimeouts
-from postroad.intake.trace_field import MOST_RECEIVED_FIELDS
 from postroad.ports.mail_queue import MailQueue
 from support.certificates import Certificates
 from support.mails import samples

@@ -10,7 +10,7 @@ from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.ports.delivery import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.authentication import NO_LOGIN
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 from support.certificates import Certificates
 from support.connections import Events, a_job
 from support.one_hop import OneHop

@@ -9,7 +9,7 @@ import pytest
 
 from postroad.domain.mail.mail import Envelope, Mail, Origin, Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.connecting import Timeouts
 from support.one_hop import OneHop
 from support.sink import EXTENSIONS, Rule, Sink
 from support.smtp_relay import a_mail, chunks, hand_over, kinds, relay_to

@@ -13,7 +13,7 @@ import uvloop
 from postroad.domain.mail.mail import Envelope, Origin, Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.errors import BlobsUnavailable
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.connecting import Timeouts
 from support.certificates import Certificates
 from support.mails import Sample, samples
 from support.one_hop import OneHop

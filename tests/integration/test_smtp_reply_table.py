@@ -9,7 +9,7 @@ from pathlib import Path
 
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.smtp.next_hops import Protocol, TlsMode
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.connecting import Timeouts
 from support.certificates import Certificates
 from support.sink import EXTENSIONS, HALF_CLOSE, HANG_UP, SILENCE, Rule, Sink
 from support.smtp_relay import relay_to

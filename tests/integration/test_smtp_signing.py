@@ -10,9 +10,8 @@ from postroad.adapters.memory.clock import START
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.routing.routes import ResolvedHop
-from postroad.signing.rules import SigningRule
-from postroad.signing.signatures import MailSigner
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.signing.signatures import MailSigner, SigningRule
+from postroad.smtp.client.connections import SmtpConnector
 from support.connections import Events, a_job
 from support.mails import samples
 from support.signing import records, selected, verified

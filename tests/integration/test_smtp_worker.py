@@ -19,7 +19,7 @@ from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.names import QueueName
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.mail_queue import MailQueue
-from postroad.smtp.client.job_line import LONGEST_SERIES
+from postroad.smtp.client.jobs import LONGEST_SERIES
 from support.mails import samples
 from support.sink import EXTENSIONS, HANG_UP, SILENCE, Rule, Sink, rule_for
 from support.workers import a_consumer

@@ -6,7 +6,7 @@ import pytest
 
 from postroad.domain.smtp.next_hops import NextHop, SourceAddresses, TlsMode
 from postroad.routing.routes import ResolvedHop, RoutedSite
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 from support.connections import Events, a_job
 from support.sink import Sink
 

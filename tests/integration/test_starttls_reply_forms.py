@@ -12,7 +12,7 @@ import pytest
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.ports.delivery import ConnectionClosed
 from postroad.routing.routes import ResolvedHop
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 from support.connections import Events, a_job
 from support.issuing import issue
 from support.reply_forms import READABLE, UNCLEAR, ReplyForm

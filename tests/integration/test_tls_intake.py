@@ -17,10 +17,9 @@ import uvloop
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import ClientLimits
-from postroad.intake.context import IntakeContext
+from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
 from postroad.intake.server import SmtpServer
-from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.smtp.server.certificates import ServerCertificate
 from postroad.telemetry.metrics import FAILED_HANDSHAKES

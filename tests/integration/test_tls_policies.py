@@ -20,7 +20,7 @@ from postroad.routing.routes import ResolvedHop, Route
 from postroad.routing.securing import MxSecurity, PublishedSecurity, TlsaRecords
 from postroad.routing.sts import DomainPolicy, StsMode, StsPolicy
 from postroad.routing.tables import RouteRequest, RoutingTable
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 from postroad.worker.routing import RouteFinder
 from support.connections import Events, a_job
 from support.dns_server import DnsServer, running

@@ -11,7 +11,7 @@ from pathlib import Path
 from kills.ledger import Ledger, Transmission
 from kills.mails import LATER, LATER_AT_END, REFUSED, REFUSED_AT_END, domain_of_site
 from kills.reports import Reports
-from postroad.smtp.client.job_line import LONGEST_SERIES
+from postroad.smtp.client.jobs import LONGEST_SERIES
 from support.sink import EXTENSIONS, Delivery, Sink
 
 QUICKEST, SLOWEST = 0.005, 0.03

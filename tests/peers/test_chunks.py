@@ -13,7 +13,7 @@ from peers.tap import Tap
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.routing.routes import ResolvedHop
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 from support.certificates import Certificates
 from support.connections import Events, a_job
 from support.sink import Sink

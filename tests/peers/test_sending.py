@@ -48,7 +48,7 @@ from postroad.ports.delivery import (
     at_once,
 )
 from postroad.routing.routes import ResolvedHop
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 from support.certificates import Certificates
 from support.sink import Sink
 from support.workers import a_consumer

@@ -8,10 +8,9 @@ from datetime import timedelta
 from typing import cast
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.intake.clients import ClientLimits
+from postroad.intake.clients import ClientLimits, Rules
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.rights import Rules
 from postroad.intake.server import SmtpServer
 from postroad.ports.mail_queue import MailQueue
 from support.recording_queue import RecordingQueue

@@ -22,9 +22,8 @@ from postroad.ports.delivery import (
     not_known,
 )
 from postroad.routing.routes import ResolvedHop
-from postroad.smtp.client.connections import SmtpConnection
-from postroad.smtp.client.connector import SmtpConnector
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.connecting import Timeouts
+from postroad.smtp.client.connections import SmtpConnection, SmtpConnector
 
 USUAL = Timeouts()
 

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, generat
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from postroad.signing.keys import SigningKey
-from postroad.signing.rules import SelectedKey
+from postroad.signing.signatures import SelectedKey
 
 
 def pem_of(key: RSAPrivateKey | Ed25519PrivateKey) -> bytes:

@@ -14,13 +14,11 @@ from postroad.ports.delivery import (
     at_once,
 )
 from postroad.smtp.client.authentication import authentication_at
-from postroad.smtp.client.connecting import Addresses
+from postroad.smtp.client.connecting import Addresses, RememberedHops, Timeouts
 from postroad.smtp.client.connections import SmtpConnection
 from postroad.smtp.client.opening import SessionTerms
-from postroad.smtp.client.remembered_hops import RememberedHops
 from postroad.smtp.client.sessions import ClientSession
-from postroad.smtp.client.timeouts import Timeouts
-from postroad.smtp.client.transaction.preparation import Preparation
+from postroad.smtp.client.transaction.content import Preparation
 from support.connections import Events
 from support.fake_hop import FakeHop
 

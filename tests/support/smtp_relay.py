@@ -9,7 +9,7 @@ from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.mail.shapes import Shape, shape_of
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.delivery import Signer
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.connecting import Timeouts
 from support.one_hop import OneHop
 from support.sink import Rule, Sink
 

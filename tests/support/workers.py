@@ -28,7 +28,7 @@ from postroad.ports.delivery import (
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.rules import SchedulerRules
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 from postroad.worker.consumer import Consumer
 from postroad.worker.driving import Driving
 from postroad.worker.jobs.deliveries import Deliverer

@@ -29,7 +29,7 @@ WRONG = [
     ("pipeline/archive/planning.py", "os"),
     ("routing/plans.py", "random"),
     ("signing/signatures.py", "time"),
-    ("signing/rules.py", "cryptography"),
+    ("signing/signatures.py", "cryptography"),
     ("distributed/__init__.py", "pika"),
     ("worker/routing.py", "dns.message"),
     ("distributed/__init__.py", "postroad.adapters.memory"),

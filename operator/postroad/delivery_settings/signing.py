@@ -11,8 +11,7 @@ from pydantic import BeforeValidator, Field, StrictBool, WithJsonSchema, model_v
 from postroad.delivery_settings.patterns import TenantName
 from postroad.delivery_settings.secret_references import SecretKeyReference
 from postroad.delivery_settings.sections import DeliverySection, DomainName
-from postroad.signing.canonical import Canonical
-from postroad.signing.rules import SelectedKey, SigningRule
+from postroad.signing.signatures import Canonical, SelectedKey, SigningRule
 
 _LABEL = "[A-Za-z0-9](?:[-A-Za-z0-9_]{0,61}[A-Za-z0-9])?"
 

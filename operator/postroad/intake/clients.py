@@ -2,6 +2,8 @@
 
 Pure bookkeeping: `now` is passed in, in seconds of a monotonic clock. `client_of` says what one
 client is.
+
+The rights of a client, by the network of its address. Pure. Source: ADR 0026.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from postroad.domain.smtp.replies import Reply
-from postroad.domain.values.networks import client_of
+from postroad.domain.values.networks import LOOPBACK, NO_ADDRESS, Networks, client_of
 
 TOO_MANY_SESSIONS = Reply(421, ("4.7.0 too many sessions from your address, come again",))
 TOO_MANY_CONNECTIONS = Reply(421, ("4.7.0 too many connections from your address, come again",))
@@ -106,3 +108,35 @@ def _used(full_at: float, per_minute: int | None, now: float) -> float | None:
         return full_at
     then = max(full_at, now) + MINUTE / per_minute
     return None if then - now > MINUTE * (1 + 1e-9) else then
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """The rights of one client."""
+
+    may_relay: bool
+    """Whether the intake accepts its mail, for any recipient."""
+
+    may_talk_early: bool = False
+    """Whether it may send more after EHLO, HELO and DATA before their replies."""
+
+    normalises_line_ends: bool = False
+    """Whether a bare CR or LF in its mail becomes CRLF, and a NUL is left out; else the intake
+    refuses the mail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which networks have which rights."""
+
+    relay_from: Networks = LOOPBACK
+    early_input_from: Networks = NO_ADDRESS
+    normalise_from: Networks = NO_ADDRESS
+
+    def rights_of(self, address: str) -> Rights:
+        """Return the rights of a client."""
+        return Rights(
+            may_relay=address in self.relay_from,
+            may_talk_early=address in self.early_input_from,
+            normalises_line_ends=address in self.normalise_from,
+        )

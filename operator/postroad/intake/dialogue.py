@@ -15,8 +15,8 @@ from typing import NamedTuple
 from postroad.domain.mail.mail import DsnOptions, RecipientDsn
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
+from postroad.intake.clients import Rights
 from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, split_command
-from postroad.intake.rights import Rights
 
 MOST_ERRORS = 20
 """Refused commands since the last accepted mail, after which the session ends, because the client

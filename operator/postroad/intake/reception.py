@@ -13,8 +13,7 @@ from postroad.errors import PostroadError
 from postroad.intake import reply_texts
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import Dialogue
-from postroad.intake.message_buffer import MessageBuffer
-from postroad.intake.trace_field import trace_field
+from postroad.intake.message_buffer import MessageBuffer, trace_field
 from postroad.telemetry.logs import logger
 
 _log = logger("intake")

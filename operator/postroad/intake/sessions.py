@@ -11,12 +11,11 @@ from datetime import timedelta
 
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
+from postroad.intake.clients import Rights
 from postroad.intake.commands import LONGEST_LINE
-from postroad.intake.context import IntakeContext
+from postroad.intake.context import Deadlines, IntakeContext
 from postroad.intake.dialogue import BYE, Admission, Dialogue, NextStep
 from postroad.intake.reception import Reception
-from postroad.intake.rights import Rights
-from postroad.intake.timeouts import Deadlines
 from postroad.smtp.server.serving import RoundResult, ServingWire
 from postroad.smtp.wire import (
     ConnectionLost,

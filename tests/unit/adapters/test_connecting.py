@@ -11,12 +11,11 @@ import pytest
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client import connecting
-from postroad.smtp.client.connecting import SHUN, Addresses
-from postroad.smtp.client.connector import SmtpConnector
-from postroad.smtp.client.exchange import SessionRefused
+from postroad.smtp.client.client import SessionRefused
+from postroad.smtp.client.connecting import SHUN, Addresses, Timeouts
+from postroad.smtp.client.connections import SmtpConnector
 from postroad.smtp.client.opening import SessionTerms
 from postroad.smtp.client.sessions import ClientSession
-from postroad.smtp.client.timeouts import Timeouts
 from postroad.smtp.wire import ConnectionLost, TooSlow
 from support.connections import Events
 

@@ -12,9 +12,8 @@ from postroad.domain.mail.mail import Envelope
 from postroad.domain.mail.seven_bits import PIECE
 from postroad.domain.mail.shapes import Shape, shape_of
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.smtp.client.transaction import preparation as preparations
-from postroad.smtp.client.transaction.content import OpenContent
-from postroad.smtp.client.transaction.preparation import Preparation
+from postroad.smtp.client.transaction import content as preparations
+from postroad.smtp.client.transaction.content import OpenContent, Preparation
 
 HOP = NextHop("mx.dest.example")
 ENVELOPE = Envelope("a@b.example", ("c@d.example",))

@@ -3,14 +3,14 @@
 import pytest
 
 from postroad.domain.smtp.next_hops import NextHop, OldestTls
-from postroad.smtp.client import remembered_hops
-from postroad.smtp.client.remembered_hops import KEPT, RememberedHops
+from postroad.smtp.client import connecting
+from postroad.smtp.client.connecting import KEPT, RememberedHops
 from support.manual_loop import move, run
 
 
 def test_a_next_hop_is_remembered_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(remembered_hops, "MOST_REMEMBERED", 2)
+        monkeypatch.setattr(connecting, "MOST_REMEMBERED", 2)
         known = RememberedHops()
         known.add(NextHop("a.example"))
         assert known.has(NextHop("a.example"))

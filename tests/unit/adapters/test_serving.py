@@ -13,13 +13,16 @@ from functools import partial
 import pytest
 import uvloop
 
-from postroad.smtp.server.run_queue import CHUNK, FEW_ROUNDS, PASS_SECONDS, RunQueue
 from postroad.smtp.server.serving import (
+    CHUNK,
     COMMANDS,
+    FEW_ROUNDS,
     MOST_DROPPED,
     MOST_LINGERING,
+    PASS_SECONDS,
     REPLIES,
     RoundResult,
+    RunQueue,
     ServingWire,
     accept,
     limit_unread,

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.delivery import TakesSeries, Transmission
+from postroad.smtp.client.connecting import RememberedHops, Timeouts
 from postroad.smtp.client.connections import SmtpConnection
-from postroad.smtp.client.job_line import LONGEST_SERIES
-from postroad.smtp.client.remembered_hops import RememberedHops
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.jobs import LONGEST_SERIES
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.jumping_loop import jumping

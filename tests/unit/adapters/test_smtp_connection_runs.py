@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.ports.delivery import ConnectionClosed
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.connecting import Timeouts
 from support.connections import Events, a_job, body_of
 from support.fake_hop import CLOSE, POINTS, FakeHop
 from support.smtp_connections import carried, connect

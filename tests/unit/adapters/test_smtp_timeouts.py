@@ -7,9 +7,8 @@ import pytest
 
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.smtp.replies import MAX_REPLY
-from postroad.smtp.client.connecting import MOST_ADDRESSES, SHUN
-from postroad.smtp.client.exchange import MAX_REPLY_LINE, MOMENT
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.client import MAX_REPLY_LINE, MOMENT
+from postroad.smtp.client.connecting import MOST_ADDRESSES, SHUN, Timeouts
 from postroad.smtp.client.transaction.content import LARGEST_CHANGED
 from postroad.smtp.client.transaction.transactions import GROUP
 from postroad.smtp.server.serving import (

@@ -16,14 +16,12 @@ from postroad.domain.mail.shapes import shape_of
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.smtp.replies import LONGEST_TEXT
 from postroad.ports.delivery import at_once
-from postroad.smtp.client.client import ClientWire
-from postroad.smtp.client.connecting import Addresses
-from postroad.smtp.client.exchange import Exchange, SessionRefused
+from postroad.smtp.client.client import ClientWire, Exchange, SessionRefused
+from postroad.smtp.client.connecting import Addresses, Timeouts
 from postroad.smtp.client.opening import SessionTerms
 from postroad.smtp.client.sessions import ClientSession
-from postroad.smtp.client.timeouts import Timeouts
 from postroad.smtp.client.transaction.content import OpenContent
-from postroad.smtp.client.transaction.replies import Outgoing
+from postroad.smtp.client.transaction.transactions import Outgoing
 from postroad.smtp.wire import TooSlow, WireError
 from support.transports import FakeTransport
 

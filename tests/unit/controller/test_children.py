@@ -18,7 +18,7 @@ from postroad.controller.spec.namespaces import AllowedNamespaces, allows
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
-from postroad.intake.listening import ANY_HOST
+from postroad.intake.server import ANY_HOST
 from postroad.settings import from_environment
 
 CLUSTER = QueueClusterSpec.model_validate(

@@ -8,8 +8,7 @@ import pytest
 
 from postroad.delivery_settings.files import read_delivery
 from postroad.errors import InvalidSettings
-from postroad.signing.canonical import Canonical
-from postroad.signing.rules import SigningRule
+from postroad.signing.signatures import Canonical, SigningRule
 from support.signing import ed25519_pem, selected
 
 KEYS = "keys: [{selector: s, file: s.pem}]"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import DsnOptions, RecipientDsn
 from postroad.intake import reply_texts
+from postroad.intake.clients import Rights
 from postroad.intake.dialogue import (
     MOST_ERRORS,
     MOST_IDLE_COMMANDS,
@@ -17,7 +18,6 @@ from postroad.intake.dialogue import (
     NextStep,
     Offer,
 )
-from postroad.intake.rights import Rights
 
 OFFER = Offer("intake.example", max_size_bytes=1000, max_recipients=3)
 INSIDE = Rights(may_relay=True)

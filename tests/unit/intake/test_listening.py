@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from postroad.intake.listening import listening_on
+from postroad.intake.server import listening_on
 from postroad.smtp.server.serving import REPLIES
 
 

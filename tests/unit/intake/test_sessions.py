@@ -14,14 +14,13 @@ import pytest
 from prometheus_client import REGISTRY
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
+from postroad.intake.clients import Rights
 from postroad.intake.commands import LONGEST_LINE
 from postroad.intake.context import IntakeContext
 from postroad.intake.dialogue import MOST_ERRORS, Offer
-from postroad.intake.rights import Rights
 from postroad.intake.sessions import BURST, IntakeSession
 from postroad.ports.mail_queue import MailQueue
-from postroad.smtp.server.run_queue import CHUNK
-from postroad.smtp.server.serving import COMMANDS, MOST_DROPPED, ServingWire
+from postroad.smtp.server.serving import CHUNK, COMMANDS, MOST_DROPPED, ServingWire
 from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport
 

@@ -8,11 +8,10 @@ from typing import cast
 import pytest
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.intake.context import IntakeContext
+from postroad.intake.clients import Rights
+from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.rights import Rights
 from postroad.intake.sessions import IntakeSession
-from postroad.intake.timeouts import ClientTimeouts
 from postroad.ports.mail_queue import MailQueue
 from postroad.smtp.server.serving import ServingWire
 from support.manual_loop import PASSES, move, run

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import Origin
-from postroad.intake.trace_field import HopCounter, trace_field
+from postroad.intake.message_buffer import HopCounter, trace_field
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 

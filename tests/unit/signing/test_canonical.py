@@ -10,7 +10,7 @@ from dkim.canonicalization import Relaxed, Simple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.signing.canonical import BodyDigest, Canonical, canonical_field
+from postroad.signing.signatures import BodyDigest, Canonical, canonical_field
 
 PEERS = {Canonical.RELAXED: Relaxed, Canonical.SIMPLE: Simple}
 FORMS = sorted(PEERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from postroad.signing.rules import SigningPlan, SigningRule
+from postroad.signing.signatures import SigningPlan, SigningRule
 
 ACME = SigningRule("one.example", (), frozenset({"acme"}))
 REST = SigningRule("one.example", (), covers_subdomains=True)

@@ -13,10 +13,14 @@ import pytest
 from postroad.domain.mail.dot_stuffing import Stuffer, Unstuffer
 from postroad.domain.mail.shapes import shape_of
 from postroad.errors import InvalidMail
-from postroad.signing.canonical import Canonical
-from postroad.signing.headers import author_domain, fields_of
-from postroad.signing.rules import SigningRule
-from postroad.signing.signatures import MOST_SIGNED, MailSigner
+from postroad.signing.signatures import (
+    MOST_SIGNED,
+    Canonical,
+    MailSigner,
+    SigningRule,
+    author_domain,
+    fields_of,
+)
 from postroad.smtp.client.transaction.content import OpenContent
 from support.mails import samples
 from support.signing import records, selected, verified

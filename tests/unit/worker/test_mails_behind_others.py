@@ -27,7 +27,7 @@ from postroad.scheduling.rules import SchedulerRules
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker as WorkerSettings
 from postroad.smtp.client.connections import SmtpConnection
-from postroad.smtp.client.job_line import LONGEST_SERIES
+from postroad.smtp.client.jobs import LONGEST_SERIES
 from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.jobs.ledger import Ledger

@@ -19,7 +19,7 @@ from postroad.delivery_settings.files import read_delivery
 from postroad.errors import CredentialsMissing, InvalidSettings
 from postroad.file_stamps import Stamp, stamp_of
 from postroad.logins import LOGIN, LoginFolder
-from postroad.signing.rules import SigningPlan
+from postroad.signing.signatures import SigningPlan
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import DELIVERY_READS, DELIVERY_REFUSED
 

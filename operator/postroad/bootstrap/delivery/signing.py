@@ -12,10 +12,14 @@ from postroad.domain.mail.shapes import with_crlf
 from postroad.errors import InvalidInput, InvalidMail, InvalidSettings
 from postroad.file_stamps import Stamp
 from postroad.ports.clock import Clock
-from postroad.signing.headers import author_domain, fields_of
 from postroad.signing.keys import GOOD_BITS, SigningKey
-from postroad.signing.rules import SelectedKey, SigningPlan
-from postroad.signing.signatures import MailSigner
+from postroad.signing.signatures import (
+    MailSigner,
+    SelectedKey,
+    SigningPlan,
+    author_domain,
+    fields_of,
+)
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import SIGNED, UNSIGNED
 

@@ -13,7 +13,7 @@ from postroad.bootstrap.delivery.ways import Way
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.ports.delivery import Connector, Signer
 from postroad.settings import Settings
-from postroad.smtp.client.connector import SmtpConnector
+from postroad.smtp.client.connections import SmtpConnector
 
 if TYPE_CHECKING:
     from postroad.bootstrap.delivery.file import DeliveryFile

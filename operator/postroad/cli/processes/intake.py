@@ -37,13 +37,10 @@ from postroad.cli.processes.long_running import (
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
 from postroad.errors import InvalidSettings, ReceiverEnded
-from postroad.intake.clients import ClientLimits
-from postroad.intake.context import IntakeContext
+from postroad.intake.clients import ClientLimits, Rules
+from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Offer
-from postroad.intake.listening import listening_on
-from postroad.intake.rights import Rules
-from postroad.intake.server import SmtpServer
-from postroad.intake.timeouts import ClientTimeouts
+from postroad.intake.server import SmtpServer, listening_on
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 from postroad.settings.intake import BareLineEnds, Intake, LongLines

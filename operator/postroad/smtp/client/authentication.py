@@ -18,8 +18,8 @@ from postroad.domain.smtp.replies import Reply
 from postroad.domain.smtp.sasl_client import LoginRefused, SaslDialogue, chosen, dialogue
 from postroad.errors import CredentialsMissing
 from postroad.logins import Login, LoginFolder
-from postroad.smtp.client.exchange import Exchange, SessionRefused
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.client import Exchange, SessionRefused
+from postroad.smtp.client.connecting import Timeouts
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")

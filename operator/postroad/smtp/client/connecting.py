@@ -1,18 +1,25 @@
 """Connects to a next hop with several addresses: tries each in order, with a timeout of its own.
 
 Source: RFC 5321 5.1.
+
+How long a next hop may take.
+
+Remembers next hops that offer what does not work with them, so that it is not tried again with
+each mail.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-from postroad.domain.smtp.next_hops import SourceAddresses
+from postroad.domain.smtp.next_hops import NextHop, SourceAddresses
 from postroad.smtp.client.client import ClientWire, connect, connect_to_socket
 from postroad.smtp.wire import ConnectionLost, WireError
 
@@ -159,3 +166,57 @@ def _read_error(lookup: asyncio.Task[_Found]) -> None:
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long the next hop may take. Source: RFC 5321 4.5.3.2, but for `look_up`, `envelope` and
+    `all_ends`."""
+
+    connect: timedelta = timedelta(seconds=30)
+    greeting: timedelta = timedelta(minutes=5)
+    command: timedelta = timedelta(minutes=5)
+    data_start: timedelta = timedelta(minutes=2)
+    data_block: timedelta = timedelta(minutes=3)
+    data_end: timedelta = timedelta(minutes=10)
+    envelope: timedelta = timedelta(minutes=10)
+    """For all of MAIL and RCPT: a next hop that takes seconds for each recipient gets the rest of
+    them in another transaction, so that a delivery ends before its lease does."""
+
+    goodbye: timedelta = timedelta(seconds=2)
+    all_ends: timedelta = timedelta(minutes=12)
+    """For the replies of LMTP to the end of a mail, one for each recipient: a delivery that its
+    lease cuts off would lose those that had come, and their recipients would get the mail again."""
+
+    look_up: timedelta = timedelta(seconds=30)
+    """For its name, where routing has not found its addresses. A next hop with little time to
+    accept a connection has as much of this: it is the name server that is slow."""
+
+
+KEPT = timedelta(hours=1)
+
+MOST_REMEMBERED = 10_000
+
+
+class RememberedHops:
+    """Next hops with which something failed lately. Needs a running event loop."""
+
+    def __init__(self) -> None:
+        self._until: OrderedDict[NextHop, float] = OrderedDict()
+        """The loop's time until which each is remembered; soonest first. By all that is required of
+        a hop: what fails for mail that wants a newer TLS may work for other mail."""
+
+    def has(self, hop: NextHop) -> bool:
+        """Whether a next hop is remembered."""
+        return self._until.get(hop, 0.0) > asyncio.get_running_loop().time()
+
+    def forget(self, hop: NextHop) -> None:
+        """Remember a next hop no more."""
+        self._until.pop(hop, None)
+
+    def add(self, hop: NextHop) -> None:
+        """Remember a next hop."""
+        self._until[hop] = asyncio.get_running_loop().time() + KEPT.total_seconds()
+        self._until.move_to_end(hop)
+        if len(self._until) > MOST_REMEMBERED:
+            self._until.popitem(last=False)

@@ -17,10 +17,8 @@ from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidSettings, TlsRefused
 from postroad.routing.securing import TlsaRecords
 from postroad.smtp.client.authentication import Authentication
-from postroad.smtp.client.client import ClientWire
-from postroad.smtp.client.exchange import Exchange, SessionRefused, text_of
-from postroad.smtp.client.remembered_hops import RememberedHops
-from postroad.smtp.client.timeouts import Timeouts
+from postroad.smtp.client.client import ClientWire, Exchange, SessionRefused, text_of
+from postroad.smtp.client.connecting import RememberedHops, Timeouts
 from postroad.smtp.wire import InjectedBeforeTLS, WireError
 from postroad.tls import OLDEST_TLS
 

@@ -8,14 +8,14 @@ from dataclasses import replace
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind, Responder
 from postroad.domain.mail.return_paths import return_path
 from postroad.domain.smtp.next_hops import Protocol
-from postroad.smtp.client.connecting import Reached
-from postroad.smtp.client.exchange import (
+from postroad.smtp.client.client import (
     Exchange,
     OutOfStep,
     ServiceUnavailable,
     SessionRefused,
     text_of,
 )
+from postroad.smtp.client.connecting import Reached
 from postroad.smtp.client.opening import Opening, SecuringFailed, SessionTerms
 from postroad.smtp.client.transaction import chunks
 from postroad.smtp.client.transaction.chunks import ChunkTransaction
@@ -27,8 +27,7 @@ from postroad.smtp.client.transaction.commands import (
     takes_8bit,
 )
 from postroad.smtp.client.transaction.content import OpenContent
-from postroad.smtp.client.transaction.replies import MailReplies, Outgoing
-from postroad.smtp.client.transaction.transactions import ClientTransaction
+from postroad.smtp.client.transaction.transactions import ClientTransaction, MailReplies, Outgoing
 from postroad.smtp.wire import ConnectionLost, TooSlow, WireError
 from postroad.telemetry.metrics import PLAIN_RETURN_PATHS
 

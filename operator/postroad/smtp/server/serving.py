@@ -4,6 +4,11 @@ octets.
 A session processes them in a plain function, one *round* for each call of it. Its task is woken
 only for what has to wait (an enqueue, TLS, the end), because a wake-up for each line would cost
 more than the line.
+
+The run queue: in which order clients that have sent much at once are served.
+
+A client that sends more than one round processes waits here for its next round, so that clients
+that send little wait for a few rounds of others, however many there are.
 """
 
 from __future__ import annotations
@@ -12,11 +17,12 @@ import asyncio
 import math
 import socket
 import ssl
+import time
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, auto
 
-from postroad.smtp.server.run_queue import CHUNK, RunQueue
 from postroad.smtp.wire import (
     HIGH_WATER,
     ConnectionLost,
@@ -25,6 +31,55 @@ from postroad.smtp.wire import (
     Wire,
     WireError,
 )
+
+CHUNK = 64 * 1024
+"""Octets of content that are read at a time."""
+
+PASS_SECONDS = 0.0003
+"""For rounds of the queue in each pass of the event loop; new connections and clients that send
+little have the rest of the pass."""
+
+FEW_ROUNDS = 5
+"""Rounds in a row after which a client waits behind those that had fewer."""
+
+
+class RunQueue:
+    """Runs rounds first come, first served, a few in each pass of the event loop. Of clients that
+    had FEW_ROUNDS already, one is served in each pass: the others wait for one of them at most."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._few: deque[Callable[[], None]] = deque()
+        self._many: deque[Callable[[], None]] = deque()
+        self._is_due = False
+        self.into = memoryview(bytearray(CHUNK))
+        """Memory that all clients share: each copies its octets out of it before another client's
+        arrive."""
+
+    def append(self, run: Callable[[], None], rounds: int = 0) -> None:
+        """Call `run` in a later pass. `rounds`: the client's rounds in a row before it."""
+        (self._few if rounds < FEW_ROUNDS else self._many).append(run)
+        self._pass_soon()
+
+    def _pass(self) -> None:
+        self._is_due = False
+        ends = time.monotonic() + PASS_SECONDS  # uvloop's loop.time() stands still in a pass
+        try:
+            for _ in range(len(self._few)):
+                self._few.popleft()()
+                if time.monotonic() >= ends:
+                    break
+            if self._many:
+                self._many.popleft()()
+        finally:  # an exception of one round must not end the service of all clients
+            if self._few or self._many:
+                self._pass_soon()
+
+    def _pass_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._pass)
+
 
 COMMANDS = 8 * 1024
 """Octets of commands that are read at a time, because what a client sends without reading the

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 from postroad.domain.mail.dot_stuffing import LineEnds
 from postroad.domain.mail.mail import Outcome, OutcomeKind
-from postroad.smtp.client.exchange import (
+from postroad.smtp.client.client import (
     Exchange,
     OutOfStep,
     ServiceUnavailable,
 )
-from postroad.smtp.client.timeouts import Timeouts
-from postroad.smtp.client.transaction.replies import (
+from postroad.smtp.client.connecting import Timeouts
+from postroad.smtp.client.transaction.transactions import (
     RESET,
     MailReplies,
     Outgoing,
