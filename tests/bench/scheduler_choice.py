@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from bench.results import Result, compared
 from postroad.scheduling.choosing import Chooser
-from postroad.scheduling.jobs import Precedence
+from postroad.scheduling.events import Precedence
 from support.choice_oracle import answer_of, build, draw, seed_choice
 
 STATES = int(os.environ.get("BENCH_STATES", "100000"))

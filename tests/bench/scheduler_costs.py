@@ -14,9 +14,8 @@ from collections.abc import Callable
 from types import FrameType
 
 from bench.results import Result, compared, percentile
-from postroad.scheduling.events import Decision, Event
-from postroad.scheduling.jobs import Site
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.events import Decision, Event, Site
+from postroad.scheduling.ranking import SchedulerRules
 from support.simulated_delivery import Simulation
 
 LOADS = ((1_000, 100), (100_000, 1_000))

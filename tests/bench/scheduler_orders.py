@@ -16,8 +16,8 @@ from itertools import count
 
 from bench.results import Result, compared, percentile
 from bench.scheduler_shares import SCALE, one_job_each
-from postroad.scheduling.jobs import Site
-from postroad.scheduling.rules import Order, SchedulerRules
+from postroad.scheduling.events import Site
+from postroad.scheduling.ranking import Order, SchedulerRules
 from support.simulated_delivery import Simulation
 
 WORKERS, LEAST = 100, 5

@@ -12,8 +12,8 @@ from bench.results import FOLDER, Result
 from bench.scheduler_orders import FEWEST_FIRST, LOADS, POLICIES, naive, scheduled
 from bench.scheduler_shares import MAILS, SCALE, SIZES, one_job_each, shares
 from bench.scheduler_situations import HOSTS
-from postroad.scheduling.jobs import Site
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.events import Site
+from postroad.scheduling.ranking import SchedulerRules
 from support.simulated_delivery import Simulation
 
 STYLE = {

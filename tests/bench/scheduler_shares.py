@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.results import Result, compared
-from postroad.scheduling.jobs import Precedence, Site
-from postroad.scheduling.rules import SchedulerRules, ShareLimits
+from postroad.scheduling.events import Precedence, Site
+from postroad.scheduling.ranking import SchedulerRules, ShareLimits
 from support.simulated_delivery import Simulation
 
 SCALE = 10

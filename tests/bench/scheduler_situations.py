@@ -7,8 +7,8 @@ import random
 from collections import Counter
 
 from bench.results import Result, compared, percentile
-from postroad.scheduling.jobs import Precedence, Site
-from postroad.scheduling.rules import SchedulerRules, ShareLimits
+from postroad.scheduling.events import Precedence, Site
+from postroad.scheduling.ranking import SchedulerRules, ShareLimits
 from support.simulated_delivery import Simulation
 
 CLOSES = int(os.environ.get("BENCH_CLOSES", "100000"))

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.results import Result, compared
-from postroad.scheduling.events import Event, OpenConnection, PutOff, Submitted, Withdrawn
-from postroad.scheduling.jobs import Site
-from postroad.scheduling.rules import SchedulerRules
-from postroad.worker.jobs.crowding import RoomForTrouble, is_crowded, room_for_trouble
+from postroad.scheduling.events import Event, OpenConnection, PutOff, Site, Submitted, Withdrawn
+from postroad.scheduling.ranking import SchedulerRules
+from postroad.worker.jobs.admission import RoomForTrouble, is_crowded, room_for_trouble
 from support.simulated_delivery import Simulation
 
 SEEDS = (1, 2, 3)

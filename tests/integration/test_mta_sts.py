@@ -24,7 +24,7 @@ from postroad.adapters.mta_sts import (
     PolicyNotFetched,
 )
 from postroad.errors import InvalidSettings
-from postroad.routing.sts import StsMode, StsPolicy
+from postroad.routing.securing import StsMode, StsPolicy
 from support.issuing import issue
 
 DOMAIN = "d.example"

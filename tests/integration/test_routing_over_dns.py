@@ -14,8 +14,7 @@ from postroad.adapters.dns import DnsResolver, NameServer
 from postroad.adapters.memory.clock import SeededRandomness
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.values.networks import Networks
-from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
-from postroad.routing.routes import NoRoute, Route
+from postroad.routing.routes import AddressFamily, NoRoute, OwnNames, Route, RoutingPlan
 from postroad.routing.tables import RouteRequest, RoutingTable
 from postroad.worker.routing import RouteFinder
 from support.dns_server import DnsServer, running

@@ -15,10 +15,15 @@ from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
 from postroad.ports.delivery import ConnectionClosed
 from postroad.routing.answers import TlsaRecord
-from postroad.routing.plans import RoutingPlan
-from postroad.routing.routes import ResolvedHop, Route
-from postroad.routing.securing import MxSecurity, PublishedSecurity, TlsaRecords
-from postroad.routing.sts import DomainPolicy, StsMode, StsPolicy
+from postroad.routing.routes import ResolvedHop, Route, RoutingPlan
+from postroad.routing.securing import (
+    DomainPolicy,
+    MxSecurity,
+    PublishedSecurity,
+    StsMode,
+    StsPolicy,
+    TlsaRecords,
+)
 from postroad.routing.tables import RouteRequest, RoutingTable
 from postroad.smtp.client.connections import SmtpConnector
 from postroad.worker.routing import RouteFinder

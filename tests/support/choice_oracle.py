@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from postroad.scheduling.choosing import Choice, NoneWorks, OpenTo, Take, Wait
 from postroad.scheduling.destination_records import ConnectionRecord
 from postroad.scheduling.destinations import Destinations
-from postroad.scheduling.jobs import Precedence
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.events import Precedence
+from postroad.scheduling.ranking import SchedulerRules
 
 Answer = tuple[str, object]
 NOW = 10_000.0

@@ -14,6 +14,7 @@ from postroad.scheduling.events import (
     Assign,
     CloseConnection,
     Closed,
+    DeliveryJob,
     Established,
     Event,
     Finished,
@@ -21,11 +22,11 @@ from postroad.scheduling.events import (
     OpenConnection,
     PutOff,
     Rest,
+    Site,
     Submitted,
     Tick,
 )
-from postroad.scheduling.jobs import DeliveryJob, Site
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 
 

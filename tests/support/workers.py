@@ -27,7 +27,7 @@ from postroad.ports.delivery import (
 )
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.routing.routes import ResolvedHop
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.smtp.client.connections import SmtpConnector
 from postroad.worker.consumer import Consumer
 from postroad.worker.driving import Driving

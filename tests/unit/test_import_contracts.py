@@ -27,7 +27,7 @@ WRONG = [
     ("pipeline/states.py", "pyspark"),
     ("pipeline/states.py", "time"),
     ("pipeline/archive/planning.py", "os"),
-    ("routing/plans.py", "random"),
+    ("routing/routes.py", "random"),
     ("signing/signatures.py", "time"),
     ("signing/signatures.py", "cryptography"),
     ("distributed/__init__.py", "pika"),

@@ -39,8 +39,8 @@ from postroad.http_answers import AnswerTooLarge, read_body
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import Resolver
 from postroad.routing.answers import Question, RecordType
-from postroad.routing.plans import AddressFamily
-from postroad.routing.sts import DomainPolicy, KeptPolicy, StsMode, StsPolicy, record_id
+from postroad.routing.routes import AddressFamily
+from postroad.routing.securing import DomainPolicy, KeptPolicy, StsMode, StsPolicy, record_id
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import STS_FETCHES
 

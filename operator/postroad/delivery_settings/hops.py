@@ -22,7 +22,7 @@ from postroad.domain.smtp.next_hops import (
 )
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.errors import InvalidInput
-from postroad.routing.exchangers import is_address
+from postroad.routing.answers import is_address
 from postroad.routing.securing import MxSecurity, PublishedSecurity
 from postroad.routing.tables import SmartHost
 

@@ -14,8 +14,7 @@ from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.instants import DURATION_PATTERN, format_duration, parse_duration
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput
-from postroad.routing.answers import DNS_PORT
-from postroad.routing.exchangers import is_address
+from postroad.routing.answers import DNS_PORT, is_address
 from postroad.routing.tables import NULL_SENDER
 from postroad.settings.values import parsed
 

@@ -28,9 +28,8 @@ from postroad.delivery_settings.sections import DeliverySection, DomainName
 from postroad.domain.delivery.sites import RULE_NAME_PATTERN
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.networks import Networks
-from postroad.routing.answers import DNS_PORT
-from postroad.routing.exchangers import is_address
-from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
+from postroad.routing.answers import DNS_PORT, is_address
+from postroad.routing.routes import AddressFamily, OwnNames, RoutingPlan
 from postroad.routing.securing import MxSecurity, PublishedSecurity
 from postroad.routing.tables import (
     DomainPatterns,

@@ -40,7 +40,7 @@ from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
 from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import ResolvedHop
-from postroad.routing.sts import DomainPolicy
+from postroad.routing.securing import DomainPolicy
 
 AtHand = Callable[[], tuple[bytes, Shape | None] | None]
 """Returns content and shape where they need not be waited for: `Item.at_hand`."""

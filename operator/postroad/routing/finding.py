@@ -16,14 +16,39 @@ from postroad.domain.mail.seven_bits import ascii_address, ascii_domain
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput
-from postroad.routing.answers import Answer, AnswerKind, Asking, Question, RecordType
-from postroad.routing.exchangers import Tiers, exchangers, is_address, is_null
-from postroad.routing.hosts import ExaminedHost, of_answers, of_literal, of_smart_host, shuffled
-from postroad.routing.plans import AddressFamily, Pick, RoutingPlan
-from postroad.routing.routes import NoRoute, ResolvedHop, Route, RoutedSite
-from postroad.routing.searching import Search, Undeliverable, deferred, failed, no_server
-from postroad.routing.securing import PublishedSecurity, SecuredHop, secured
-from postroad.routing.sts import DomainPolicy
+from postroad.routing.answers import (
+    Answer,
+    AnswerKind,
+    Asking,
+    Question,
+    RecordType,
+    Tiers,
+    exchangers,
+    is_address,
+    is_null,
+)
+from postroad.routing.hosts import (
+    ExaminedHost,
+    Search,
+    Undeliverable,
+    deferred,
+    failed,
+    no_server,
+    of_answers,
+    of_literal,
+    of_smart_host,
+    shuffled,
+)
+from postroad.routing.routes import (
+    AddressFamily,
+    NoRoute,
+    Pick,
+    ResolvedHop,
+    Route,
+    RoutedSite,
+    RoutingPlan,
+)
+from postroad.routing.securing import DomainPolicy, PublishedSecurity, SecuredHop, secured
 from postroad.routing.tables import RouteRequest, Rule, SmartHost
 
 MOST_HOSTS = 20

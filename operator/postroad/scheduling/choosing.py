@@ -27,8 +27,8 @@ from dataclasses import dataclass
 
 from postroad.scheduling.destination_records import ConnectionRecord, Standing
 from postroad.scheduling.destinations import Destinations
-from postroad.scheduling.jobs import Precedence
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.events import Precedence
+from postroad.scheduling.ranking import SchedulerRules
 
 Pick = Callable[[int], int]
 """Chance: of a number above zero, one of 0 up to and without that number."""

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from enum import Enum
 
-from postroad.scheduling.jobs import Precedence
+from postroad.scheduling.events import Precedence
 from postroad.scheduling.ranking import Ranking
 from postroad.scheduling.trust import Trust
 

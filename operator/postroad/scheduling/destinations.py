@@ -18,11 +18,10 @@ from postroad.scheduling.destination_records import (
     Standing,
     length_changed,
 )
-from postroad.scheduling.jobs import Precedence
-from postroad.scheduling.overdue import OverdueConnections
-from postroad.scheduling.ranking import Member, Ranking
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.events import Precedence
+from postroad.scheduling.ranking import Member, Ranking, SchedulerRules
 from postroad.scheduling.trust import BusyConnections, Trust
+from postroad.scheduling.waiting import OverdueConnections
 
 
 class Destinations:

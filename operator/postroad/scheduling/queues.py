@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from itertools import chain
 
-from postroad.scheduling.jobs import DeliveryJob, Precedence, Site
-from postroad.scheduling.ranking import Rank, Ranking
-from postroad.scheduling.rules import Order
-from postroad.scheduling.shares import Share
+from postroad.scheduling.events import DeliveryJob, Precedence, Site
+from postroad.scheduling.ranking import Order, Rank, Ranking, Share
 from postroad.scheduling.trust import Trust
 
 

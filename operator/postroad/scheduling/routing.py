@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from postroad.scheduling.jobs import Precedence, RoutingJob, precedence_of
-from postroad.scheduling.rules import SchedulerRules
-from postroad.scheduling.shares import Contest, Share
+from postroad.scheduling.events import Precedence, RoutingJob, precedence_of
+from postroad.scheduling.ranking import Contest, SchedulerRules, Share
 
 
 class RoutingShare(Share):

@@ -22,6 +22,7 @@ from postroad.scheduling.events import (
     CloseConnection,
     Closed,
     Decision,
+    DeliveryJob,
     Established,
     Event,
     Finished,
@@ -33,17 +34,18 @@ from postroad.scheduling.events import (
     LookUp,
     NotOpened,
     OpenConnection,
+    Precedence,
     PutOff,
     Rest,
+    Site,
     Submitted,
     Tick,
     Withdrawn,
+    precedence_of,
 )
-from postroad.scheduling.jobs import DeliveryJob, Precedence, Site, precedence_of
 from postroad.scheduling.queues import MailShare, SiteQueue
+from postroad.scheduling.ranking import SchedulerRules, may_grow
 from postroad.scheduling.routing import Routing
-from postroad.scheduling.rules import SchedulerRules
-from postroad.scheduling.shares import may_grow
 from postroad.scheduling.trust import Trust
 from postroad.scheduling.waiting import Waiting
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from postroad.scheduling.rules import SchedulerRules, ShareLimits
-from postroad.scheduling.shares import may_grow
+from postroad.scheduling.ranking import SchedulerRules, ShareLimits, may_grow
 
 
 class Trust(IntEnum):

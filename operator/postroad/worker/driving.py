@@ -32,21 +32,17 @@ from postroad.scheduling.events import (
     Tick,
     Withdrawn,
 )
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.crowding import Crowding
-from postroad.worker.jobs.deferrals import Deferrals
+from postroad.worker.jobs.admission import Crowding, Deferrals, Gate, Passage
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
-from postroad.worker.jobs.gate import Gate, Passage
-from postroad.worker.jobs.job_table import JobTable
+from postroad.worker.jobs.job_table import JobTable, OpenJob, Withdrawals, chunks_of
 from postroad.worker.jobs.ledger import Ledger
 from postroad.worker.jobs.look_ups import LookUps
-from postroad.worker.jobs.open_jobs import OpenJob, chunks_of
 from postroad.worker.jobs.screening import Screening
 from postroad.worker.jobs.site_book import SiteBook, shown_reply
 from postroad.worker.jobs.transmissions import ENDING, NO_TIME_LEFT, Transmissions
-from postroad.worker.jobs.withdrawals import Withdrawals
 from postroad.worker.routing import DeliveryRoute, Routes
 from postroad.worker.sites.suppressing import Suppressing
 

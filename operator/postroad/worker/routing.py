@@ -14,11 +14,10 @@ from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.delivery import Resolver, StsPolicies
 from postroad.routing.finding import find_route, sts_domain
-from postroad.routing.plans import RoutingPlan
-from postroad.routing.routes import NoRoute, ResolvedHop, Route, written_hop
-from postroad.routing.sts import DomainPolicy
+from postroad.routing.routes import NoRoute, ResolvedHop, Route, RoutingPlan, written_hop
+from postroad.routing.securing import DomainPolicy
 from postroad.routing.tables import RouteRequest
-from postroad.scheduling.jobs import Site
+from postroad.scheduling.events import Site
 from postroad.worker.sites.rerouting import explained, no_rule, plan_by
 
 LONGEST_KEPT = timedelta(minutes=1)

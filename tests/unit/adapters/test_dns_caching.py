@@ -11,7 +11,7 @@ from postroad.adapters.dns import LONGEST, CachingResolver
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
 from postroad.adapters.memory.connections import MemoryResolver
 from postroad.routing.answers import NOT_KEPT, Answer, AnswerKind, Question, RecordType
-from postroad.routing.plans import RoutingPlan
+from postroad.routing.routes import RoutingPlan
 from postroad.routing.tables import RouteRequest, RoutingTable
 from postroad.worker.routing import RouteFinder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.scheduler_orders import AS_LISTED, FEWEST_FIRST, POLICIES, Load, naive, scheduled
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.ranking import SchedulerRules
 
 
 @pytest.mark.parametrize(

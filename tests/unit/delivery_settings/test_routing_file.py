@@ -11,7 +11,7 @@ from postroad.delivery_settings.files import read_routing
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings
-from postroad.routing.plans import AddressFamily, OwnNames, RoutingPlan
+from postroad.routing.routes import AddressFamily, OwnNames, RoutingPlan
 from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import (
     DomainPatterns,

@@ -17,8 +17,7 @@ from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.domain.values.networks import Networks
 from postroad.routing.answers import Answer, AnswerKind, MxRecord, Question, RecordType
 from postroad.routing.finding import find_route
-from postroad.routing.plans import OwnNames, RoutingPlan
-from postroad.routing.routes import NoRoute, Route
+from postroad.routing.routes import NoRoute, OwnNames, Route, RoutingPlan
 from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import (
     DomainPatterns,

@@ -9,10 +9,15 @@ from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
 from postroad.routing.answers import Answer, AnswerKind, TlsaRecord
-from postroad.routing.plans import RoutingPlan
-from postroad.routing.routes import NoRoute, Route
-from postroad.routing.securing import MxSecurity, PublishedSecurity, secured
-from postroad.routing.sts import DomainPolicy, StsMode, StsPolicy
+from postroad.routing.routes import NoRoute, Route, RoutingPlan
+from postroad.routing.securing import (
+    DomainPolicy,
+    MxSecurity,
+    PublishedSecurity,
+    StsMode,
+    StsPolicy,
+    secured,
+)
 from postroad.routing.tables import RouteRequest, RoutingTable
 from postroad.worker.routing import RouteFinder
 

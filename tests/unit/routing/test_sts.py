@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from postroad.errors import InvalidInput
-from postroad.routing.sts import KeptPolicy, StsMode, StsPolicy, record_id
+from postroad.routing.securing import KeptPolicy, StsMode, StsPolicy, record_id
 
 POLICY = (
     "version: STSv1\r\nmode: enforce\r\nmx: Mail.example.com\r\nmx: *.example.net.\r\n"

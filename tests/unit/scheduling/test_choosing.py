@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from postroad.scheduling.choosing import Chooser
-from postroad.scheduling.jobs import Precedence
+from postroad.scheduling.events import Precedence
 from support.choice_oracle import Answer, Link, World, answer_of, build, draw, seed_choice
 
 BRANCHES = {

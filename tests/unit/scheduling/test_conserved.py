@@ -10,11 +10,9 @@ from itertools import product
 import pytest
 
 from postroad.scheduling.choosing import NoneWorks, OpenTo, Take
-from postroad.scheduling.events import Established, InSeries
-from postroad.scheduling.jobs import Precedence, Site
+from postroad.scheduling.events import Established, InSeries, Precedence, Site
 from postroad.scheduling.queues import MailShare
-from postroad.scheduling.rules import Order, SchedulerRules, ShareLimits
-from postroad.scheduling.shares import may_grow
+from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits, may_grow
 from support.simulated_delivery import Simulation
 
 HOSTS = [f"h{number}" for number in range(16)]

@@ -7,8 +7,8 @@ import random
 
 from bench.results import percentile
 from bench.scheduler_costs import counted
-from postroad.scheduling.jobs import Site
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.events import Site
+from postroad.scheduling.ranking import SchedulerRules
 from support.simulated_delivery import Simulation
 
 EVENTS = 150

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from postroad.scheduling.destination_records import ConnectionRecord
 from postroad.scheduling.destinations import Destinations
-from postroad.scheduling.events import Tick
-from postroad.scheduling.jobs import Precedence, Site
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.events import Precedence, Site, Tick
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from support.simulated_delivery import Simulation
 

@@ -12,6 +12,7 @@ from postroad.scheduling.events import (
     Assign,
     CloseConnection,
     Closed,
+    DeliveryJob,
     Established,
     Finished,
     Heard,
@@ -19,13 +20,15 @@ from postroad.scheduling.events import (
     LookUp,
     NotOpened,
     OpenConnection,
+    Precedence,
     PutOff,
     Rest,
+    RoutingJob,
+    Site,
     Submitted,
     Tick,
 )
-from postroad.scheduling.jobs import DeliveryJob, Precedence, RoutingJob, Site
-from postroad.scheduling.rules import Order, SchedulerRules, ShareLimits
+from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits
 from postroad.scheduling.scheduler import Scheduler
 from support.simulated_delivery import Simulation
 

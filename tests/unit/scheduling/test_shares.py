@@ -7,10 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from postroad.scheduling.jobs import Precedence, RoutingJob
+from postroad.scheduling.events import Precedence, RoutingJob
+from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits, may_grow
 from postroad.scheduling.routing import Routing
-from postroad.scheduling.rules import Order, SchedulerRules, ShareLimits
-from postroad.scheduling.shares import may_grow
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from postroad.scheduling.events import HeldUp, Tick
-from postroad.scheduling.jobs import Site
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.events import HeldUp, Site, Tick
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.trust import BusyConnections, Trust
 from support.simulated_delivery import Simulation
 

@@ -10,17 +10,18 @@ from postroad.scheduling.events import (
     Assign,
     CloseConnection,
     Closed,
+    DeliveryJob,
     Established,
     Finished,
     NotOpened,
     OpenConnection,
     Rest,
+    Site,
     Submitted,
     Tick,
     Withdrawn,
 )
-from postroad.scheduling.jobs import DeliveryJob, Site
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 
 SITES = [Site((("a",),)), Site((("b",), ("c",))), Site((("a", "c"),))]

@@ -9,9 +9,8 @@ from functools import partial
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import Topic
-from postroad.worker.sites.board_reading import READ_EVERY, BoardReader, Obey
-from postroad.worker.sites.control import SiteControl
-from postroad.worker.sites.flush_answers import FlushAnswers
+from postroad.worker.sites.board_use import READ_EVERY, BoardReader, Obey
+from postroad.worker.sites.control import FlushAnswers, SiteControl
 from postroad.worker.sites.rerouting import Reroutes
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, a_worker

@@ -8,11 +8,10 @@ from typing import cast
 
 import pytest
 
-from postroad.scheduling.jobs import Site
-from postroad.worker.jobs.crowding import Crowding, is_crowded, room_for_trouble
-from postroad.worker.jobs.job_table import JobTable
+from postroad.scheduling.events import Site
+from postroad.worker.jobs.admission import Crowding, is_crowded, room_for_trouble
+from postroad.worker.jobs.job_table import JobTable, OpenJob
 from postroad.worker.jobs.ledger import Ledger
-from postroad.worker.jobs.open_jobs import OpenJob
 from postroad.worker.routing import DeliveryRoute
 from support.workers import A_HOP
 

@@ -20,8 +20,8 @@ from postroad.ports.delivery import (
     at_once,
 )
 from postroad.routing.routes import ResolvedHop
-from postroad.scheduling.jobs import Site
-from postroad.worker.jobs.deferrals import MAX_REMEMBERED, Deferrals
+from postroad.scheduling.events import Site
+from postroad.worker.jobs.admission import MAX_REMEMBERED, Deferrals
 from postroad.worker.routing import DeliveryRoute
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

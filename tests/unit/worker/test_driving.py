@@ -18,11 +18,10 @@ from postroad.bootstrap.delivery.ways import rules_of
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.routing.plans import RoutingPlan
-from postroad.routing.routes import NoRoute
+from postroad.routing.routes import NoRoute, RoutingPlan
 from postroad.routing.securing import MxSecurity
 from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
 from postroad.worker.consumer import Consumer
 from postroad.worker.driving import IN_TROUBLE

@@ -16,9 +16,8 @@ from postroad.domain.delivery.sites import FlushAnswer, SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
 from postroad.ports.delivery import Topic
-from postroad.worker.sites.board_reading import BoardReader
-from postroad.worker.sites.control import SiteControl
-from postroad.worker.sites.flush_answers import FlushAnswers
+from postroad.worker.sites.board_use import BoardReader
+from postroad.worker.sites.control import FlushAnswers, SiteControl
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
-from postroad.worker.jobs.gate import UNSHARED, Gate
+from postroad.worker.jobs.admission import UNSHARED, Gate
 from postroad.worker.sites.pacing import Pacer, held_of
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 

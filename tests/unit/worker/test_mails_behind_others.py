@@ -23,7 +23,7 @@ from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.delivery import BeforeEnd, OnEvent, at_once
 from postroad.ports.mail_queue import Item
 from postroad.routing.routes import ResolvedHop
-from postroad.scheduling.rules import SchedulerRules
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker as WorkerSettings
 from postroad.smtp.client.connections import SmtpConnection

@@ -17,11 +17,10 @@ from postroad.domain.delivery.sites import Reroute, RerouteOf, RerouteTable
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.errors import InvalidInput
 from postroad.ports.delivery import Topic
-from postroad.routing.plans import RoutingPlan
-from postroad.routing.routes import NoRoute, Route
+from postroad.routing.routes import NoRoute, Route, RoutingPlan
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
-from postroad.worker.sites.board_reading import BoardReader
+from postroad.worker.sites.board_use import BoardReader
 from postroad.worker.sites.rerouting import Reroutes
 from support.workers import running
 from unit.worker.test_driving import SECOND, Worker, a_worker

@@ -10,8 +10,7 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.routing.plans import RoutingPlan
-from postroad.routing.routes import NoRoute
+from postroad.routing.routes import NoRoute, RoutingPlan
 from postroad.routing.tables import (
     RouteRequest,
     RoutingTable,

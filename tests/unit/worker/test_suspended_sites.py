@@ -11,8 +11,8 @@ from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.delivery.sites import SiteState, SiteView, SuspendedBy, Suspension, read_views
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.delivery import Topic
-from postroad.worker.jobs.gate import Gate
-from postroad.worker.sites.board_reading import BoardReader
+from postroad.worker.jobs.admission import Gate
+from postroad.worker.sites.board_use import BoardReader
 from postroad.worker.sites.control import LONGEST_PUT_OFF, MOST_SUSPENDED, SiteControl
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker

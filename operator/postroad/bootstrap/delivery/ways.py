@@ -12,8 +12,8 @@ from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.smtp.next_hops import HopLogin, NextHop, SourceAddresses
 from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings
 from postroad.logins import LoginFolder
-from postroad.routing.exchangers import is_address
-from postroad.scheduling.rules import SchedulerRules
+from postroad.routing.answers import is_address
+from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker
 

@@ -38,12 +38,11 @@ from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
 from postroad.worker.driving import LONGEST_GOODBYE, Driving
+from postroad.worker.jobs.admission import Gate
 from postroad.worker.jobs.deliveries import Deliverer
-from postroad.worker.jobs.gate import Gate
 from postroad.worker.routing import RelayRoutes
-from postroad.worker.sites.board_reading import BoardReader
-from postroad.worker.sites.control import SiteControl
-from postroad.worker.sites.flush_answers import FlushAnswers
+from postroad.worker.sites.board_use import BoardReader
+from postroad.worker.sites.control import FlushAnswers, SiteControl
 from postroad.worker.sites.pacing import Pacer, held_of
 from postroad.worker.sites.rerouting import Reroutes
 from postroad.worker.sites.suppressing import Suppressing

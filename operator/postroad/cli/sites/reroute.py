@@ -31,7 +31,7 @@ from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.delivery import Board, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.sites.board_reading import READ_EVERY
+from postroad.worker.sites.board_use import READ_EVERY
 
 
 @click.command()

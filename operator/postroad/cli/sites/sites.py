@@ -47,7 +47,7 @@ from postroad.ports.administration import Operation
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import Board, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.sites.board_reading import READ_EVERY
+from postroad.worker.sites.board_use import READ_EVERY
 from postroad.worker.sites.control import LONGEST_PUT_OFF
 
 LONGEST_SITE = 320

@@ -1,11 +1,143 @@
-"""The open jobs of a worker: by number, by item, by site, and by the connection that has them."""
+"""The open jobs of a worker: by number, by item, by site, and by the connection that has them.
+
+The jobs of a worker: recipients of one item that have one site, under one number for the
+scheduler and for the connection.
+
+Takes back what waits: jobs that no connection has, and look-ups of routes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import timedelta
+from typing import cast
 
+from postroad.domain.delivery.paces import LimitedMail
+from postroad.domain.mail.mail import Envelope, Outcome, domain_of
+from postroad.domain.mail.shapes import Shape
+from postroad.errors import PostroadError, ServerError
+from postroad.ports.delivery import Transmission
+from postroad.scheduling.events import DeliveryJob
+from postroad.telemetry.logs import logger
+from postroad.worker.jobs.deliveries import UNFORESEEN
 from postroad.worker.jobs.ledger import Ledger
-from postroad.worker.jobs.open_jobs import OpenJob
+from postroad.worker.jobs.look_ups import LookUps
+from postroad.worker.routing import DeliveryRoute
+
+
+class LeaseOver(Exception):
+    """The content of an item is not read: its lease is over."""
+
+
+class OpenJob:
+    """One job, from when it is submitted to the scheduler until it has an end."""
+
+    __slots__ = (
+        "_has_begun",
+        "assigned_at",
+        "connection",
+        "is_late",
+        "ledger",
+        "number",
+        "place",
+        "recipients",
+        "rest_since",
+        "route",
+        "scheduled",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        mail: str,
+        ledger: Ledger,
+        route: DeliveryRoute,
+        recipients: tuple[str, ...],
+    ) -> None:
+        self.number = number
+        """The scheduler's and the connection's."""
+        self.scheduled = DeliveryJob(number, mail, route.site, ledger.item.mail.priority)
+        self.ledger = ledger
+        self.route = route
+        self.recipients = recipients
+        self.connection: int | None = None
+        """The one that has it; None while it waits."""
+        self.place = 0
+        """Jobs of a connection are transmitted in this order."""
+        self.is_late = False
+        """Whether a connection that comes to it is to leave it out."""
+        self.assigned_at = timedelta(0)
+        self.rest_since: timedelta | None = None
+        """When its site was found resting first."""
+        self._has_begun = False
+
+    def seconds_until(self, now: timedelta) -> float:
+        """Return how long a connection has had it."""
+        return (now - self.assigned_at).total_seconds()
+
+    def limited(self) -> LimitedMail:
+        """Return what decides about its limits by rate."""
+        hop = next(iter(self.route.hops.values())).next_hop
+        source = "" if hop.source is None else " ".join(hop.source.addresses)
+        domains = frozenset(map(domain_of, self.recipients))
+        return LimitedMail(self.route.name, domains, self.ledger.item.mail.tenant, source)
+
+    def transmission(self) -> Transmission:
+        """Return what a connection gets of it."""
+        item = self.ledger.item
+        envelope: Envelope = item.mail
+        if self.recipients != envelope.recipients:
+            envelope = replace(envelope, recipients=self.recipients)
+        return Transmission(
+            self.number,
+            item.mail_id,
+            envelope,
+            item.size_bytes,
+            self._content,
+            item.shape,
+            self._at_hand,
+        )
+
+    def at_site(self, outcomes: Mapping[str, Outcome]) -> dict[str, Outcome]:
+        """Return outcomes of its recipients with the site that gave them: recipients that share
+        one share the new one, too."""
+        name = self.route.name
+        placed = {id(each): each.at(name) for each in outcomes.values()}
+        return {each: placed[id(outcomes[each])] for each in self.recipients if each in outcomes}
+
+    def is_attempt(self, error: Exception) -> bool:
+        """Whether a content that failed makes an attempt: one that always breaks off is to be tried
+        less and less often, a store that is away costs its mails none."""
+        return self._has_begun or not isinstance(error, ServerError)
+
+    def _at_hand(self) -> tuple[bytes, Shape | None] | None:
+        return None if self.is_late else self.ledger.item.at_hand()
+
+    async def _content(self) -> AsyncGenerator[bytes, None]:
+        self._has_begun = False
+        if self.is_late:
+            raise LeaseOver
+        stream = cast("AsyncGenerator[bytes, None]", self.ledger.item.stream())
+        async with aclosing(stream) as chunks:
+            async for chunk in chunks:
+                self._has_begun = True
+                yield chunk
+
+
+def deferred_by(error: Exception) -> str:
+    """Return the text of an outcome for a content that could not be read."""
+    if isinstance(error, PostroadError):
+        return f"451 4.3.0 {type(error).__name__}"
+    return UNFORESEEN
+
+
+def chunks_of(recipients: tuple[str, ...], most: int) -> Iterable[tuple[str, ...]]:
+    """Return recipients, so many at a time at most."""
+    if len(recipients) <= most:
+        return (recipients,)
+    return [recipients[at : at + most] for at in range(0, len(recipients), most)]
 
 
 class JobTable:
@@ -68,3 +200,58 @@ class JobTable:
             if job.connection is not None:
                 first.setdefault(job.connection, job)
         return first
+
+
+_log = logger("worker")
+
+
+class Withdrawals:
+    """Takes jobs and look-ups back. `on_withdrawn` gets each job, for the scheduler and the gate to
+    have it no longer."""
+
+    def __init__(
+        self, jobs: JobTable, look_ups: LookUps, on_withdrawn: Callable[[OpenJob], None]
+    ) -> None:
+        self._jobs = jobs
+        self._look_ups = look_ups
+        self._on_withdrawn = on_withdrawn
+
+    def withdraw(self, job: OpenJob) -> None:
+        """Take back a job that no connection has."""
+        self._jobs.forget(job)
+        self._on_withdrawn(job)
+
+    def drop_waiting(self, ledger: Ledger) -> tuple[str, ...]:
+        """Take back the jobs of an item that no connection has, and its look-ups; return their
+        recipients."""
+        dropped = list(self._look_ups.drop(ledger))
+        for job in self._jobs.of(ledger):
+            if job.connection is None:
+                self.withdraw(job)
+                dropped += job.recipients
+        return tuple(dropped)
+
+    def take_back(self, ledger: Ledger, reason: str) -> None:
+        """Put off the recipients of an item that only wait."""
+        if dropped := self.drop_waiting(ledger):
+            ledger.not_tried(dropped, reason)
+            ledger.go_on()
+
+    def put_aside(self, ledger: Ledger) -> None:
+        """Put off what has no outcome and no connection, after an unforeseen error. Without an end,
+        the item would be leased until the process ends, in the place of another."""
+        self.drop_waiting(ledger)
+        at_work = {each for job in self._jobs.of(ledger) for each in job.recipients}
+        ledger.not_tried(
+            (each for each in ledger.without_outcome() if each not in at_work), UNFORESEEN
+        )
+        ledger.go_on()
+
+    def give_back(self, job: OpenJob) -> None:
+        """End a job about which no event comes any more."""
+        self._jobs.forget(job)
+        self.put_aside(job.ledger)
+        try:
+            self._on_withdrawn(job)
+        except Exception:
+            _log.exception("a job was not taken back from the scheduler")

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from postroad.domain.mail.mail import Outcome, domain_of
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
-from postroad.scheduling.events import Answered, Asked
-from postroad.scheduling.jobs import RoutingJob, Site
+from postroad.scheduling.events import Answered, Asked, RoutingJob, Site
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.ledger import Ledger
 from postroad.worker.routing import DeliveryRoute, Routes

@@ -12,7 +12,7 @@ from postroad.domain.mail.mail import Outcome, OutcomeKind, domain_of
 from postroad.domain.smtp.bounces import bounce_of
 from postroad.domain.values.instants import rfc3339
 from postroad.scheduling.destination_records import DestinationView
-from postroad.worker.jobs.open_jobs import OpenJob
+from postroad.worker.jobs.job_table import OpenJob
 from postroad.worker.routing import DeliveryRoute
 
 MOST_SITES = 10_000

@@ -35,13 +35,11 @@ from postroad.scheduling.events import (
     Withdrawn,
 )
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.deferrals import Deferrals
+from postroad.worker.jobs.admission import Deferrals
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
-from postroad.worker.jobs.job_table import JobTable
+from postroad.worker.jobs.job_table import JobTable, LeaseOver, OpenJob, Withdrawals, deferred_by
 from postroad.worker.jobs.ledger import Ledger
 from postroad.worker.jobs.links import Link, Links
-from postroad.worker.jobs.open_jobs import LeaseOver, OpenJob, deferred_by
-from postroad.worker.jobs.withdrawals import Withdrawals
 from postroad.worker.routing import DeliveryRoute
 
 _log = logger("worker")

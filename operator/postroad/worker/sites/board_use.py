@@ -1,11 +1,19 @@
-"""The use of a board that may be away: a warning at its beginning, and none for what follows."""
+"""The use of a board that may be away: a warning at its beginning, and none for what follows.
+
+Reads the board of a queue for all that a worker obeys there, in one request.
+
+Source: ADR 0062, 0067, 0069.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 
 from postroad.errors import PostroadError
+from postroad.ports.clock import Clock
+from postroad.ports.delivery import Board, Topic
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")
@@ -29,3 +37,36 @@ class BoardUse:
             self._is_away = True
         else:
             self._is_away = False
+
+
+READ_EVERY = timedelta(seconds=5)
+"""After which every worker obeys what an administrator posts."""
+
+Obey = Callable[[Mapping[str, str] | None], Awaitable[None]]
+"""Takes the notes of one topic by name; None: the board is away, so that what was read last holds,
+and time has passed."""
+
+
+class BoardReader:
+    """Lets a worker obey notes: each function of `obeyed` gets those of its topic, in their
+    order."""
+
+    def __init__(self, board: Board, clock: Clock, obeyed: Mapping[Topic, Obey]) -> None:
+        self._board, self._clock, self._obeyed = board, clock, obeyed
+        self._reading = BoardUse()
+        self._obeying = {topic: BoardUse() for topic in obeyed}
+
+    async def run(self) -> None:
+        """Read, until cancelled; the first time after a pause."""
+        while True:
+            await self._clock.sleep(READ_EVERY)
+            await self.read()
+
+    async def read(self) -> None:
+        """Read once. What one topic leads to may fail alone."""
+        found: Mapping[Topic, Mapping[str, str]] = {}
+        with self._reading.unless_away():
+            found = await self._board.posted_about(tuple(self._obeyed))
+        for topic, obey in self._obeyed.items():
+            with self._obeying[topic].unless_away():
+                await obey(found.get(topic))

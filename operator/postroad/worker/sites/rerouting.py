@@ -13,8 +13,7 @@ from postroad.domain.delivery.sites import Reroute, RerouteTable, reroutes_in
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.values.instants import rfc3339
 from postroad.ports.clock import Clock
-from postroad.routing.plans import RoutingPlan
-from postroad.routing.routes import Explanation, NoRoute
+from postroad.routing.routes import Explanation, NoRoute, RoutingPlan
 from postroad.routing.tables import RoutingTable, Rule, SmartHost
 
 

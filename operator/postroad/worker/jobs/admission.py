@@ -1,0 +1,214 @@
+"""What keeps jobs from the scheduler: suspensions of their sites, and limits by rate.
+
+Source: ADR 0062, 0064.
+
+Which jobs a worker puts off so that it sees others: those of sites that are in trouble, which
+would fill its window of mails in hand.
+
+A site is in trouble when all its destinations failed or take long. While the window is nearly full,
+all such sites share an eighth of it. Source: AMB-27; ADR 0070.
+
+The next hops that deferred recipients lately, so that the next attempt goes to another one.
+
+Attempts go in turns: one to the next hops that did not defer the recipient yet, in the order of the
+tiers, one in the usual order. So a backup gets the mail at the second attempt, and a server that
+keeps a grey list sees the sender again at the third, also where there are many others.
+In memory alone: what another process heard costs a recipient one more attempt in the usual order.
+Source: RFC 5321 5.1; ADR 0078.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from uuid import UUID
+
+from postroad.domain.mail.mail import Outcome, OutcomeKind
+from postroad.ports.clock import Clock
+from postroad.scheduling.events import Site
+from postroad.worker.jobs.job_table import JobTable, OpenJob
+from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.routing import DeliveryRoute
+from postroad.worker.sites.control import SiteControl
+from postroad.worker.sites.pacing import Pacer
+
+PACED = "451 4.3.2 a limit by rate is used up"
+UNSHARED = "451 4.3.2 a limit by rate cannot be shared, as the board of the queue is away"
+
+
+class Passage(Enum):
+    """What becomes of a job at the gate: it goes to the scheduler; `due` names it later; it has
+    ended, and its recipients come again."""
+
+    GOES = auto()
+    HELD = auto()
+    PUT_OFF = auto()
+
+
+class Gate:
+    """Lets jobs to the scheduler. `control`: which sites get no mail; None: all get theirs.
+    `pacer`: what is under limits by rate; None: nothing is."""
+
+    def __init__(
+        self, clock: Clock, control: SiteControl | None = None, pacer: Pacer | None = None
+    ) -> None:
+        self._clock, self._control, self._pacer = clock, control, pacer
+
+    def is_shut(self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]) -> bool:
+        """Return whether a site gets no mail now; its recipients are then put off."""
+        if self._control is None:
+            return False
+        if (suspension := self._control.suspended(route.name)) is None:
+            return False
+        until = self._clock.elapsed() + self._control.put_off_for(suspension)
+        ledger.not_tried(recipients, f"451 4.3.2 suspended: {suspension.reason}", until)
+        return True
+
+    def admit(self, job: OpenJob) -> Passage:
+        """Take a job under its limits by rate; one that is not to wait here for them is put off."""
+        if self._pacer is None:
+            return Passage.GOES
+        wait = self._pacer.admit(job.number, job.limited())
+        if wait is None:
+            return Passage.HELD
+        if not wait:
+            return Passage.GOES
+        until = self._clock.elapsed() + wait
+        reason = UNSHARED if self._pacer.is_away else PACED
+        job.ledger.not_tried(job.recipients, reason, until, is_paced=True)
+        return Passage.PUT_OFF
+
+    def drop(self, job: OpenJob) -> None:
+        """Hold a job no longer. Idempotent."""
+        if self._pacer is not None:
+            self._pacer.drop(job.number)
+
+    def due(self) -> Iterable[int]:
+        """Return the jobs that were held, and go now."""
+        return () if self._pacer is None else self._pacer.due()
+
+    def heard(self, site: str, outcomes: Iterable[Outcome]) -> None:
+        """Look at what a transmission to a site came to: its answers may suspend it."""
+        if self._control is not None:
+            self._control.heard(site, outcomes)
+
+    def suspended_since(self) -> Iterable[str]:
+        """Return the sites that were suspended since this was called last."""
+        return () if self._control is None else self._control.new()
+
+
+def is_crowded(in_hand: int, window: int) -> bool:
+    """Return whether so many mails in hand leave few places to others."""
+    return 4 * in_hand >= 3 * window
+
+
+@dataclass(slots=True)
+class RoomForTrouble:
+    """What sites in trouble may have in hand: so many jobs `each`, and so many more that wait, of
+    all these sites, are `left`."""
+
+    each: int
+    left: int
+
+    def takes(self, jobs_before: int) -> bool:
+        """Take a job that waits, of a site with so many jobs before it; return whether there is
+        room for it."""
+        has_room = jobs_before < self.each and self.left > 0
+        self.left -= has_room
+        return has_room
+
+
+def room_for_trouble(window: int, sites: int) -> RoomForTrouble:
+    """Return an eighth of the window, shared evenly by so many sites.
+
+    >>> room_for_trouble(900, sites=10).each, room_for_trouble(900, sites=1000).each
+    (11, 1)
+    """
+    room = max(1, window // 8)
+    return RoomForTrouble(max(1, room // sites), room)
+
+
+class Crowding:
+    """The jobs of sites in trouble. `window`: how many mails may be in hand; None: all of them have
+    one next hop. `is_troubled` returns whether a destination failed or takes long."""
+
+    def __init__(
+        self, window: int | None, jobs: JobTable, is_troubled: Callable[[str], bool]
+    ) -> None:
+        self._window, self._jobs, self._is_troubled = window, jobs, is_troubled
+        self._room: RoomForTrouble | None = None
+
+    def surplus(self, in_hand: int) -> list[OpenJob]:
+        """Return the jobs that wait and have no room, while so many mails are in hand: the last
+        ones. What is found out holds until this is called again."""
+        self._room = None
+        if self._window is None or not is_crowded(in_hand, self._window):
+            return []
+        troubled = [each for each in self._jobs.by_site() if self._is_in_trouble(each[0].route)]
+        if not troubled:
+            return []
+        room = self._room = room_for_trouble(self._window, len(troubled))
+        return [
+            job
+            for jobs in troubled
+            for before, job in enumerate(jobs)
+            if job.connection is None and not room.takes(before)
+        ]
+
+    def has_room(self, route: DeliveryRoute) -> bool:
+        """Return whether one more job may wait; a job that may not is put off at once."""
+        if self._room is None or not self._is_in_trouble(route):
+            return True
+        return self._room.takes(self._jobs.count_at(route.name))
+
+    def _is_in_trouble(self, route: DeliveryRoute) -> bool:
+        return all(map(self._is_troubled, route.hops))
+
+
+MAX_REMEMBERED = 20_000
+"""Recipients of mails; those that were deferred longest ago are forgotten first."""
+
+
+class Deferrals:
+    """By mail and recipient, the destinations that deferred it, in their order."""
+
+    def __init__(self) -> None:
+        self._by: OrderedDict[tuple[UUID, str], tuple[str, ...]] = OrderedDict()
+
+    def heard(
+        self, mail: UUID, route: DeliveryRoute, destination: str, outcomes: Mapping[str, Outcome]
+    ) -> None:
+        """Note what became of recipients at a destination of a route."""
+        if len(route.hops) == 1:
+            return
+        for recipient, outcome in outcomes.items():
+            before = self._by.pop((mail, recipient), ())
+            by = (*before, destination)
+            if outcome.kind is OutcomeKind.DEFERRED and not set(route.hops) <= set(by):
+                self._by[mail, recipient] = by
+        while len(self._by) > MAX_REMEMBERED:
+            self._by.popitem(last=False)
+
+    def routes(
+        self, mail: UUID, route: DeliveryRoute, recipients: Iterable[str]
+    ) -> Iterator[tuple[DeliveryRoute, tuple[str, ...]]]:
+        """Yield the route as this attempt takes it, for the recipients that share it."""
+        if not self._by or len(route.hops) == 1:
+            yield route, tuple(recipients)
+            return
+        groups: dict[frozenset[str], list[str]] = {}
+        for recipient in recipients:
+            by = self._by.get((mail, recipient), ())
+            last = frozenset(by if len(by) % 2 else ()).intersection(route.hops)
+            groups.setdefault(last, []).append(recipient)
+        for last, together in groups.items():
+            yield replace(route, site=_with_last(route.site, last)), tuple(together)
+
+
+def _with_last(site: Site, last: frozenset[str]) -> Site:
+    """Return a site with these destinations behind all others."""
+    tiers = [tuple(each for each in tier if each not in last) for tier in site.tiers]
+    tiers += [tuple(each for each in tier if each in last) for tier in site.tiers]
+    return Site(tuple(filter(None, tiers)))
