@@ -19,7 +19,7 @@ from bench.operator_setup import THREE, Site, fresh_site
 from bench.operator_watch import watching
 from bench.results import Result, compared, progress
 from postroad.bootstrap.cluster import ClusterServers
-from postroad.bootstrap.tables import create_tables
+from postroad.bootstrap.distributed import create_tables
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.domain.queues.names import QueueName
 from postroad.settings import from_environment

@@ -15,7 +15,7 @@ from postroad.adapters.rabbitmq.connection import parameters_of
 from postroad.adapters.s3.clients import Access as S3Access
 from postroad.adapters.s3.clients import ObjectClients
 from postroad.bootstrap.cluster import ClusterServers
-from postroad.bootstrap.tables import create_tables
+from postroad.bootstrap.distributed import create_tables
 from postroad.domain.queues.names import QueueName
 from postroad.settings import Settings, from_environment
 

@@ -16,7 +16,7 @@ from postroad.controller.kubernetes.api import (
     QUEUE_CLUSTER,
     SERVICE,
 )
-from postroad.controller.reads.cached_api import WATCHED
+from postroad.controller.reads import WATCHED
 from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, view, workers
 from support.running_operator import IMAGE, Running

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from postroad.controller.run.classes import lease_name
+from postroad.controller.run.causes import lease_name
 from postroad.controller.spec.cluster import DEFAULT_CLASS
 from support.installation import OPERATOR_NAMESPACE
 from support.kubectl import Manifest, eventually

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import servers
-from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
+from postroad.bootstrap.distributed import ConfigurationOf, open_history
 from postroad.cli import kubectl_mailqueue, main
 from postroad.configuration import Settled, settle
 from postroad.domain.configuration.documents import Document

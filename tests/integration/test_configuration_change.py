@@ -20,7 +20,7 @@ import servers
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.bootstrap.cluster import ClusterServers
-from postroad.bootstrap.tables import create_tables
+from postroad.bootstrap.distributed import create_tables
 from postroad.configuration import LeasedConfiguration, settle
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing

@@ -16,8 +16,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
-from postroad.controller.credentials.connections import Connections
-from postroad.controller.credentials.credentials import read_credentials
+from postroad.controller.credentials import Connections, read_credentials
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.ports.kubernetes import Object

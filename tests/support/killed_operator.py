@@ -27,7 +27,7 @@ from postroad.controller.kubernetes.api import (
     SECRET,
     USER_SINCE,
 )
-from postroad.controller.run.classes import lease_name
+from postroad.controller.run.causes import lease_name
 from postroad.controller.status.conditions import timestamp
 from postroad.domain.queues.names import QueueName
 from postroad.settings import from_environment

@@ -10,7 +10,7 @@ from typing import Any
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.bootstrap.cluster import ClusterServers
 from postroad.controller.kubernetes.api import CHILDREN, EVENT, MAIL_QUEUE, SECRET
-from postroad.controller.reads.indexes import owner_of
+from postroad.controller.reads import owner_of
 from postroad.domain.queues.names import QueueName
 from postroad.domain.servers import QueueUser
 from postroad.ports.kubernetes import Object

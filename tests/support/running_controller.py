@@ -17,7 +17,7 @@ from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER
-from postroad.controller.reads.indexes import OWN
+from postroad.controller.reads import OWN
 from postroad.controller.run.controller import Controller, Options
 from postroad.controller.run.workqueue import TASKS
 from postroad.controller.spec.cluster import DEFAULT_CLASS

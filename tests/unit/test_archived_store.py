@@ -12,7 +12,7 @@ import pytest
 
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock
-from postroad.bootstrap.archived_store import TRIED_AGAIN, LakeLock, begin_archive, lake_of
+from postroad.bootstrap.archiving import TRIED_AGAIN, LakeLock, begin_archive, lake_of
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
 from postroad.errors import ArchiveUnderWay, InvalidInput

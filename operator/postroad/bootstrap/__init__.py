@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from importlib import import_module
 from urllib.parse import urlsplit
 
-from postroad.bootstrap.open_request import OpenRequest, check_parts
+from postroad.bootstrap.engine import OpenRequest, check_parts
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import InvalidInput, InvalidQueueURL
 from postroad.ports.delivery import Board, SuppressionList
@@ -23,7 +23,7 @@ Opener = Callable[[OpenRequest], Awaitable[MailQueue]]
 _HOMES = {
     "distributed": "postroad.bootstrap.distributed",
     "embedded": "postroad.bootstrap.embedded_store",
-    "memory": "postroad.bootstrap.memory",
+    "memory": "postroad.bootstrap.engine",
 }
 
 

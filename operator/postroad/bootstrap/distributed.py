@@ -1,13 +1,60 @@
-"""`distributed://NAMESPACE.NAME`: the distributed engine over RabbitMQ, Cassandra and S3."""
+"""`distributed://NAMESPACE.NAME`: the distributed engine over RabbitMQ, Cassandra and S3.
+
+Creates missing tables for a queue without an operator, which computes their options itself.
+
+The configuration history of a queue, without the queue.
+
+A queue to be erased, created or not, without opening it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import urlsplit
+
 from postroad.bootstrap.cluster import ClusterServers
-from postroad.bootstrap.engine import open_over
-from postroad.bootstrap.open_request import OpenRequest
-from postroad.bootstrap.tables import create_tables
-from postroad.domain.queues.names import QueueName
+from postroad.bootstrap.engine import OpenRequest, check_parts, open_over
+from postroad.distributed.maintenance.erasure import Erasable, Part
+from postroad.domain.delivery.retries import DEFAULT_LANES
+from postroad.domain.queues.lifetimes import lifetimes_of
+from postroad.domain.queues.names import BUCKET_CLAIM, QueueName
+from postroad.errors import InvalidQueueURL
+from postroad.ports.blobs import Blobs
+from postroad.ports.history import History
 from postroad.ports.mail_queue import MailQueue
+from postroad.ports.servers import Servers
+from postroad.ports.view import TableOptions, View
+from postroad.settings import Settings, from_environment
+
+ROW_LIFETIME = timedelta(days=14)
+LONGEST_SLICE = timedelta(hours=1)
+
+MOST_REPLICAS = 3
+"""Copies of a row; fewer where the data center has not as many nodes."""
+
+
+async def create_tables(servers: ClusterServers) -> None:
+    """Create the keyspace and tables where there are none; leave existing ones as they are.
+    Raises: ViewError, CredentialsRefused."""
+    views = servers.views()
+    if await views.exists():
+        return
+    lifetimes = lifetimes_of(ROW_LIFETIME, [LONGEST_SLICE], max(DEFAULT_LANES))
+    replicas = min(MOST_REPLICAS, await views.local_nodes())
+    await views.create(
+        TableOptions(
+            replication={
+                "class": "NetworkTopologyStrategy",
+                servers.local_datacenter: str(replicas),
+            },
+            row_lifetime=lifetimes.row_lifetime,
+            compaction_window=lifetimes.compaction_window,
+            gc_grace=lifetimes.gc_grace,
+        )
+    )
 
 
 async def open_requested(request: OpenRequest) -> MailQueue:
@@ -21,3 +68,95 @@ async def open_requested(request: OpenRequest) -> MailQueue:
     except BaseException:
         await servers.close()
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationOf:
+    """The configuration history of a queue, and the view whose rows it describes."""
+
+    name: QueueName
+    history: History
+    view: View
+
+
+@asynccontextmanager
+async def open_history(
+    url: str, settings: Settings | None = None
+) -> AsyncIterator[ConfigurationOf]:
+    """Open the configuration history of a queue, created or not: a URL, or `NAMESPACE.NAME`.
+
+    Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings.
+    """
+    parts = urlsplit(url if "://" in url else f"distributed://{url}")
+    check_parts(parts)
+    servers: Servers
+    if parts.scheme == "memory":
+        from postroad.bootstrap import engine
+
+        servers, name = engine.connect(), QueueName("memory", parts.netloc)
+    elif parts.scheme == "distributed":
+        from postroad.bootstrap import cluster
+
+        servers = cluster.connect(settings or from_environment())
+        name = QueueName.parse(parts.netloc)
+    else:
+        raise InvalidQueueURL(f"{url!r} has no view, and so no configuration history")
+    try:
+        yield ConfigurationOf(name, servers.history(name), servers.views().view(str(name)))
+    finally:
+        await servers.close()
+
+
+class Unclaimed:
+    """`ErasureClaims` of an administrator, who decides what is to be erased. `owns`: whether the
+    bucket is the queue's own."""
+
+    def __init__(self, blobs: Blobs, *, owns: bool) -> None:
+        self._blobs = blobs
+        self._owns = owns
+
+    async def claim(self, part: Part) -> None:
+        """Nothing is asked."""
+
+    async def release(self, part: Part) -> None:
+        if part is Part.BYTES and self._owns:
+            async for _ in self._blobs.empty(BUCKET_CLAIM):
+                pass
+
+    async def owns_bucket(self) -> bool:
+        return self._owns
+
+
+@asynccontextmanager
+async def open_erasable(url: str, settings: Settings | None = None) -> AsyncIterator[Erasable]:
+    """Open a queue to be erased, by its URL; `settings` name the servers, and the bucket that
+    queues share. Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings."""
+    parts = urlsplit(url)
+    check_parts(parts)
+    servers: Servers
+    shared: str | None = None
+    if parts.scheme == "memory":
+        from postroad.bootstrap import engine
+
+        servers, name = engine.connect(), QueueName("memory", parts.netloc)
+        bucket = name.bucket("")
+    elif parts.scheme == "distributed":
+        from postroad.bootstrap import cluster
+
+        given = settings or from_environment()
+        servers, name = cluster.connect(given), QueueName.parse(parts.netloc)
+        shared = given.s3.bucket
+        bucket = shared or name.bucket(given.s3.bucket_prefix)
+    else:
+        raise InvalidQueueURL(f"{url!r} has no servers that it could be erased on")
+    try:
+        yield Erasable(
+            name=name,
+            broker=servers.broker(name),
+            view=servers.views().view(str(name)),
+            history=servers.history(name),
+            blobs=servers.blobs(bucket),
+            claims=Unclaimed(servers.blobs(bucket), owns=shared is None),
+        )
+    finally:
+        await servers.close()

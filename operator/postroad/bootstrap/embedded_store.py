@@ -17,7 +17,7 @@ from postroad.adapters.disk.files import DiskFiles, make_private
 from postroad.adapters.disk.suppression_list import FileSuppressionList
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap.open_request import OpenRequest
+from postroad.bootstrap.engine import OpenRequest
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.options import KEPT_OPEN, FreeSpace, StoreLimits, StoreOptions
 from postroad.embedded.log.spool_files import SpoolFiles

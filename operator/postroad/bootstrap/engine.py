@@ -1,16 +1,56 @@
-"""Wires the distributed engine to servers, real ones or those in memory."""
+"""Wires the distributed engine to servers, real ones or those in memory.
+
+The request of a caller of `open_queue`, and the check of its URL.
+
+`memory://NAME`: the distributed engine over servers in the memory of this process.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from urllib.parse import SplitResult, parse_qs
+
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap.open_request import OpenRequest
+from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.configuration import configured
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.mail_queue import DistributedQueue
+from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName
-from postroad.errors import QueueNotFound
+from postroad.errors import InvalidQueueURL, QueueNotFound
 from postroad.ports.mail_queue import MailQueue
 from postroad.ports.servers import Servers
+from postroad.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """A queue's URL, and how to open it."""
+
+    url: SplitResult
+    settings: Settings
+    create: bool
+    configuration: ViewConfiguration | None
+    lock: int | None = None
+    """The descriptor of the lock on a store, inherited from its owner."""
+
+
+PARAMETERS = {"embedded": {"mail"}}
+"""The parameters that a URL may have, by scheme."""
+
+
+def check_parts(url: SplitResult) -> None:
+    """Refuse parts of a URL that would be ignored, such as a misspelt parameter.
+    Raises: InvalidQueueURL."""
+    if url.fragment or (url.path.strip("/") and url.scheme != "embedded"):
+        raise InvalidQueueURL(
+            f"{url.geturl()!r} has more than a queue's URL has: write %23 for # and %3F for ?"
+        )
+    known = PARAMETERS.get(url.scheme, set())
+    unknown = sorted(parse_qs(url.query, keep_blank_values=True).keys() - known)
+    if unknown:
+        names = ", ".join(sorted(known)) or "none"
+        raise InvalidQueueURL(f"unknown parameter of the URL: {unknown[0]!r} (known: {names})")
 
 
 async def open_over(
@@ -49,3 +89,18 @@ async def open_over(
     except BaseException:
         await configuration.close()
         raise
+
+
+_MEMORY = MemoryWorld(MachineClock())
+"""The servers of this process' queues; their data end with the process."""
+
+
+def connect() -> MemoryServers:
+    """Return the servers in the memory of this process."""
+    return MemoryServers(_MEMORY)
+
+
+async def open_requested(request: OpenRequest) -> MailQueue:
+    """Open a queue. See `open_queue`."""
+    name = QueueName("memory", request.url.netloc)
+    return await open_over(connect(), name, name.bucket(""), request)

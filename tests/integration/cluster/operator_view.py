@@ -14,11 +14,11 @@ from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth
-from postroad.controller.credentials.connections import Connections
-from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.credentials import Connections
+from postroad.controller.kubernetes.actions import Absences
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads.indexes import Indexes
+from postroad.controller.reads import Indexes
 from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kubernetes
 from support.named_servers import named_cluster, named_secrets

@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from contract.view_contract import entry
 from postroad import open_queue
 from postroad.adapters.memory.view.view import MemoryView
-from postroad.bootstrap.configuration_histories import open_history
+from postroad.bootstrap.distributed import open_history
 from postroad.cli import main
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.entries import Partition

@@ -20,7 +20,7 @@ from postroad.adapters.memory.broker import MemoryBroker
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers
-from postroad.bootstrap import memory
+from postroad.bootstrap import engine
 from postroad.cli import main
 from postroad.controller.kubernetes.api import CONFIG_MAP
 from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
@@ -53,7 +53,7 @@ def erase(name: str, *arguments: str) -> Result:
 
 
 def is_there(name: str) -> bool:
-    servers = memory.connect()
+    servers = engine.connect()
     return bool(servers.world.records(f"memory.{name}").recorded.events)
 
 
@@ -77,7 +77,7 @@ def test_it_needs_the_name_again(name: str, arguments: tuple[str, ...]) -> None:
 
 
 def test_a_queue_that_is_read_is_not_erased(name: str) -> None:
-    queues = memory.connect().world.queues(f"memory.{name}")
+    queues = engine.connect().world.queues(f"memory.{name}")
     queues.consumers = 1
 
     result = erase(name)
@@ -97,7 +97,7 @@ def test_a_part_is_chosen_where_a_server_is_gone(
     result = erase(name, "--part", "rows", "--part", "bytes")
 
     assert result.exit_code == 0, result.output
-    world = memory.connect().world
+    world = engine.connect().world
     assert not world.tables(f"memory.{name}").rows
     assert not world.bucket(QueueName("memory", name).bucket("")).objects
 
@@ -106,7 +106,7 @@ def test_a_server_that_is_away_ends_it_for_now(name: str, monkeypatch: pytest.Mo
     async def away(self: object) -> bool:
         raise BlobsUnavailable("no answer")
 
-    blobs = type(MemoryServers.blobs(memory.connect(), "any"))
+    blobs = type(MemoryServers.blobs(engine.connect(), "any"))
     monkeypatch.setattr(blobs, "exists", away)
     result = erase(name)
 

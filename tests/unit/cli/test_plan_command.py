@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from postroad.bootstrap.configuration_histories import open_history
+from postroad.bootstrap.distributed import open_history
 from postroad.cli import kubectl_mailqueue
 from postroad.cli.kubectl import configuration
 from postroad.domain.configuration.documents import to_document

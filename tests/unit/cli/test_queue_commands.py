@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from postroad import Mail, errors, open_queue
 from postroad.adapters.disk.files import DiskFiles
-from postroad.bootstrap import memory
+from postroad.bootstrap import engine as memory
 from postroad.cli import main
 from postroad.distributed.reading.size import SizeCache
 from postroad.domain.queues.documents import Sizes

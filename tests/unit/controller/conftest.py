@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from postroad.controller.credentials import credentials
+from postroad.controller import credentials
 
 
 @pytest.fixture(autouse=True)

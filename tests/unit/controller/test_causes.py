@@ -19,7 +19,7 @@ from postroad.controller.kubernetes.api import (
     QUEUE_CLUSTER,
     SECRET,
 )
-from postroad.controller.reads.indexes import key_of
+from postroad.controller.reads import key_of
 from postroad.errors import KubernetesError, KubernetesRefused, KubernetesUnavailable
 from support.manual_loop import move, run
 from support.resources import mail_queue, queue_cluster, secret, secrets, workers

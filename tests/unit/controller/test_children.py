@@ -14,7 +14,7 @@ from postroad.controller.kubernetes.strategic_merge import merged
 from postroad.controller.mailqueue.workloads import workload_finding
 from postroad.controller.pods.children import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
-from postroad.controller.spec.namespaces import AllowedNamespaces, allows
+from postroad.controller.spec.parts import AllowedNamespaces, allows
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidInput

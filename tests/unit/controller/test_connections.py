@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.credentials.connections import GRACE_SECONDS
-from postroad.controller.credentials.credentials import (
+from postroad.controller.credentials import (
+    GRACE_SECONDS,
     NO_CREDENTIALS,
     ClusterCredentials,
     Credentials,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
-from postroad.controller.run.rights import missing_rights
+from postroad.controller.run.program import missing_rights
 from support.kubectl import manifests
 from support.manual_loop import move, run
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers

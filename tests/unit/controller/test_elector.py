@@ -17,7 +17,7 @@ from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.leadership.elector import Elector, LeasePlace
-from postroad.controller.leadership.fence import LOST, Fence, Watchdog
+from postroad.controller.leadership.leases import LOST, Fence, Watchdog
 from postroad.errors import (
     KubernetesConflict,
     KubernetesRefused,

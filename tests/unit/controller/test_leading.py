@@ -13,7 +13,7 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE
-from postroad.controller.run.classes import lease_name
+from postroad.controller.run.causes import lease_name
 from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.errors import LeadershipLost
 from support.access_to_kubernetes import access_to

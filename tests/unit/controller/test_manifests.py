@@ -11,7 +11,7 @@ from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.run.controller import LEASE_NAMESPACE
-from postroad.controller.run.rights import LEASE_VERBS, missing_rights
+from postroad.controller.run.program import LEASE_VERBS, missing_rights
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from stack.images import BASE

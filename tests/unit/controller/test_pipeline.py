@@ -32,9 +32,9 @@ from postroad.controller.pods.pipeline_children import (
     pipeline_children,
 )
 from postroad.controller.spec.cluster import QueueClusterSpec
+from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import JOBS, ForgetSpec
 from postroad.controller.spec.queue_resource import PipelineProgram, PodContext, Queue
-from postroad.controller.spec.schedule import check_schedule
 from postroad.controller.spec.tls import CassandraTls
 from postroad.errors import InvalidInput
 from postroad.pipeline.java.executors import Executors

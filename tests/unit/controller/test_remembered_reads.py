@@ -9,7 +9,7 @@ from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import SECRET
-from postroad.controller.reads.read_cache import LEAST_AGE, READS_A_SECOND, RememberedReads
+from postroad.controller.reads import LEAST_AGE, READS_A_SECOND, RememberedReads
 from support.resources import secret
 
 

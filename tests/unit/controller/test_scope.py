@@ -20,7 +20,7 @@ from postroad.controller.mailqueue.scope import (
     decide,
     with_applied,
 )
-from postroad.controller.reads.indexes import ChildVersion, User, as_child, as_object, as_user
+from postroad.controller.reads import ChildVersion, User, as_child, as_object, as_user
 from postroad.controller.spec.queue_resource import cluster_of
 from support.resources import mail_queue
 

@@ -11,8 +11,7 @@ import pytest
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
-from postroad.controller.credentials.connections import server_settings
-from postroad.controller.credentials.credentials import read_credentials
+from postroad.controller.credentials import read_credentials, server_settings
 from postroad.controller.kubernetes.api import CONFIG_MAP, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from postroad.controller.pods.children import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec

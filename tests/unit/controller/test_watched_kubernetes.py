@@ -19,8 +19,7 @@ from postroad.controller.kubernetes.api import (
     SECRET,
     SERVICE,
 )
-from postroad.controller.reads.cached_api import WatchedKubernetes
-from postroad.controller.reads.indexes import Indexes, as_object
+from postroad.controller.reads import Indexes, WatchedKubernetes, as_object
 from postroad.errors import KubernetesConflict
 from postroad.ports.kubernetes import Kind, Object
 from support.resources import mail_queue, queue_cluster, secret

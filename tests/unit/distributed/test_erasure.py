@@ -23,7 +23,7 @@ from postroad.adapters.memory.fault_injection import (
     no_fault,
 )
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
-from postroad.bootstrap.erasing import Unclaimed
+from postroad.bootstrap.distributed import Unclaimed
 from postroad.distributed.maintenance import erasure
 from postroad.distributed.maintenance.erasure import Erasable, Erasure, ErasureStep, Part
 from postroad.domain.configuration.history import ConfigurationChanged, ConfigurationCreated

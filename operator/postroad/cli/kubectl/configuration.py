@@ -15,7 +15,7 @@ from typing import Any, TextIO, TypeVar
 import click
 
 from postroad import configuration
-from postroad.bootstrap.configuration_histories import ConfigurationOf, open_history
+from postroad.bootstrap.distributed import ConfigurationOf, open_history
 from postroad.cli.kubectl import configuration_output as output
 from postroad.cli.options import DURATION, json_option, say
 from postroad.configuration import has_rows, observe, used_configurations

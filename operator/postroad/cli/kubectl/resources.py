@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import click
 import yaml
 
-from postroad.bootstrap.configuration_histories import ConfigurationOf
+from postroad.bootstrap.distributed import ConfigurationOf
 from postroad.cli.kubectl import configuration_output as output
 from postroad.cli.kubectl.configuration import (
     REFUSED,

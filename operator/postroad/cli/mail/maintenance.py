@@ -13,8 +13,8 @@ from typing import Any
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
+from postroad.bootstrap.distributed import open_erasable
 from postroad.bootstrap.embedded_store import dump_directory, rebuild_directory, verify_directory
-from postroad.bootstrap.erasing import open_erasable
 from postroad.cli.options import (
     DURATION,
     INSTANT,

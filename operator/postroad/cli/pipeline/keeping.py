@@ -14,8 +14,7 @@ import click
 
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.bootstrap.archived_store import LakeLock, begin_archive, check_lake, name_of
-from postroad.bootstrap.archiving import open_archived
+from postroad.bootstrap.archiving import LakeLock, begin_archive, check_lake, name_of, open_archived
 from postroad.cli.options import json_option, lake_option, master_option, queue_option, say
 from postroad.cli.pipeline.lake import DAY, AskedLake, LakeRequest, opened_lake, with_lake
 from postroad.cli.pipeline.spark import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.bootstrap.archived_store import check_lake, name_of
+from postroad.bootstrap.archiving import check_lake, name_of
 from postroad.cli.options import (
     INSTANT,
     Command,

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import SecretStr
 
-from postroad.bootstrap.archived_store import is_in_a_directory, lake_of
-from postroad.bootstrap.archiving import ArchivedQueue, open_archived
+from postroad.bootstrap.archiving import ArchivedQueue, is_in_a_directory, lake_of, open_archived
 from postroad.bootstrap.cluster import cassandra_access, s3_access
 from postroad.cli.options import DURATION
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled

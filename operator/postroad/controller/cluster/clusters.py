@@ -15,17 +15,16 @@ from postroad.controller.cluster.plans import Holder, KeyspacePlan
 from postroad.controller.cluster.schema_locks import SchemaLocks, place_of
 from postroad.controller.cluster.tables import need_of, table_options
 from postroad.controller.cluster.users import ClusterUsers
-from postroad.controller.credentials.connections import Connections
-from postroad.controller.credentials.credentials import (
+from postroad.controller.credentials import (
     NO_CREDENTIALS,
     UNREADABLE,
     ClusterCredentials,
+    Connections,
     read_credentials,
 )
-from postroad.controller.kubernetes.absences import Absences
-from postroad.controller.kubernetes.actions import log_action
+from postroad.controller.kubernetes.actions import Absences, log_action
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER
-from postroad.controller.reads.read_cache import Reads
+from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import DEFAULT_CLASS, QueueClusterSpec, spec_of
 from postroad.controller.spec.queue_resource import Queue, adopted_by
 from postroad.controller.status.attempts import count_error, ends_reconcile

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
-from postroad.controller.credentials.credentials import UNREADABLE, read_credentials
+from postroad.controller.credentials import UNREADABLE, read_credentials
 from postroad.controller.kubernetes.drift import hash_of
-from postroad.controller.reads.read_cache import Reads
+from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.errors import KubernetesUnavailable
 from postroad.ports.kubernetes import Object

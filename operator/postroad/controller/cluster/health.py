@@ -15,9 +15,9 @@ from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.kubernetes.actions import log_repair
 from postroad.controller.kubernetes.api import NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.pods.upgrades import Upgrades, named
-from postroad.controller.reads.indexes import User, key_of
+from postroad.controller.reads import User, key_of
 from postroad.controller.spec.cluster import pace_of
-from postroad.controller.spec.namespaces import allowed_by
+from postroad.controller.spec.parts import allowed_by
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.attempts import attempt
 from postroad.controller.status.conditions import (

@@ -9,7 +9,7 @@ from typing import Any
 
 from postroad.controller.cluster.user_rotation import RotationPace
 from postroad.controller.spec.cluster import Cassandra
-from postroad.controller.spec.namespaces import AllowedNamespaces
+from postroad.controller.spec.parts import AllowedNamespaces
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.status.conditions import Finding
 from postroad.domain.queues.names import QueueName

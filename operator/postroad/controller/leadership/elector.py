@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 from postroad.controller.kubernetes.api import LEASE, MANAGED_BY
-from postroad.controller.leadership.fence import Fence
 from postroad.controller.leadership.leases import (
     Candidacy,
+    Fence,
     LeaseRecord,
     LeaseRules,
     ReadLease,

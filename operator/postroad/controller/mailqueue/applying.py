@@ -11,8 +11,7 @@ from postroad.controller.kubernetes.actions import log_action, log_repair
 from postroad.controller.kubernetes.api import CHILDREN, COMPONENT, INSTANCE, MANAGED_BY
 from postroad.controller.kubernetes.drift import ApplyAnswers, repair_of, rewritten_fields
 from postroad.controller.pods.children import Child, belongs_to
-from postroad.controller.reads.cached_api import version_of
-from postroad.controller.reads.indexes import owner_of
+from postroad.controller.reads import owner_of, version_of
 from postroad.controller.spec.queue_resource import Queue
 from postroad.errors import NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object

@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from postroad.controller.cluster.quotas import granted_workers
-from postroad.controller.credentials.credentials import (
+from postroad.controller.credentials import (
     check_address_key,
     check_certificate,
     read_authorities,
     read_credentials,
 )
-from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.actions import Absences
 from postroad.controller.kubernetes.api import (
     AUTOSCALED,
     COMPONENT,
@@ -51,12 +51,10 @@ from postroad.controller.pods.children import (
     Child,
     wanted_children,
 )
-from postroad.controller.pods.delivery_files import DeliveryFiles
-from postroad.controller.pods.delivery_secrets import check_delivery_secrets
+from postroad.controller.pods.delivery_files import DeliveryFiles, check_delivery_secrets
 from postroad.controller.pods.pipeline_children import PIPELINE, pipeline_children
 from postroad.controller.pods.upgrades import Upgrades, hash_in, is_rolling, marked, paced
-from postroad.controller.reads.indexes import as_child
-from postroad.controller.reads.read_cache import Reads
+from postroad.controller.reads import Reads, as_child
 from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.queue_resource import (
     NO_PIPELINE,

@@ -32,16 +32,14 @@ from postroad.controller.kubernetes.api import (
     has_finalizer,
 )
 from postroad.controller.mailqueue.applying import find_children
-from postroad.controller.mailqueue.confirmation import (
-    how_to_confirm,
-    how_to_force,
-    is_confirmed,
-    is_forced,
-)
 from postroad.controller.mailqueue.deletion_progress import (
     LATEST,
     SOON,
     DeletionProgress,
+    how_to_confirm,
+    how_to_force,
+    is_confirmed,
+    is_forced,
     named,
     why,
 )

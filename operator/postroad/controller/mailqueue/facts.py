@@ -9,7 +9,7 @@ from postroad.controller.cluster.quotas import has_configuration
 from postroad.controller.mailqueue.plan import QueuePlan, plan_of
 from postroad.controller.mailqueue.scope import SeenFacts
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads.indexes import Indexes, key_of
+from postroad.controller.reads import Indexes, key_of
 from postroad.controller.spec.queue_resource import Queue, asks_to_rotate
 from postroad.controller.status.attempts import attempt
 from postroad.controller.status.conditions import VIEW_READY, Finding

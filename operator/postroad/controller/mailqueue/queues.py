@@ -30,7 +30,7 @@ from postroad.controller.mailqueue.scope import (
     with_applied,
 )
 from postroad.controller.mailqueue.servers import SERVER_CONDITIONS, QueueServers
-from postroad.controller.reads.indexes import key_of
+from postroad.controller.reads import key_of
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from postroad.controller.status import conditions as condition
 from postroad.controller.status.attempts import attempt

@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Any
 
 from postroad.controller.kubernetes.api import has_finalizer
-from postroad.controller.reads.indexes import ChildVersion, User
+from postroad.controller.reads import ChildVersion, User
 from postroad.controller.spec.queue_resource import is_erased_with_its_resource
 from postroad.controller.status.status import Status, wants_retry
 

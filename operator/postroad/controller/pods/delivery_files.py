@@ -3,6 +3,8 @@
 It is in a ConfigMap of its own, which pods mount: workers read it again when it changes, so that no
 pod is replaced. Secrets that it names are mounted whole, a folder each, so that a rotation within
 one replaces none either.
+
+Checks the Secrets that `spec.delivery` of a MailQueue names, before its pods mount them.
 """
 
 from __future__ import annotations
@@ -12,13 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from postroad.controller.credentials import read_values
 from postroad.controller.kubernetes.drift import hash_of
+from postroad.controller.reads import Reads
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.delivery_settings.files import written
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
-from postroad.delivery_settings.secret_references import secrets_of
+from postroad.delivery_settings.secret_references import (
+    SecretKeyReference,
+    SecretReference,
+    secrets_of,
+)
+from postroad.errors import CredentialsMissing, InvalidInput
+from postroad.logins import LOGIN
 
 FILE = "delivery.yaml"
 _NAME = "delivery"
@@ -103,3 +113,35 @@ def _with_folder(routing: RoutingSettings | None) -> RoutingSettings:
 def _volume_of(secret: str) -> str:
     """The hash, because the name of a Secret may be longer than that of a volume."""
     return f"delivery-{hash_of(secret)[:16]}"
+
+
+async def check_delivery_secrets(api: Reads, namespace: str, settings: DeliverySettings) -> None:
+    """Check that logins are there, and that keys can sign.
+
+    Raises: CredentialsMissing, which names each field whose Secret lacks what it is for.
+    """
+    problems = []
+    for path, reference in secrets_of(settings):
+        try:
+            await _check(api, namespace, reference)
+        except CredentialsMissing as error:
+            problems.append(f"spec.delivery.{path}: {error.explain()}")
+    if problems:
+        raise CredentialsMissing("; ".join(problems), hint="until then pods stay as they are")
+
+
+async def _check(api: Reads, namespace: str, reference: SecretReference) -> None:
+    if not isinstance(reference, SecretKeyReference):
+        await read_values(api, namespace, reference.name, LOGIN)
+        return
+    # Here, because the library of keys takes 10 MB, which an operator without keys does not need.
+    from postroad.signing.keys import SigningKey
+
+    found = await read_values(api, namespace, reference.name, (reference.key,))
+    try:
+        SigningKey.read(found[reference.key].encode(), quickly=True)
+    except InvalidInput as error:
+        raise CredentialsMissing(
+            f"`{reference.key}` of Secret {namespace}/{reference.name} cannot sign: {error}",
+            hint="put in an RSA or Ed25519 key in PEM form, without a password",
+        ) from None

@@ -22,9 +22,9 @@ from postroad.controller.kubernetes.drift import hash_of, with_hash
 from postroad.controller.kubernetes.strategic_merge import merged
 from postroad.controller.pods.children import Child, labels, owned_child
 from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, server_files
+from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, JobSpec, Pipeline
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.controller.spec.schedule import check_schedule
 from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
 from postroad.errors import InvalidInput
 from postroad.tls import Encryption

@@ -24,7 +24,7 @@ from postroad.controller.kubernetes.api import (
     Key,
 )
 from postroad.controller.pods.children import Child
-from postroad.controller.reads.indexes import Indexes
+from postroad.controller.reads import Indexes
 from postroad.controller.status.conditions import UP_TO_DATE, Finding, advice, good
 from postroad.errors import KubernetesError
 from postroad.ports.clock import Clock

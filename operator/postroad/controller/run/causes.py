@@ -1,18 +1,25 @@
 """Which resources an event of a watch makes due. The event only names the object: the reconcile
-reads its state anew."""
+reads its state anew.
+
+Which operator a resource is for, by the class that its QueueCluster names.
+
+One operator of a class leads, so that no two have effects on one QueueCluster, or on a MailQueue
+that refers to it. The class of a QueueCluster cannot be changed. Source: ADR 0041.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.controller.kubernetes.api import MAIL_QUEUE, Key, has_finalizer
-from postroad.controller.mailqueue.confirmation import answers
-from postroad.controller.reads.cached_api import WatchedKubernetes
-from postroad.controller.reads.indexes import OWN, Indexes, key_of, owner_of
+from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, Key, has_finalizer
+from postroad.controller.mailqueue.deletion_progress import answers
+from postroad.controller.reads import OWN, Indexes, WatchedKubernetes, key_of, owner_of
 from postroad.controller.run.workqueue import Urgency, Workqueue
+from postroad.controller.spec.cluster import DEFAULT_CLASS, class_of_cluster
 from postroad.controller.spec.queue_resource import adopted_by, asks_to_rotate, cluster_of
-from postroad.ports.kubernetes import Kind, Object
+from postroad.errors import KubernetesRefused
+from postroad.ports.kubernetes import Kind, Kubernetes, Object
 
 Fingerprint = tuple[tuple[object, ...], tuple[object, ...]]
 """Of the spec; of what else changes."""
@@ -87,3 +94,52 @@ def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:
         (metadata["uid"], metadata.get("generation")),
         (metadata.get("deletionTimestamp"), has_finalizer(body), asked),
     )
+
+
+def lease_name(operator_class: str) -> str:
+    """Return the name of the Lease that the operators of a class share.
+
+    >>> lease_name("default")
+    'postroad-operator-default'
+    """
+    return f"postroad-operator-{operator_class}"
+
+
+def pipeline_role(operator_class: str) -> str:
+    """Return the name of the ClusterRole that an installation of a class ships for drivers.
+
+    >>> pipeline_role("default"), pipeline_role("canary")
+    ('postroad-pipeline', 'postroad-pipeline-canary')
+    """
+    end = "" if operator_class == DEFAULT_CLASS else f"-{operator_class}"
+    return f"postroad-pipeline{end}"
+
+
+class OperatorClass:
+    """The class of this operator."""
+
+    def __init__(self, name: str, api: Kubernetes, indexes: Indexes) -> None:
+        self._name = name
+        self._api = api
+        self._indexes = indexes
+
+    async def has(self, found: Mapping[str, Any]) -> bool:
+        """Whether a resource is for this operator. A MailQueue whose QueueCluster is missing is for
+        the operator that reported about it before, else for one of the default class: another one
+        could belong to it. Raises: KubernetesUnavailable."""
+        if found["kind"] == QUEUE_CLUSTER.name:
+            return class_of_cluster(found) == self._name
+        of_cluster = await self._class_of_cluster_of(found)
+        reported = (found.get("status") or {}).get("operatorClass")
+        return (of_cluster or reported or DEFAULT_CLASS) == self._name
+
+    async def _class_of_cluster_of(self, queue: Mapping[str, Any]) -> str | None:
+        key = cluster_of(queue)
+        indexed = self._indexes.class_of(key)
+        if indexed is not None:
+            return indexed
+        try:
+            cluster = await self._api.get(QUEUE_CLUSTER, key.namespace, key.name)
+        except KubernetesRefused:  # the reconcile gets the same answer, and reports it
+            return None
+        return None if cluster is None else class_of_cluster(cluster)

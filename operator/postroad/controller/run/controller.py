@@ -2,6 +2,8 @@
 
 Each reconcile reads the state of its resource anew, and finds out from facts how much is to do
 (`scope`).
+
+Follows what happens to the kinds that reconciles depend on.
 """
 
 from __future__ import annotations
@@ -19,10 +21,9 @@ from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.health import ClusterHealth, left_in_use
 from postroad.controller.cluster.keeping import is_kept_elsewhere, is_left
 from postroad.controller.cluster.queue_logins import QueueLogins
-from postroad.controller.credentials.connections import Connect, Connections
-from postroad.controller.kubernetes.absences import Absences
-from postroad.controller.kubernetes.actions import read, reconciling
-from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, Key
+from postroad.controller.credentials import Connect, Connections
+from postroad.controller.kubernetes.actions import Absences, log_unexpected, read, reconciling
+from postroad.controller.kubernetes.api import MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER, Key
 from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.engines import Engines
@@ -33,11 +34,15 @@ from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
 from postroad.controller.mailqueue.servers import QueueServers
 from postroad.controller.pods.upgrades import Upgrades
-from postroad.controller.reads.cached_api import WatchedKubernetes
-from postroad.controller.reads.indexes import Indexes, key_of
-from postroad.controller.reads.read_cache import RememberedReads
-from postroad.controller.run.causes import Causes
-from postroad.controller.run.classes import OperatorClass, pipeline_role
+from postroad.controller.reads import (
+    OWN,
+    WATCHED,
+    Indexes,
+    RememberedReads,
+    WatchedKubernetes,
+    key_of,
+)
+from postroad.controller.run.causes import Causes, OperatorClass, pipeline_role
 from postroad.controller.run.workqueue import TASKS, Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, pace_of
 from postroad.controller.spec.queue_resource import PipelineProgram, adopted_by, cluster_of
@@ -46,7 +51,7 @@ from postroad.controller.status.failures import Failures
 from postroad.controller.status.status_writer import StatusWriter
 from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost, PostroadError
 from postroad.ports.clock import Clock, Randomness
-from postroad.ports.kubernetes import Kind, Kubernetes, Object
+from postroad.ports.kubernetes import COMPLETE, DELETED, LISTED, Kind, Kubernetes, Object
 from postroad.telemetry import metrics
 
 
@@ -411,3 +416,29 @@ def kind_of(key: Key) -> Kind:
 def namespaces_of(queues: Sequence[Object]) -> set[str]:
     """Return the namespaces of MailQueues."""
     return {each["metadata"]["namespace"] for each in queues}
+
+
+async def follow(
+    api: Kubernetes, causes: Causes, namespaces: Sequence[str], indexed: asyncio.Event
+) -> None:
+    """Follow all kinds, in these namespaces or in all, until cancelled; set `indexed` once the
+    indexes have all objects that there were at the begin."""
+    left = {(kind, each) for kind in WATCHED for each in namespaces or (None,)}
+
+    async def follow_kind(kind: Kind, namespace: str | None) -> None:
+        labels = "" if kind in OWN else f"{MANAGED_BY}=postroad"
+        async for happened, body in api.watch(kind, namespace, labels):
+            if happened == COMPLETE:
+                left.discard((kind, namespace))
+                if not left:
+                    indexed.set()
+                continue
+            gone, routine = happened == DELETED, happened == LISTED
+            try:
+                causes.on_event(kind, body, gone=gone, routine=routine)
+            except Exception:  # of one object, which must not end the watch of all others
+                log_unexpected("an event was not handled", kind=kind.name)
+
+    async with asyncio.TaskGroup() as group:
+        for kind, namespace in [*left]:
+            group.create_task(follow_kind(kind, namespace))

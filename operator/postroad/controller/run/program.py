@@ -1,4 +1,10 @@
-"""Runs the operator: it stands by until the Lease is its own, then it watches and reconciles."""
+"""Runs the operator: it stands by until the Lease is its own, then it watches and reconciles.
+
+Asks the API server for the rights without which no condition can name what is missing.
+
+A watch that is refused has no answer by which the operator could see that it sees nothing; a status
+that cannot be read or written keeps its conditions; without its Lease the operator writes none.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -18,18 +24,55 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.kubernetes.kopf_watch import quiet_logs
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import cluster
-from postroad.controller.credentials.connections import Connect
-from postroad.controller.kubernetes.api import FIELD_MANAGER, GROUP, MAIL_QUEUE, QUEUE_CLUSTER
+from postroad.controller.credentials import Connect
+from postroad.controller.kubernetes.api import (
+    CHILDREN,
+    FIELD_MANAGER,
+    GROUP,
+    LEASE,
+    MAIL_QUEUE,
+    QUEUE_CLUSTER,
+)
 from postroad.controller.leadership.elector import Elector, LeasePlace
-from postroad.controller.leadership.fence import Watchdog
-from postroad.controller.run.classes import lease_name
-from postroad.controller.run.controller import Controller, Options
-from postroad.controller.run.rights import missing_rights
-from postroad.controller.run.watches import follow
+from postroad.controller.leadership.leases import Watchdog
+from postroad.controller.reads import OWN
+from postroad.controller.run.causes import lease_name
+from postroad.controller.run.controller import Controller, Options, follow
 from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
 from postroad.ports.clock import Clock, Randomness
+from postroad.ports.kubernetes import Kubernetes
 from postroad.telemetry import logs
 from postroad.telemetry.health import HealthServer, Readiness
+
+NEEDED = (
+    *((verb, kind, "") for kind in (*OWN, *CHILDREN) for verb in ("list", "watch")),
+    *(("get", kind, "") for kind in OWN),
+    *(("update", kind, "status") for kind in OWN),
+)
+"""Verbs, kinds and subresources, in each namespace."""
+
+LEASE_VERBS = ("get", "create", "patch")
+
+
+async def missing_rights(
+    api: Kubernetes, lease_namespace: str, namespaces: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the rights that the operator lacks in the namespaces that it watches (none: in all),
+    and those to its Lease, each as verb and resource. Raises: KubernetesError."""
+    needed = [
+        (verb, kind, part, namespace)
+        for namespace in namespaces or (None,)
+        for verb, kind, part in NEEDED
+    ]
+    needed += [(verb, LEASE, "", lease_namespace) for verb in LEASE_VERBS]
+    missing = [
+        f"{verb} {kind.plural}{part and f'/{part}'}"
+        + (f" in namespace {namespace}" if namespace else "")
+        for verb, kind, part, namespace in needed
+        if not await api.may(verb, kind, namespace, subresource=part)
+    ]
+    return tuple(missing)
+
 
 CRD_INTERVAL = timedelta(seconds=2)
 """Interval of checks for the CRDs while they are not installed."""

@@ -13,8 +13,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from postroad.controller.spec.namespaces import AllowedNamespaces
-from postroad.controller.spec.parts import Host, Model, PortInRange, at_least, holds
+from postroad.controller.spec.parts import (
+    AllowedNamespaces,
+    Host,
+    Model,
+    PortInRange,
+    at_least,
+    holds,
+)
 from postroad.controller.spec.tls import CassandraTls, ServerTls, StoreTls
 from postroad.delivery_settings.patterns import Duration, Port
 from postroad.delivery_settings.secret_references import SecretReference

@@ -1,25 +1,28 @@
-"""Types and checks that the models of both specs share."""
+"""Types and checks that the models of both specs share.
+
+Which namespaces a QueueCluster allows: the part of its spec, and what follows from labels.
+
+Checks a cron expression as the API server does, so that a bad one is named by its field.
+
+Source: Kubernetes documentation (CronJob, Schedule syntax).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
 from postroad.domain.mail.mail import MAILBOX_PATTERN
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN, LONGEST_SOCKET
 from postroad.domain.values.instants import format_duration
+from postroad.errors import InvalidInput
 
 HOST_PATTERN = "^([A-Za-z0-9_][-A-Za-z0-9_.]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
 """A host name (A-labels), an IPv4 or an IPv6 address."""
@@ -91,3 +94,132 @@ class Model(BaseModel):
         use_attribute_docstrings=True,
         ser_json_timedelta="iso8601",
     )
+
+
+class LabelRequirement(Model):
+    """A requirement on one label."""
+
+    key: Annotated[str, Field(min_length=1, max_length=317)]
+    """Name of the label."""
+
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
+    """How the label relates to the values."""
+
+    values: list[Annotated[str, Field(max_length=63)]] = Field(default=[], max_length=64)
+    """Values for In and NotIn; empty for Exists and DoesNotExist."""
+
+
+class LabelSelector(Model):
+    """Selects by labels; all requirements must hold."""
+
+    match_labels: dict[str, Annotated[str, Field(max_length=63)]] = Field(default={}, max_length=64)
+    """Labels that must have exactly these values."""
+
+    match_expressions: list[LabelRequirement] = Field(default=[], max_length=64)
+    """Further requirements."""
+
+
+class AllowedNamespaces(Model):
+    """Namespaces whose MailQueues may use this cluster."""
+
+    from_: Annotated[Literal["Same", "All", "Selector"], Field(alias="from")] = "Same"
+    """Same: only the QueueCluster's own namespace. All: every namespace. Selector: the namespaces
+    that `selector` selects, and its own."""
+
+    selector: LabelSelector | None = None
+    """Selects namespaces by their labels; with `from: Selector` only."""
+
+
+def allowed_by(cluster: Mapping[str, Any]) -> AllowedNamespaces:
+    """Return the namespaces that a QueueCluster allows: only its own where its spec is invalid."""
+    try:
+        return AllowedNamespaces.model_validate(cluster["spec"].get("allowedNamespaces") or {})
+    except ValidationError:
+        return AllowedNamespaces()
+
+
+def allows(allowed: AllowedNamespaces, own: str, asking: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a QueueCluster in namespace `own` allows MailQueues of namespace `asking`,
+    which has these labels."""
+    if asking == own or allowed.from_ == "All":
+        return True
+    return (
+        allowed.from_ == "Selector"
+        and allowed.selector is not None
+        and selects(allowed.selector, labels)
+    )
+
+
+def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
+    """Return whether all requirements hold. As in Kubernetes, no requirement selects everything."""
+    return all(labels.get(name) == value for name, value in selector.match_labels.items()) and all(
+        _meets(each, labels) for each in selector.match_expressions
+    )
+
+
+def _meets(requirement: LabelRequirement, labels: Mapping[str, str]) -> bool:
+    present = requirement.key in labels
+    match requirement.operator:
+        case "In":
+            return present and labels[requirement.key] in requirement.values
+        case "NotIn":
+            return not present or labels[requirement.key] not in requirement.values
+        case "Exists":
+            return present
+        case "DoesNotExist":
+            return not present
+
+
+_MONTHS = (
+    *("jan", "feb", "mar", "apr", "may", "jun"),
+    *("jul", "aug", "sep", "oct", "nov", "dec"),
+)
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_FIELDS = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of the month", 1, 31, ()),
+    ("month", 1, 12, _MONTHS),
+    ("day of the week", 0, 6, _DAYS),
+)
+_MACROS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+_PART = re.compile(r"(?:(\*|\?)|(\w+)(?:-(\w+))?)(?:/(\d{1,9}))?", re.ASCII)
+
+
+def check_schedule(text: str, field: str) -> None:
+    """Raises: InvalidInput, with the name of the field, for a text that is no schedule.
+
+    >>> check_schedule("7,37 */2 * * mon-fri", "schedule")
+    >>> check_schedule("7 25 * * *", "schedule")
+    Traceback (most recent call last):
+    postroad.errors.InvalidInput: schedule: the hour '25' is not between 0 and 23
+    """
+    if text in _MACROS:
+        return
+    parts = text.split()
+    if len(parts) != len(_FIELDS):
+        raise InvalidInput(
+            f"{field}: {text!r} is no cron expression: write minute, hour, day of the month, "
+            "month and day of the week, such as `7 * * * *`"
+        )
+    for part, (name, least, most, names) in zip(parts, _FIELDS, strict=True):
+        for each in part.split(","):
+            _check(each, f"{field}: the {name}", least, most, names)
+
+
+def _check(text: str, what: str, least: int, most: int, names: tuple[str, ...]) -> None:
+    found = _PART.fullmatch(text)
+    if found is None:
+        raise InvalidInput(f"{what} {text!r} is no number, range or step")
+    _, first, last, step = found.groups()
+    numbers = [
+        least + names.index(each.lower()) if each.lower() in names else each
+        for each in (first, last)
+        if each is not None
+    ]
+    if not all(str(each).isdigit() and least <= int(each) <= most for each in numbers):
+        raise InvalidInput(f"{what} {text!r} is not between {least} and {most}")
+    if numbers and int(numbers[-1]) < int(numbers[0]):
+        raise InvalidInput(f"{what} {text!r} ends before it begins")
+    if step is not None and int(step) == 0:
+        raise InvalidInput(f"{what} {text!r} has a step of 0")

@@ -31,7 +31,7 @@ from postroad.controller.status.conditions import (
 from postroad.errors import ResourceConflict
 
 if TYPE_CHECKING:
-    from postroad.controller.reads.indexes import ChildVersion
+    from postroad.controller.reads import ChildVersion
 
 Status = dict[str, Any]
 

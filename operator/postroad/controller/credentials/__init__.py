@@ -1,1 +1,0 @@
-"""Secrets that resources refer to, and the connections that they open."""

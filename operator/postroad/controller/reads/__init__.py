@@ -1,1 +1,0 @@
-"""Objects that watches keep, so that a reconcile at rest costs no request."""
