@@ -3,7 +3,7 @@
 A full intake accepts no connection: clients wait in the backlog, from which another process that
 shares the listening socket accepts them, and the intake ends sessions that make no progress. A
 client with its share of sessions is refused with 421. What a session may do follows from the
-client's address (rights.py).
+client's address (clients.py).
 
 The intake's listening sockets: one for each address of a host, or one for all addresses.
 """

@@ -183,7 +183,7 @@ class LiveEntry:
     successor: LiveEntry | None = None
     """The entry that replaced it."""
     cached: tuple[EnvelopeRecord, Kept | None] | None = None
-    """A new mail that is still in memory (content_cache.py)."""
+    """A new mail that is still in memory (engine.py)."""
 
     @property
     def position(self) -> int:
