@@ -15,7 +15,7 @@ from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connections
-from postroad.controller.kubernetes.actions import Absences
+from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.plan import plan_of

@@ -15,7 +15,7 @@ from postroad.bootstrap.cluster import connect
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth
 from postroad.controller.credentials import Connections
-from postroad.controller.kubernetes.actions import Absences
+from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import Indexes

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.kubernetes.world import ObjectPlace
-from postroad.controller.kubernetes.actions import PATIENCE
+from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import scale

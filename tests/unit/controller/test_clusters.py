@@ -17,7 +17,7 @@ from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.credentials import Connections
-from postroad.controller.kubernetes.actions import Absences
+from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.errors import ResourceConflict
 from postroad.settings import Settings

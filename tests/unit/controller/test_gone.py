@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from postroad.adapters.memory.kubernetes.world import ObjectPlace
-from postroad.controller.kubernetes.actions import PATIENCE
+from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import (
     FINALIZER,
     MAIL_QUEUE,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.controller.kubernetes.actions import PATIENCE
+from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, ROTATE, SECRET
 from postroad.domain.servers import QueueUser
 from postroad.ports.kubernetes import Object

@@ -14,7 +14,8 @@ from enum import Enum, auto
 
 from postroad.controller.cluster.plans import Holder, KeyspacePlan
 from postroad.controller.cluster.users import ClusterUsers
-from postroad.controller.kubernetes.actions import PATIENCE, Absences, log_action
+from postroad.controller.kubernetes.absences import PATIENCE, Absences
+from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.spec.queue_resource import cluster_of
 from postroad.domain.servers import Claim, Claimant

@@ -22,7 +22,8 @@ from postroad.controller.credentials import (
     Connections,
     read_credentials,
 )
-from postroad.controller.kubernetes.actions import Absences, log_action
+from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER
 from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import DEFAULT_CLASS, QueueClusterSpec, spec_of

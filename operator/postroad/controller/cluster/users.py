@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.cluster.quotas import Quotas
-from postroad.controller.kubernetes.actions import Absences
+from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER, Key
 from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import QueueClusterSpec

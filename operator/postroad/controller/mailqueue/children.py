@@ -17,7 +17,7 @@ from postroad.controller.credentials import (
     read_authorities,
     read_credentials,
 )
-from postroad.controller.kubernetes.actions import Absences
+from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import (
     AUTOSCALED,
     COMPONENT,

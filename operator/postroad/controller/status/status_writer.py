@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from postroad.controller.kubernetes.actions import EventPace, log_action
+from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import EVENT, MAIL_QUEUE
 from postroad.controller.kubernetes.drift import hash_of
+from postroad.controller.kubernetes.event_pace import EventPace
 from postroad.controller.kubernetes.resource_states import ResourceStates
 from postroad.controller.status.attempts import UNAVAILABLE
 from postroad.controller.status.conditions import (

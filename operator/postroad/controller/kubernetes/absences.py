@@ -1,0 +1,36 @@
+"""Since when objects are missing: what is missing for a moment has not been given up.
+
+An object that is replaced, restored, or lacking in one answer of the API server is there again
+soon. What is done because it is gone waits for `PATIENCE`. Source: ADR 0077.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from datetime import timedelta
+
+from postroad.ports.clock import Clock
+
+PATIENCE = timedelta(minutes=10)
+"""Longer than a replacement by a tool for deployments takes, and than most restores."""
+
+
+class Absences:
+    """The objects that this process found missing. Another process begins anew."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: dict[Hashable, timedelta] = {}
+
+    def end(self, of: Hashable) -> None:
+        """Record that an object is there, or that its absence has had its effect. Idempotent."""
+        self._since.pop(of, None)
+
+    def has(self, of: Hashable) -> bool:
+        """Whether an object was missing when it was last looked for."""
+        return of in self._since
+
+    def lasts(self, of: Hashable) -> bool:
+        """Whether an object that is missing now has been missing for `PATIENCE`."""
+        now = self._clock.elapsed()
+        return now - self._since.setdefault(of, now) >= PATIENCE
