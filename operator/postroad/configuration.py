@@ -1,11 +1,11 @@
-"""How a wanted configuration becomes the accepted one: load, decide, append, and only then act.
+"""Makes a wanted configuration the accepted one: load, decide, append, and only then act.
 
 The history is written before anything that follows from it (queues, workers, the resource's
 status), so a process that dies between any two steps leaves a complete history, and the next
 process finds in it what is still to be done. The caller's order is: `settle`, then the effects of
 `Settled.state`, then `Settled.entries` into the status. Source: ADR 0005.
 
-What the view shows of the configurations that its rows were written under, and of how well they
+Evidence in the view of the configurations that its rows were written under, and of how well they
 suit the mail. Adoptions and advice go by it. Only reads.
 
 The configuration that this process may act on: read often, used for one lease, never longer.
@@ -131,8 +131,9 @@ _LOG = logger("configuration")
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What one good read gave, and since when. `read_at` is the elapsed time before the read began;
-    `announced_at` and `written_at` are those after the answer, as the step may be as young."""
+    """Values that one good read gave, and since when. `read_at` is the elapsed time before the read
+    began; `announced_at` and `written_at` are those after the answer, as the step may be as
+    young."""
 
     recorded: Recorded
     rollout: Rollout
@@ -262,8 +263,9 @@ class LeasedConfiguration:
 
 
 ATTEMPTS = 100
-"""How often an append is decided anew when other processes append at the same time. Each lost
-attempt is another writer's progress, and few write at once, so this bounds a bug, not a load."""
+"""Number of times that an append is decided anew when other processes append at the same time. Each
+lost attempt is another writer's progress, and few write at once, so this bounds a bug, not a
+load."""
 
 LIBRARY = "library"
 """`by` of the events that `open_queue` appends."""
@@ -271,7 +273,7 @@ LIBRARY = "library"
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What holds after a wanted configuration met the history.
+    """Configuration that holds after a wanted configuration met the history.
 
     `state` is what the queue runs on, None when the history is missing or contradicts the status,
     or when none may begin: then nothing may be made or changed. `refusal` is why the wanted

@@ -76,10 +76,10 @@ class PostroadError(Exception):
     """postroad could not carry out the call."""
 
     transient: bool = False
-    """Whether the same call can succeed later, unchanged."""
+    """True if the same call can succeed later, unchanged."""
 
     hint: str = ""
-    """What the administrator can do about it; empty when the message is enough."""
+    """Remedy that the administrator can do about it; empty when the message is enough."""
 
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
         super().__init__(message or (type(self).__doc__ or "").strip().splitlines()[0])

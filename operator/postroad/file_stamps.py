@@ -1,4 +1,4 @@
-"""Whether a file that a process has read has changed since."""
+"""Detects that a file has changed since a process read it."""
 
 from __future__ import annotations
 

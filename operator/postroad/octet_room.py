@@ -1,4 +1,4 @@
-"""How many octets of contents may be in memory at the same time."""
+"""Limit on the octets of contents that are in memory at the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 
 class _Place:
-    """What a content has, or waits for."""
+    """Place that a content has, or waits for."""
 
     def __init__(self, octets: int, holder: Hashable) -> None:
         self.octets, self.holder = octets, holder

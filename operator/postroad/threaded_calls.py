@@ -26,7 +26,7 @@ class ThreadedCalls:
 
     @property
     def is_full(self) -> bool:
-        """Whether the next call would wait for another one to return."""
+        """True if the next call would wait for another one to return."""
         return self._places.locked()
 
     async def run(

@@ -40,7 +40,7 @@ def server_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext
 
 
 class Encryption(Enum):
-    """Whether connections to a server are encrypted, and what is checked of its certificate, named
+    """True if connections to a server are encrypted, and what is checked of its certificate, named
     as PostgreSQL's `sslmode`."""
 
     DISABLED = "disabled"

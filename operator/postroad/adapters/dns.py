@@ -46,7 +46,7 @@ from postroad.routing.answers import (
 RESOLV_CONF = Path("/etc/resolv.conf")
 
 ROUNDS = 2
-"""How often each name server is asked; a message can be lost on its way."""
+"""Number of times that each name server is asked; a message can be lost on its way."""
 
 PAYLOAD_OCTETS = 1232
 """The largest answer over UDP that is asked for, so that none is fragmented. Source: RFC 6891
@@ -63,15 +63,15 @@ MOST_RECORDS = 100
 a sender of mail chooses the domains whose answers a cache holds."""
 
 KEPT_WITHOUT_SOA = timedelta(seconds=30)
-"""How long it is known that there are no records, where the server did not add for how long: short,
-as RFC 2308 5 has it, but not asked anew for each mail."""
+"""Time for which it is known that there are no records, where the server did not add for how long:
+short, as RFC 2308 5 has it, but not asked anew for each mail."""
 
 KEPT_FAILURE = timedelta(seconds=30)
-"""How long a question that no server answered is not asked again. Source: RFC 9520 3.2."""
+"""Time for which a question that no server answered is not asked again. Source: RFC 9520 3.2."""
 
 
 class NameServer(NamedTuple):
-    """Where a recursive name server listens."""
+    """Address where a recursive name server listens."""
 
     address: str
     port: int = DNS_PORT
@@ -268,7 +268,7 @@ LONGEST = {
     AnswerKind.NO_DATA: timedelta(hours=3),
     AnswerKind.UNAVAILABLE: timedelta(minutes=5),
 }
-"""How long an answer is kept at most. Source: RFC 2308 5, 7; RFC 9520 3.2."""
+"""Time that an answer is kept at most. Source: RFC 2308 5, 7; RFC 9520 3.2."""
 
 MOST_ANSWERS = 100_000
 """Answers that are kept; those go first that were read longest ago."""

@@ -52,7 +52,7 @@ MOST_FETCHES = 100
 """At the same time."""
 
 Allow = Callable[[str], bool]
-"""Whether a connection may go to an address."""
+"""True if a connection may go to an address."""
 
 
 class PolicyNotFetched(InvalidInput):

@@ -28,7 +28,7 @@ _HOMES = {
 
 
 class _QueueOpening:
-    """What `open_queue` returns: awaitable, and an async context manager."""
+    """Return value of `open_queue`: and an async context manager."""
 
     def __init__(self, opening: Callable[[], Awaitable[MailQueue]]) -> None:
         self._opening = opening

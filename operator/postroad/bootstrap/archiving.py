@@ -147,11 +147,11 @@ QUEUE = "queue"
 """The file of a lake's directory that names the directory of its queue."""
 
 TRIED_AGAIN = timedelta(seconds=1)
-"""How often a run that waits for another one tries to lock."""
+"""Interval at which a run that waits for another one tries to lock."""
 
 
 def is_in_a_directory(url: str) -> bool:
-    """Whether a URL names a queue in a directory. Raises: InvalidQueueURL."""
+    """True if a URL names a queue in a directory. Raises: InvalidQueueURL."""
     try:
         return urlsplit(url).scheme == "embedded"
     except ValueError as error:

@@ -37,7 +37,7 @@ from postroad.tls import ClientTls
 
 CHECK_TIMEOUT = timedelta(seconds=8)
 BRIEF_CHECK_TIMEOUT = timedelta(seconds=4)
-"""How long the check of one server may take before the server counts as away."""
+"""Time that the check of one server may take before the server counts as away."""
 
 
 class ClusterServers:

@@ -1,4 +1,4 @@
-"""What all commands about one queue share: its URL, opening it, selecting mails, printing."""
+"""Parts that all commands about one queue share: its URL, opening it, selecting mails, printing."""
 
 from __future__ import annotations
 

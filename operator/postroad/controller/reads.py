@@ -1,4 +1,4 @@
-"""What the watches know of the kinds that reconciles depend on, as indexes.
+"""Indexes of the kinds that reconciles depend on, kept by the watches.
 
 The API server as reconciles read it: what is watched from memory, everything else by request.
 
@@ -295,7 +295,7 @@ class WatchedKubernetes:
         return new
 
     async def _is_gone(self, kind: Kind, body: Object) -> bool:
-        """Whether an object that a list lacks is gone: a list may be empty by a fault."""
+        """True if an object that a list lacks is gone: a list may be empty by a fault."""
         key, uid = key_of(body), body["metadata"]["uid"]
         if uid in self._gone:
             return True

@@ -1,1 +1,1 @@
-"""What an administrator decides about delivery, as one schema for files and resources."""
+"""Decisions of an administrator about delivery, as one schema for files and resources."""

@@ -18,19 +18,20 @@ from postroad.domain.smtp.bounces import BounceRule
 
 
 class DeliverySettings(DeliverySection):
-    """What is decided about delivery: `spec.delivery` of a MailQueue, or a file of delivery."""
+    """Decisions about delivery: `spec.delivery` of a MailQueue, or a file of delivery."""
 
     routing: RoutingSettings | None = None
-    """Where mail goes, in place of a relay; `{}`: to the servers that the MX records of each domain
-    name. In a MailQueue it goes with the handler mx. Absent: nothing is decided about it."""
+    """Destinations to which mail goes, in place of a relay; `{}`: to the servers that the MX
+    records of each domain name. In a MailQueue it goes with the handler mx. Absent: nothing is
+    decided about it."""
 
     signing: Annotated[tuple[DomainSigning, ...], Field(max_length=1000)] = ()
     """DKIM signatures (RFC 6376), by the domain of the field `From`. Mail of other domains is not
     signed."""
 
     limits: Annotated[tuple[LimitSettings, ...], Field(max_length=100)] = ()
-    """How much mail goes in a minute, by all workers of the queue together. A mail is under each
-    limit that matches it."""
+    """Number of mails that go in a minute, by all workers of the queue together. A mail is under
+    each limit that matches it."""
 
     suppression: SuppressionSettings | None = None
     """The suppression list: addresses on it are not mailed; their mail fails, and its sender gets a

@@ -101,7 +101,7 @@ def _read(file: Path) -> object:
 
 
 def _follows(problem: Any, others: Sequence[Any]) -> bool:
-    """Whether a list counts as too short only because its items are wrong, each by itself."""
+    """True if a list counts as too short only because its items are wrong, each by itself."""
     place = problem["loc"]
     return problem["type"] == "too_short" and any(
         len(each["loc"]) > len(place) and each["loc"][: len(place)] == place for each in others

@@ -28,7 +28,7 @@ from postroad.routing.tables import SmartHost
 
 
 class HostLookUp(StrEnum):
-    """What leads from the host of a next hop to its servers."""
+    """Way that leads from the host of a next hop to its servers."""
 
     ADDRESSES = "addresses"
     MX = "mx"
@@ -46,7 +46,7 @@ class HostLogin(DeliverySection):
     place of secretRef, in a volume that workers.template mounts."""
 
     mechanism: Mechanism | None = None
-    """How to log in. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the smart host offers.
+    """SASL mechanism. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the smart host offers.
     XOAUTH2: the password is an access token."""
 
     unverified: StrictBool = False
@@ -87,17 +87,17 @@ class SourceSettings(DeliverySection):
 
 
 class ConnectionSection(DeliverySection):
-    """What connections to a server have, whichever way leads to it."""
+    """Fields that connections to a server have, whichever way leads to it."""
 
     oldest_tls: OldestTls = OldestTls.TLS_1_2
     """The oldest version of TLS."""
 
     chunking: StrictBool = True
-    """Whether content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
+    """True if content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
     one another without waiting for replies. false: always by DATA."""
 
     verp: StrictBool = False
-    """Whether the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
+    """True if the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
     for bounces@list.example, so that reports tell whom they are about. Each recipient then gets a
     transmission of its own."""
 
@@ -127,7 +127,7 @@ class Hop(ConnectionSection):
     verifies. implicit: the same, with TLS from the first octet on (RFC 8314)."""
 
     protocol: Protocol = Protocol.SMTP
-    """What the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""
+    """Protocol that the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""
 
     login: HostLogin | None = None
     """The login (AUTH). It goes with tls required or implicit. Absent: none."""
@@ -202,13 +202,14 @@ class ByMx(ConnectionSection):
     """Delivery to the servers that the MX records of the recipient's domain name."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
-    """What is required in any case. none: never encrypt. opportunistic: encrypt where it can be,
-    verify nothing. encrypted: transmit only over TLS, verify nothing. required: transmit only over
-    TLS with a certificate that verifies. implicit: the same, with TLS from the first octet on."""
+    """Security that is required in any case. none: never encrypt. opportunistic: encrypt where it
+    can be, verify nothing. encrypted: transmit only over TLS, verify nothing. required: transmit
+    only over TLS with a certificate that verifies. implicit: the same, with TLS from the first
+    octet on."""
 
     honours: Annotated[tuple[PublishedSecurity, ...], Field(max_length=2)] = ()
-    """What of the domain raises it. sts: its MTA-STS policy. dane: the TLSA records of its servers,
-    which need a name server that validates in the same pod or machine."""
+    """Records of the domain that raise it. sts: its MTA-STS policy. dane: the TLSA records of its
+    servers, which need a name server that validates in the same pod or machine."""
 
     @model_validator(mode="after")
     def _is_encrypted_at_all(self) -> ByMx:

@@ -24,7 +24,7 @@ class LimitSettings(DeliverySection):
     """Mails, each of which may have up to 100 recipients at a site."""
 
     per: LimitedBy = LimitedBy.RULE
-    """What has the limit for itself. rule: all mail that it matches shares it. site, tenant,
+    """Key that has the limit for itself. rule: all mail that it matches shares it. site, tenant,
     source: each site, each tenant or each source address has one of its own."""
 
     burst: Annotated[StrictInt, Field(ge=1, le=1000)] = 1

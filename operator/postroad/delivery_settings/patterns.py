@@ -1,4 +1,4 @@
-"""How names, patterns and addresses are written in the schema of routing."""
+"""Syntax of names, patterns and addresses in the schema of routing."""
 
 from __future__ import annotations
 

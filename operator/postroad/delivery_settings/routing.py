@@ -47,8 +47,8 @@ _Values = Annotated[tuple[_T, ...], Field(min_length=1, max_length=MOST_VALUES)]
 
 
 class RouteRule(DeliverySection):
-    """Which mail goes where: `mx`, or smart hosts. Conditions that are left out hold for all mail;
-    of the values of one condition, one must match."""
+    """Rule for the destination of some mail: `mx`, or smart hosts. Conditions that are left out
+    hold for all mail; of the values of one condition, one must match."""
 
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=RULE_NAME_PATTERN)]
     """Stands in explanations and logs. No two rules have the same."""
@@ -103,8 +103,8 @@ class RouteRule(DeliverySection):
 
 
 class Own(DeliverySection):
-    """What this server is known by, so that it finds itself among the servers of a domain, and mail
-    does not loop. Loopback addresses always count."""
+    """Names that this server is known by, so that it finds itself among the servers of a domain,
+    and mail does not loop. Loopback addresses always count."""
 
     hosts: Annotated[tuple[ServerName, ...], Field(max_length=100)] = ()
     """Names in MX records."""
@@ -114,7 +114,7 @@ class Own(DeliverySection):
 
 
 class NameServers(DeliverySection):
-    """Which name servers are asked, and for how long."""
+    """Name servers and their timeout."""
 
     servers: Annotated[tuple[NameServerAddress, ...], Field(max_length=10)] = ()
     """Addresses of recursive name servers, with a port where it is not 53. Empty: those of
@@ -135,26 +135,26 @@ class StsSettings(DeliverySection):
     """MTA-STS."""
 
     folder: AbsolutePath | None = None
-    """Where policies are kept, so that they survive a restart; it is created where it is missing.
-    Absent: in memory alone; in the pods of a MailQueue in a folder that lasts as long as the
-    pod."""
+    """Directory where policies are kept, so that they survive a restart; it is created where it is
+    missing. Absent: in memory alone; in the pods of a MailQueue in a folder that lasts as long
+    as the pod."""
 
 
 class RoutingSettings(DeliverySection):
-    """Where mail goes."""
+    """Routes by which mail goes."""
 
     rules: Annotated[tuple[RouteRule, ...], Field(max_length=MOST_RULES)] = ()
     """The first that matches decides. Where none does, the MX records of the domain."""
 
     mx: ByMx = ByMx()
-    """How mail is secured that no rule is about."""
+    """Security of mail that no rule is about."""
 
     sts: StsSettings = StsSettings()
     """MTA-STS, where it is honoured."""
 
     own: Own = Own()
-    """What this server is known by, so that it finds itself among the servers of a domain, and mail
-    does not loop."""
+    """Names that this server is known by, so that it finds itself among the servers of a domain,
+    and mail does not loop."""
 
     skip: Annotated[tuple[NetworkText, ...], Field(max_length=1000)] = ()
     """Networks that MX records lead to in vain, such as those of the cluster. Smart hosts may lie
@@ -164,14 +164,14 @@ class RoutingSettings(DeliverySection):
         AddressFamily.IPV4,
         AddressFamily.IPV6,
     )
-    """Which addresses are used; of a host that has both, one of the first family is tried first,
-    then in turns."""
+    """Address families that are used; of a host that has both, one of the first family is tried
+    first, then in turns."""
 
     postmaster_domain: DomainName | None = None
     """The domain of the address `postmaster` without one. Absent: such mail is deferred."""
 
     resolver: NameServers = NameServers()
-    """Which name servers are asked, and for how long."""
+    """Name servers and their timeout."""
 
     @model_validator(mode="after")
     def _every_rule_is_reached(self) -> RoutingSettings:
@@ -188,7 +188,7 @@ class RoutingSettings(DeliverySection):
 
     @property
     def honours_sts(self) -> bool:
-        """Whether any mail is secured by the MTA-STS policies of domains."""
+        """True if any mail is secured by the MTA-STS policies of domains."""
         ways = (self.mx, *(each.mx for each in self.rules))
         return any(each is not None and PublishedSecurity.STS in each.honours for each in ways)
 

@@ -1,4 +1,4 @@
-"""What all sections of the schema share."""
+"""Base that all sections of the schema share."""
 
 from __future__ import annotations
 

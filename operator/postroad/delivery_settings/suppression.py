@@ -26,7 +26,7 @@ class LastingBounce(StrEnum):
 
 
 class KeptAddresses(StrEnum):
-    """What is kept of an address."""
+    """Form of an address."""
 
     PLAIN = "plain"
     HASHED = "hashed"
@@ -45,16 +45,17 @@ class SuppressionSettings(DeliverySection):
     apart: Annotated[Duration, Field(ge=timedelta(minutes=1), le=MAX_LIFETIME)] = timedelta(
         hours=48
     )
-    """How long after a refusal the next one counts: a site may refuse all addresses for hours."""
+    """Time after a refusal within which the next one counts: a site may refuse all addresses for
+    hours."""
 
     lifetime: Annotated[Duration, Field(ge=timedelta(hours=1), le=MAX_LIFETIME)] = timedelta(
         days=90
     )
-    """How long a recipient is on the list by refusals, and how long a refusal counts."""
+    """Time that a recipient is on the list by refusals, and how long a refusal counts."""
 
     addresses: KeptAddresses = KeptAddresses.PLAIN
-    """What is kept of an address that a refusal put there. plain: itself. hashed: its SHA-256,
-    which `list` and `export` show; who can guess the address can recognise it."""
+    """Form of an address that a refusal put there. plain: itself. hashed: its SHA-256, which `list`
+    and `export` show; who can guess the address can recognise it."""
 
     def rules(self) -> SuppressionRules:
         """Return the value that workers use."""

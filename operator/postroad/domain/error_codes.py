@@ -1,4 +1,4 @@
-"""What an error is to those outside: the exit code of a command, and the reply to an SMTP client.
+"""Codes of errors for those outside: the exit code of a command, and the reply to an SMTP client.
 
 The first row that an error fits decides. A client's mail is refused for good only where it can
 never be accepted; any other failure is a transient reply, also one that is permanent for postroad

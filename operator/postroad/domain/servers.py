@@ -3,7 +3,7 @@
 The claim stands at the server itself, because two Kubernetes clusters that use it see nothing else
 of each other. Source: ADR 0040.
 
-Which policies of RabbitMQ drop messages of our queues: pure.
+Policies of RabbitMQ that drop messages of our queues: pure.
 
 An administrator of RabbitMQ may apply a policy to every queue of a vhost. One that bounds a queue,
 or lets messages or queues expire, drops references: their mail waits until maintenance finds out.
@@ -13,7 +13,7 @@ The users at the broker that the programs of one mail queue have: pure.
 A broker has its users for all vhosts together, so a name carries the token of the QueueCluster
 (`domain.claims`), which no other QueueCluster has. Source: ADR 0042.
 
-Where the members of quorum queues are, and where they should be.
+Places of the members of quorum queues, as they are and as they should be.
 
 RabbitMQ chooses the members when a queue is declared, from the nodes that run then. A queue that
 was declared while one node ran stays on that node, however many join later.
@@ -91,12 +91,12 @@ class Claim:
 
     @property
     def id(self) -> str:
-        """What an administrator names who lets another QueueCluster adopt the object: with the
-        number where there is one, so that it means this claim and no later one."""
+        """Identifier that an administrator names who lets another QueueCluster adopt the object:
+        with the number where there is one, so that it means this claim and no later one."""
         return f"{self.token}-{self.number}" if self.number else self.token
 
     def is_of(self, claimant: Claimant) -> bool:
-        """Whether it is the claim of this claimant."""
+        """True if it is the claim of this claimant."""
         return self.claimant == claimant if self.claimant else self.token == claimant.token
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ class QueueUser:
 
 
 OURS = "postroad."
-"""How the names of our queues begin."""
+"""Prefix of the names of our queues."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
-"""What a store has of its history: the segments of its archive, and those of its log as the last
-checkpoint has them. It is read beside the process that owns the store. FORMAT.md 7 and 11.
+"""History of a store: the segments of its archive, and those of its log as the last checkpoint has
+them. It is read beside the process that owns the store. FORMAT.md 7 and 11.
 
 A mail that waits keeps its segment in the log, for as long as it is held, delayed or a dead letter;
 what happened to the others in that segment is known all the same.
@@ -25,8 +25,8 @@ from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.files import File, Files
 
 LEEWAY = timedelta(minutes=1)
-"""How much later than its moment a record is appended: a mail is accepted when its content is
-there, and is in the log behind the sync of its spool file."""
+"""Delay between its moment and its record: a mail is accepted when its content is there, and is in
+the log behind the sync of its spool file."""
 
 
 class HistorySegment(NamedTuple):
@@ -53,7 +53,7 @@ class StoreHistory:
 
 
 class SegmentRead(NamedTuple):
-    """What could be read of a segment. `is_whole`: all that was there."""
+    """Records that could be read of a segment. `is_whole`: all that was there."""
 
     header: Header | None
     frames: Sequence[Frame]
@@ -121,7 +121,7 @@ def _read_history(
 
 
 def _has_all(checkpoint: Checkpoint, there: Collection[tuple[Lane, int]]) -> bool:
-    """Whether each segment that the log ever had is among these or after the checkpoint."""
+    """True if each segment that the log ever had is among these or after the checkpoint."""
     return all(
         (lane, sequence) in there
         for lane, state in checkpoint.lanes.items()

@@ -35,15 +35,15 @@ from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue, check_delay
 
 T = TypeVar("T")
 FIND_TIMEOUT = timedelta(seconds=30)
-"""How long to look for an owner that has the lock but does not answer."""
+"""Time to look for an owner that has the lock but does not answer."""
 
 LEFT_BEHIND = "a receiver of an MTA that was killed may still be there: end it"
-"""What to do when a process holds the lock and none serves the store."""
+"""Action when a process holds the lock and none serves the store."""
 
 PAUSE = timedelta(milliseconds=20)
 
 SOON = timedelta(milliseconds=250)
-"""How long opening waits for recovery to end. Mail is received in any case afterwards."""
+"""Time that opening waits for recovery to end. Mail is received in any case afterwards."""
 
 
 class _OwnerRole:

@@ -49,7 +49,7 @@ threads get the interpreter."""
 
 @dataclass(frozen=True, slots=True)
 class OpenedStore:
-    """What opening read: the checkpoint, its file, and the lanes."""
+    """State that opening read: the checkpoint, its file, and the lanes."""
 
     checkpoint: Checkpoint
     checkpoint_file: File

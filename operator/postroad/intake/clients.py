@@ -115,19 +115,19 @@ class Rights:
     """The rights of one client."""
 
     may_relay: bool
-    """Whether the intake accepts its mail, for any recipient."""
+    """True if the intake accepts its mail, for any recipient."""
 
     may_talk_early: bool = False
-    """Whether it may send more after EHLO, HELO and DATA before their replies."""
+    """True if it may send more after EHLO, HELO and DATA before their replies."""
 
     normalises_line_ends: bool = False
-    """Whether a bare CR or LF in its mail becomes CRLF, and a NUL is left out; else the intake
+    """True if a bare CR or LF in its mail becomes CRLF, and a NUL is left out; else the intake
     refuses the mail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which networks have which rights."""
+    """Rights of networks."""
 
     relay_from: Networks = LOOPBACK
     early_input_from: Networks = NO_ADDRESS

@@ -3,7 +3,7 @@
 A refused client is counted by reason. What is wrong with one mail (its size, its line ends) is not
 a reason: the reply to the mail counts that.
 
-How long a client may take: for a command, for a mail, for its session. Pure.
+Bounds on the time of a client: for a command, for a mail, for its session. Pure.
 
 Times are seconds of the event loop's clock.
 """
@@ -30,8 +30,8 @@ from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIE
 
 @dataclass(frozen=True, slots=True)
 class ClientTimeouts:
-    """How long a client may take. Source: RFC 5321 4.5.3.2.7 (5 minutes for a command), 4.5.3.2.5
-    (3 minutes for a block of data)."""
+    """Bounds on the time that a client may take. Source: RFC 5321 4.5.3.2.7 (5 minutes for a
+    command), 4.5.3.2.5 (3 minutes for a block of data)."""
 
     command: timedelta = timedelta(minutes=5)
     """For a whole command: an octet of it does not extend the time."""
@@ -77,7 +77,7 @@ class Deadlines:
         self._progress = now
 
     def is_stalled(self, now: float, *, received: int | None) -> bool:
-        """Whether the client makes no progress; `received` as for `reason`."""
+        """True if the client makes no progress; `received` as for `reason`."""
         return now >= self._progress + self._stalled + (received or 0) / self._rate
 
     def of_mail(self, received: int) -> float:
@@ -121,7 +121,7 @@ class IntakeContext:
     timeouts: ClientTimeouts = field(default_factory=ClientTimeouts)
     rules: Rules = field(default_factory=Rules)
     takes_long_lines: bool = False
-    """Whether a mail with a line of more than 998 octets is accepted."""
+    """True if a mail with a line of more than 998 octets is accepted."""
 
     _counters: dict[str, Counter] = field(default_factory=dict)
 

@@ -63,7 +63,7 @@ class Offer:
 
     tls: bool = False
     dsn: bool = False
-    """Whether the queue's workers make reports. Else a client that hands NOTIFY over would stop
+    """True if the queue's workers make reports. Else a client that hands NOTIFY over would stop
     reporting failures itself, and none would be reported. Source: RFC 3461 5.2."""
 
     greeting: Reply = field(init=False, repr=False, compare=False)
@@ -90,7 +90,7 @@ class Offer:
 
 
 class NextStep(Enum):
-    """What the session does after it has sent the reply."""
+    """Action of the session after it has sent the reply."""
 
     NEXT_COMMAND = auto()
     READ_MAIL = auto()
@@ -139,7 +139,7 @@ class Dialogue:
     admission: Admission | None = None
     client_name: str | None = None
     is_extended: bool = False
-    """Whether the client sent EHLO; the reply to HELO offers no extension."""
+    """True if the client sent EHLO; the reply to HELO offers no extension."""
 
     is_secured: bool = False
     transaction: Transaction | None = None

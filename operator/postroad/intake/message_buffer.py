@@ -115,12 +115,12 @@ class MessageBuffer:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the mail exceeds the limit; then nothing of it is buffered."""
+        """True if the mail exceeds the limit; then nothing of it is buffered."""
         return self.size_bytes > self._limit
 
     @property
     def must_spill(self) -> bool:
-        """Whether the caller must call `spill` before the next `feed`."""
+        """True if the caller must call `spill` before the next `feed`."""
         return len(self._kept) > (MEMORY_BYTES if self._file is None else SPILLED_BYTES)
 
     def feed(self, chunk: bytes) -> bytes | None:

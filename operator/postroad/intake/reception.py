@@ -43,7 +43,7 @@ class Reception:
 
     @property
     def is_far_too_large(self) -> bool:
-        """Whether the session closes instead of reading the mail to its end."""
+        """True if the session closes instead of reading the mail to its end."""
         return self.buffer.size_bytes > MOST_DROPPED * self._context.offer.max_size_bytes
 
     async def enqueue(self) -> Reply:

@@ -94,7 +94,7 @@ class IntakeSession:
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the session waits for the client, and the client makes no progress."""
+        """True if the session waits for the client, and the client makes no progress."""
         received = None if self._incoming is None else self._incoming.buffer.size_bytes
         return self._wire.waits_for_peer and self._deadlines.is_stalled(
             self._wire.now(), received=received

@@ -1,4 +1,4 @@
-"""What became of an entry, by the flags that a reader of rows and marks has of it. Pure.
+"""State of an entry, by the flags that a reader of rows and marks has of it. Pure.
 
 The domain is asked once about every combination of flags, and its answers are a table, so that
 Spark decides about millions of entries without a rule of its own. Source: ADR 0047.
@@ -30,7 +30,7 @@ ENDINGS: tuple[EndingKind | None, ...] = (None, *EndingKind)
 
 
 class EntryFlags(NamedTuple):
-    """What of an entry's mark decides. `published` means something for a replacement only;
+    """Flags of an entry's mark that decide. `published` means something for a replacement only;
     `purged`: the entry lies at or below its partition's watermark."""
 
     ending: EndingKind | None
@@ -55,9 +55,9 @@ class EntryFlags(NamedTuple):
 
 
 class EntryState(NamedTuple):
-    """What the domain says of an entry. `name`: waiting, delivered, or the ending. `waits`: the
-    mail waits under this entry. `is_final`: nothing more comes of it. `needs_bytes`: the object of
-    its mail may still be needed, by this entry, a successor or a dead letter."""
+    """Verdict of the domain about an entry. `name`: waiting, delivered, or the ending. `waits`: the
+    mail waits under this entry. `is_final`: nothing more comes of it. `needs_bytes`: the object
+    of its mail may still be needed, by this entry, a successor or a dead letter."""
 
     name: str
     waits: bool

@@ -1,4 +1,4 @@
-"""What an administrator does to selected mails: each operation as a value, and as a method.
+"""Operations of an administrator on selected mails: each operation as a value, and as a method.
 
 An operation is one row here, what it does to one mail in each engine, and a method below; the
 socket and the commands read the rows.
@@ -16,13 +16,13 @@ class Operation(StrEnum):
     """An operation on selected mails. Its value is its name on the socket and as a command."""
 
     past: str
-    """What has been done to the mails that were counted."""
+    """Operation on the mails that were counted."""
 
     text: str
-    """What a command's help shows."""
+    """Text that a command's help shows."""
 
     of_dead_letters: bool
-    """Whether dead letters are selected; else the mails that wait, delayed, held and leased ones
+    """True if dead letters are selected; else the mails that wait, delayed, held and leased ones
     included."""
 
     def __new__(

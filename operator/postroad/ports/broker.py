@@ -39,13 +39,13 @@ class Delivery(Protocol):
 
     @property
     def redelivered(self) -> bool:
-        """Whether the broker may have handed it out before."""
+        """True if the broker may have handed it out before."""
         ...
 
     @property
     def failed_deliveries(self) -> int:
-        """How often it was handed out and neither acked nor given back, as far as the broker
-        knows; past the delivery limit it is dead-lettered by the broker."""
+        """Number of times that it was handed out and neither acked nor given back, as far as the
+        broker knows; past the delivery limit it is dead-lettered by the broker."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class Delivery(Protocol):
 
     @property
     def is_leased(self) -> bool:
-        """Whether it is still leased, as far as this process knows: it has not ended, and its
+        """True if it is still leased, as far as this process knows: it has not ended, and its
         channel is not known to be gone. Cheap."""
         ...
 

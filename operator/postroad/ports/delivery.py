@@ -3,15 +3,15 @@
 The caller decides how many connections there are and which job goes over which (the scheduler); a
 connection transmits its jobs in order and reports what became of each.
 
-Where a worker writes what became of its attempts.
+Log of a worker's attempts.
 
-What the processes of one queue let each other know about delivery, each note for a time.
+Notes about delivery that the processes of one queue share, each note for a time.
 
-What routing needs of DNS.
+DNS, as routing needs it.
 
-What signs mails on their way out.
+Signer of mails on their way out.
 
-What routing needs of MTA-STS.
+MTA-STS, as routing needs it.
 
 The addresses that a queue does not mail, by tenant.
 """
@@ -91,7 +91,7 @@ class TakesSeries:
 
 @dataclass(frozen=True, slots=True)
 class JobFinished:
-    """What an attempt came to: an outcome for every recipient that was tried, at least for one.
+    """Result of an attempt: an outcome for every recipient that was tried, at least for one.
 
     The others are beyond what the next hop takes at a time, or can have the mail, which those with
     an outcome cannot. They are to be submitted again at once, as no attempt. `delivered` stands
@@ -105,7 +105,7 @@ class JobFinished:
     """For how long the next hop asks to be left alone."""
 
     ended_session: bool = False
-    """Whether the session ended over it: the next hop replied 421, or the connection was lost. That
+    """True if the session ended over it: the next hop replied 421, or the connection was lost. That
     says as much about the next hop as a connection that could not be opened."""
 
 
@@ -210,7 +210,7 @@ class AttemptLog(Protocol):
 
 
 class Topic(StrEnum):
-    """What notes are about. The values are stored."""
+    """Subject of a note. The values are stored."""
 
     SUSPENSIONS = "suspensions"
     """By site: it gets no mail."""

@@ -1,4 +1,4 @@
-"""What an enqueue key stands for, in the view. Source: ADR 0045."""
+"""Meaning of an enqueue key, in the view. Source: ADR 0045."""
 
 from __future__ import annotations
 

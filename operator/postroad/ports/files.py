@@ -1,4 +1,4 @@
-"""What the embedded store needs of a file system, small enough for a test double that loses data.
+"""File system, as the embedded store needs it, small enough for a test double that loses data.
 
 Durability is exactly what `sync` and `sync_directory` promise and nothing more (embedded/FORMAT.md,
 A1 to A6); a test double may lose everything else. Calls block: the store makes them in `Threads`,
@@ -75,7 +75,8 @@ class Lock(Protocol):
 
     @property
     def descriptor(self) -> int:
-        """What a child process can inherit: the lock is then held until both have ended."""
+        """Descriptors that a child process can inherit: the lock is then held until both have
+        ended."""
         ...
 
     def release(self) -> None:
@@ -121,7 +122,7 @@ class Files(Protocol):
 
 
 class Threads(Protocol):
-    """Where blocking calls are made, so that the event loop goes on."""
+    """Pools in which blocking calls are made, so that the event loop goes on."""
 
     def run(self, work: Callable[..., Result], *arguments: object) -> Awaitable[Result]:
         """Run `work` in a thread, from now on; what is returned can be awaited once. When the

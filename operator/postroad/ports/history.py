@@ -1,4 +1,4 @@
-"""Where a configuration history is recorded, and which configuration holds now.
+"""Record of a configuration history, and the configuration that holds now.
 
 Source: 000 Decision (eventSourcing); ADR 0005.
 """
@@ -49,7 +49,8 @@ class History(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Effective:
-    """What holds now: write under `writing`; read under every one of `reading` (newest first)."""
+    """Configuration that holds now: write under `writing`; read under every one of `reading`
+    (newest first)."""
 
     writing: ViewConfiguration
     reading: tuple[ViewConfiguration, ...]

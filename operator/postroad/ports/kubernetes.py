@@ -1,4 +1,4 @@
-"""What the operator asks of a Kubernetes API server. Objects are plain JSON mappings.
+"""Kubernetes API server, as the operator needs it. Objects are plain JSON mappings.
 
 Source: Kubernetes documentation (API Concepts; Server-Side Apply).
 """
@@ -41,7 +41,7 @@ LISTED, COMPLETE, DELETED = "LISTED", "COMPLETE", "DELETED"
 
 
 class WatchEvent(NamedTuple):
-    """What a watch brings: what happened (ADDED, MODIFIED, DELETED; LISTED of what was there when
+    """Event of a watch: its kind (ADDED, MODIFIED, DELETED; LISTED of what was there when
     the watch began), and the object as it was then; COMPLETE with no object after the last LISTED.
     """
 

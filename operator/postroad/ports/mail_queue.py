@@ -33,7 +33,7 @@ from postroad.ports.delivery import Board, SuppressionList
 NO_DELAY = timedelta(0)
 
 LARGEST_PREFETCH = 65535
-"""What RabbitMQ can count; 0 means there that a consumer gets all messages (AMQP 0-9-1,
+"""Range that RabbitMQ can count; 0 means there that a consumer gets all messages (AMQP 0-9-1,
 basic.qos)."""
 
 
@@ -104,7 +104,7 @@ class Item(Endings, Protocol):
 
     @property
     def attempt(self) -> int:
-        """How many attempts were made before this one."""
+        """Number of attempts before this one."""
         ...
 
     @property

@@ -38,9 +38,9 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionStamp:
-    """What shows, without reading them, whether a partition got marks: the watermark of the last
-    purge, up to where its blobs are deleted, and when a delivery and another ending were last
-    written, by the view's clock.
+    """Stamp that shows, without reading them, whether a partition got marks: the watermark of the
+    last purge, up to where its blobs are deleted, and when a delivery and another ending were
+    last written, by the view's clock.
 
     Between two readings with equal stamps no mark was written, if the stamp was `settled` at the
     first one and no writer's clock was further off than clocks may be.

@@ -77,7 +77,7 @@ SAFE_COPIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What a check of one server found: its version, or the error that prevents its use. `limits`
+    """Result of a check of one server: its version, or the error that prevents its use. `limits`
     names what it cannot do, `unknown` what could not be found out, as words for a condition."""
 
     version: str | None = None

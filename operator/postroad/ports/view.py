@@ -318,7 +318,7 @@ class SchemaChanges:
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What the tables need, computed over the queues of a cluster (`domain.lifetimes`).
+    """Options that the tables need, computed over the queues of a cluster (`domain.lifetimes`).
 
     `replication` as CQL has it, e.g. {"class": "NetworkTopologyStrategy", "dc1": "3"}.
     """

@@ -1,3 +1,3 @@
-"""Where mail goes: from a recipient's domain, the sender, the tenant, a routing table and answers
-of DNS to next hops in order. The room asks by yielding questions, which its caller looks up.
+"""Routes of mail: from a recipient's domain, the sender, the tenant, a routing table and answers of
+DNS to next hops in order. The room asks by yielding questions, which its caller looks up.
 """

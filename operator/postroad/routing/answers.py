@@ -27,7 +27,7 @@ NOT_KEPT = timedelta(0)
 
 
 class RecordType(StrEnum):
-    """What a question asks for."""
+    """Type that a question asks for."""
 
     MX = "MX"
     A = "A"
@@ -48,9 +48,9 @@ class Question:
 
 
 class AnswerKind(StrEnum):
-    """What an answer says. NO_NAME: the name does not exist (NXDOMAIN). NO_DATA: it has no record
-    of this type. UNAVAILABLE: nothing is known, because no server gave a usable answer.
-    Source: RFC 2308 1, 2; RFC 8020 for names below."""
+    """Kind of an answer. NO_NAME: the name does not exist (NXDOMAIN). NO_DATA: it has no record of
+    this type. UNAVAILABLE: nothing is known, because no server gave a usable answer. Source: RFC
+    2308 1, 2; RFC 8020 for names below."""
 
     RECORDS = "records"
     NO_NAME = "no such name"
@@ -68,7 +68,7 @@ class MxRecord:
 
 
 class TlsaUsage(IntEnum):
-    """What a TLSA record is about, as far as mail uses it: an authority, or the server's own
+    """Usage that a TLSA record is about, as far as mail uses it: an authority, or the server's own
     certificate. Source: RFC 7672 3.1."""
 
     DANE_TA = 2
@@ -104,7 +104,7 @@ class TlsaRecord:
 
     @property
     def is_usable(self) -> bool:
-        """Whether a certificate can be compared with it. Source: RFC 7672 3.1.3; RFC 7671 10.3."""
+        """True if a certificate can be compared with it. Source: RFC 7672 3.1.3; RFC 7671 10.3."""
         return (
             self.usage in set(TlsaUsage)
             and self.selector in set(TlsaSelector)
@@ -115,7 +115,7 @@ class TlsaRecord:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known about a question, and for how long (`ttl`, from now)."""
+    """Facts about a question, and for how long (`ttl`, from now)."""
 
     kind: AnswerKind
     ttl: timedelta
@@ -133,12 +133,12 @@ class Answer:
     certificates: tuple[TlsaRecord, ...] = ()
 
     is_validated: bool = False
-    """Whether a name server on this machine calls all of the answer authentic by DNSSEC. Source:
+    """True if a name server on this machine calls all of the answer authentic by DNSSEC. Source:
     RFC 6840 5.8; RFC 7672 2.2."""
 
     @property
     def is_unavailable(self) -> bool:
-        """Whether a later answer may be another one, so that no mail fails by this one."""
+        """True if a later answer may be another one, so that no mail fails by this one."""
         return self.kind is AnswerKind.UNAVAILABLE
 
 
@@ -161,7 +161,7 @@ class Exchangers(NamedTuple):
 
 
 def is_null(records: Sequence[MxRecord]) -> bool:
-    """Whether the MX records say that the domain accepts no mail. Source: RFC 7505 3."""
+    """True if the MX records say that the domain accepts no mail. Source: RFC 7505 3."""
     return bool(records) and all(not record.host for record in records)
 
 
@@ -190,7 +190,7 @@ def exchangers(records: Iterable[MxRecord]) -> Exchangers:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is an IP address and not a name."""
+    """True if a text is an IP address and not a name."""
     try:
         ip_address(text)
     except ValueError:
@@ -199,7 +199,7 @@ def is_address(text: str) -> bool:
 
 
 def is_host_name(text: str) -> bool:
-    """Whether a text can be the name of a host; labels may have underscores."""
+    """True if a text can be the name of a host; labels may have underscores."""
     return len(text) <= 253 and _HOST.fullmatch(text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What the addresses of one host mean: whether it is this server, and which ones are tried.
+"""Judges the addresses of one host: is it this server, and which ones are tried.
 
 One search for a route: what it asks, what explains it, and how it ends without one.
 """
@@ -42,7 +42,7 @@ class ExaminedHost(NamedTuple):
 
     @property
     def is_validated(self) -> bool:
-        """Whether all that DNS answered is validated."""
+        """True if all that DNS answered is validated."""
         return all(each.is_validated for each in self.answers if not each.is_unavailable)
 
     @property

@@ -63,7 +63,7 @@ class ResolvedHop:
     next_hop: NextHop
     addresses: tuple[str, ...]
     certificates: TlsaRecords | None = None
-    """What its certificate has to match, where it is `by_tlsa`."""
+    """Name or record that its certificate has to match, where it is `by_tlsa`."""
 
     connect_within: timedelta | None = None
     """For how long each address is tried, and half of the time in which it has to greet; None: as
@@ -139,13 +139,13 @@ Source: RFC 5771; RFC 1112 4; RFC 3927 2.7; RFC 4291 2.5.6, 2.7; RFC 3879."""
 
 @dataclass(frozen=True, slots=True)
 class OwnNames:
-    """What this server is known by, so that it finds itself among the servers of a domain."""
+    """Names that this server is known by, so that it finds itself among the servers of a domain."""
 
     hosts: frozenset[str] = frozenset()
     networks: Networks = NO_ADDRESS
 
     def has_address(self, address: str) -> bool:
-        """Whether a connection to the address reaches this server, as far as it can know."""
+        """True if a connection to the address reaches this server, as far as it can know."""
         own = (self.networks, LOOPBACK, UNSPECIFIED)
         return any(each.may_be_reached_by(address) for each in own)
 
@@ -167,7 +167,7 @@ class RoutingPlan:
     security: MxSecurity = USUAL_SECURITY
 
     def may_reach(self, address: str) -> bool:
-        """Whether a connection that a stranger's records lead to may go to an address."""
+        """True if a connection that a stranger's records lead to may go to an address."""
         return not (
             self.own.has_address(address)
             or NOT_UNICAST.may_be_reached_by(address)

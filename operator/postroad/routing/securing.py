@@ -1,4 +1,4 @@
-"""How connections to the servers of a domain are secured: what an administrator requires, raised by
+"""Security of connections to the servers of a domain: what an administrator requires, raised by
 what the domain publishes and never lowered.
 
 Source: RFC 8461 (MTA-STS); RFC 7672 (DANE); ADR 0058.
@@ -29,7 +29,7 @@ SHORTEST_AGE = timedelta(minutes=5)
 RFC 8461 3.3."""
 
 REFRESH = timedelta(days=1)
-"""How old a policy gets before it is fetched again, though its record has not changed, so that it
+"""Age that a policy gets before it is fetched again, though its record has not changed, so that it
 does not end while it is in use. Source: RFC 8461 3.3."""
 
 _RECORD = re.compile(
@@ -41,7 +41,8 @@ _FIELD = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,31})[ \t]*:[ \t]*(.*?)[ \t]*"
 
 
 class StsMode(StrEnum):
-    """What a policy has its senders do. `testing`: nothing but reports, which are not sent yet."""
+    """Mode that a policy has its senders do. `testing`: nothing but reports, which are not sent
+    yet."""
 
     ENFORCE = "enforce"
     TESTING = "testing"
@@ -83,7 +84,7 @@ class StsPolicy:
         return cls(mode, tuple(exchangers), _age(fields))
 
     def permits(self, host: str) -> bool:
-        """Whether a host may get the domain's mail. Source: RFC 8461 4.1."""
+        """True if a host may get the domain's mail. Source: RFC 8461 4.1."""
         _, _, parent = host.partition(".")
         return host in self.exchangers or f"*.{parent}" in self.exchangers
 
@@ -97,12 +98,12 @@ class KeptPolicy:
     fetched_at: datetime
 
     def is_over(self, now: datetime) -> bool:
-        """Whether it counts no more; also where it comes from the future, by a clock that was
+        """True if it counts no more; also where it comes from the future, by a clock that was
         wrong."""
         return not (self.fetched_at - REFRESH <= now < self.fetched_at + self.policy.max_age)
 
     def is_to_be_fetched(self, record: str | None, now: datetime) -> bool:
-        """Whether a newer one is to be looked for. `record`: the id in DNS now, if there is one."""
+        """True if a newer one is to be looked for. `record`: the id in DNS now, if there is one."""
         age = now - self.fetched_at
         is_old = age >= min(REFRESH, self.policy.max_age / 2)
         return record is not None and (record != self.id or is_old)
@@ -110,7 +111,7 @@ class KeptPolicy:
 
 @dataclass(frozen=True, slots=True)
 class DomainPolicy:
-    """What is known of a domain: the policy that holds for its mail, if any, and why."""
+    """Facts of a domain: the policy that holds for its mail, if any, and why."""
 
     policy: StsPolicy | None
     words: str
@@ -152,7 +153,7 @@ def _age(fields: Mapping[str, str]) -> timedelta:
 
 
 class PublishedSecurity(StrEnum):
-    """What a domain publishes about TLS to its servers: a policy of MTA-STS, TLSA records."""
+    """Records of a domain about TLS to its servers: a policy of MTA-STS, TLSA records."""
 
     STS = "sts"
     DANE = "dane"
@@ -160,8 +161,8 @@ class PublishedSecurity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MxSecurity:
-    """What is required of connections to servers that MX records name, where they come from,
-    whether content may go by CHUNKING, and whether reverse-paths name the recipient."""
+    """Security that is required of connections to servers that MX records name, where they come
+    from, whether content may go by CHUNKING, and whether reverse-paths name the recipient."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
     honoured: frozenset[PublishedSecurity] = frozenset()

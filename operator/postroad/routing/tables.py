@@ -33,7 +33,7 @@ class SmartHost:
 
     @property
     def is_looked_up(self) -> bool:
-        """Whether the host's addresses are asked for."""
+        """True if the host's addresses are asked for."""
         return not self.by_mx and self.next_hop.socket is None
 
 
@@ -65,7 +65,7 @@ class DomainPatterns:
         return None if parent is None else f"*.{parent}".removesuffix(".")
 
     def cover(self, others: DomainPatterns) -> bool:
-        """Whether each domain that the others match is matched."""
+        """True if each domain that the others match is matched."""
         return all(self.match(name) is not None for name in others.names) and all(
             parent in self.parents or any(each in self.parents for each in _parents(parent))
             for parent in others.parents
@@ -99,7 +99,7 @@ class SenderPatterns:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which mail goes where. A condition that is None holds for all mail.
+    """Rule for the destination of some mail. A condition that is None holds for all mail.
 
     `tiers`: the smart hosts that are tried first, the next and so on; without any, mail goes by the MX
     records of its domain, with `security`.
@@ -132,7 +132,7 @@ class Rule:
         return tuple(found)
 
     def covers(self, other: Rule) -> bool:
-        """Whether this rule matches all mail that the other one matches."""
+        """True if this rule matches all mail that the other one matches."""
         return (
             (self.domains is None or self.domains.cover(other.domains or _EVERY_DOMAIN))
             and (self.senders is None or self.senders == other.senders)
@@ -148,12 +148,12 @@ class RoutingTable:
 
     @cached_property
     def has_senders(self) -> bool:
-        """Whether a rule asks for the reverse-path."""
+        """True if a rule asks for the reverse-path."""
         return any(each.senders is not None for each in self.rules)
 
     @cached_property
     def has_tenants(self) -> bool:
-        """Whether a rule asks for the tenant."""
+        """True if a rule asks for the tenant."""
         return any(each.tenants is not None for each in self.rules)
 
     def find(self, request: RouteRequest) -> tuple[Rule, tuple[str, ...]] | None:

@@ -1,4 +1,4 @@
-"""Which connection a job gets: one decision, as the source has it.
+"""Chooses the connection of a job: one decision, as the source has it.
 
 For the first tier of which a destination works:
 
@@ -128,7 +128,7 @@ class Tier:
 
     @property
     def works(self) -> bool:
-        """Whether a destination has a connection or may be tried."""
+        """True if a destination has a connection or may be tried."""
         are_new = len(self._known) < len(self._names)
         return are_new or any(each.standing is not Standing.RESTING for each in self._known)
 

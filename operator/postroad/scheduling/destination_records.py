@@ -53,7 +53,7 @@ class ConnectionRecord:
 
     @property
     def is_broken(self) -> bool:
-        """Whether it ended before it finished a job, so that the next one would too."""
+        """True if it ended before it finished a job, so that the next one would too."""
         return self.taken > 0 and self.finished == 0
 
     def lengthen(self, jobs: int) -> None:
@@ -164,7 +164,7 @@ def _enter_active(connection: ConnectionRecord) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DestinationView:
-    """How many connections a destination has, until when it rests (None: it does not), and whether
+    """Number of connections a destination has, until when it rests (None: it does not), and whether
     it failed or takes long."""
 
     connections: int

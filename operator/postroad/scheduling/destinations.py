@@ -1,4 +1,4 @@
-"""What is known of destinations: the connections to them, and which of them failed or closed.
+"""State of destinations: the connections to them, and which of them failed or closed.
 
 A destination without a record is unused. A record passes from active to idle to closed, or from a
 failure to a rest to due, and is forgotten.
@@ -44,19 +44,19 @@ class Destinations:
 
     @property
     def free(self) -> int:
-        """How many more connections could have jobs: those that are not open, and the idle ones,
-        which can be used or closed. When connections that counted apart are answered, more than
-        all can be in use for a while. Source: AMB-16, AMB-27."""
+        """Number of further connections that could have jobs: those that are not open, and the idle
+        ones, which can be used or closed. When connections that counted apart are answered, more
+        than all can be in use for a while. Source: AMB-16, AMB-27."""
         return max(0, self._rules.connections - self._counted + len(self._idle))
 
     @property
     def _counted(self) -> int:
-        """How many connections there are without those that count apart."""
+        """Number of connections without those that count apart."""
         return len(self.connections) - len(self._overdue)
 
     @property
     def is_full(self) -> bool:
-        """Whether a further connection needs the place of an idle one."""
+        """True if a further connection needs the place of an idle one."""
         return self._counted >= self._rules.connections
 
     def find(self, name: str) -> Destination | None:

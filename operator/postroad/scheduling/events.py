@@ -1,9 +1,9 @@
-"""What a scheduler hears, and what it decides.
+"""Events and decisions of a scheduler.
 
 A connection and a job are named by their numbers: a job's is its caller's, a connection's is
 the scheduler's.
 
-What is scheduled: addresses to look up, and recipients to deliver to.
+Jobs that are scheduled: addresses to look up, and recipients to deliver to.
 
 Source: SC-1, SC-2.
 """
@@ -17,8 +17,8 @@ from postroad.errors import InvalidInput
 
 
 class Precedence(IntEnum):
-    """Which mails go first where several wait, the least first. Each has share limits of its own.
-    Source: SC-26 (verifications)."""
+    """Order of mails that go first where several wait, the least first. Each has share limits of
+    its own. Source: SC-26 (verifications)."""
 
     VERIFICATION = 0
     TRANSACTIONAL = 1

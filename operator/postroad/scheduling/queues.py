@@ -1,4 +1,4 @@
-"""What waits: mails at their sites, sites at their destinations, and what stands for them in a
+"""Waiting lists: mails at their sites, sites at their destinations, and what stands for them in a
 contest.
 
 Source: SC-8; AMB-14, AMB-25.
@@ -45,11 +45,11 @@ class MailShare(Share):
 
     @property
     def is_over(self) -> bool:
-        """Whether it has no job left."""
+        """True if it has no job left."""
         return not self.waiting and not self.working
 
     def claim(self, order: Order) -> Rank:
-        """What compares two mails where one waits for a connection that the other uses."""
+        """Key that compares two mails where one waits for a connection that the other uses."""
         number = self.working if order is Order.FEWEST_FIRST else self.number
         return (self.precedence, number)
 
@@ -118,7 +118,7 @@ class Contenders:
 
     @property
     def working(self) -> int:
-        """How many jobs the first mail has at work."""
+        """Number of jobs the first mail has at work."""
         return self.first[0].working
 
     def rank(self, order: Order) -> Rank:
@@ -128,7 +128,7 @@ class Contenders:
 
 
 class DestinationQueue:
-    """What waits for one destination. `opened`: counts when one opened while jobs waited."""
+    """Mails that wait for one destination. `opened`: counts when one opened while jobs waited."""
 
     __slots__ = ("contenders", "is_open", "lists", "name", "opened", "sites", "trust")
 

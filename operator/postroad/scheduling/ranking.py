@@ -5,7 +5,7 @@ Source: AMB-17 for the values.
 
 Members in the order of ranks that change: each operation costs the logarithm of their number.
 
-How much of the system a mail may use, and which mail gets more of it next.
+Shares of the system that mails may use, and the mail that gets more next.
 
 With s as `scale_max_concurrency` and N workers, k mails without end get s*N/(1+s*k) workers each,
 and 1/(1+s*k) of them stays free for the next mail. Workers are connections or routers.
@@ -26,7 +26,7 @@ from postroad.scheduling.events import Precedence
 
 
 class Order(Enum):
-    """Which mail gets a connection or a router next, of one precedence. Source: AMB-14; SC-9."""
+    """Order in which mails of one precedence get a connection or a router. Source: AMB-14; SC-9."""
 
     FEWEST_FIRST = "the mail with the fewest jobs at work, then the one that has waited longest"
     AS_LISTED = "the mail that arrived first; each decision costs a step a mail at its limit"
@@ -34,7 +34,7 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ShareLimits:
-    """How many jobs a mail may have at work. Source: SC-6; SC-26 (with values of its own)."""
+    """Number of jobs that a mail may have at work. Source: SC-6; SC-26 (with values of its own)."""
 
     max_message_concurrency: int = 5
     scale_max_concurrency: float = 10.0
@@ -109,7 +109,7 @@ class SchedulerRules:
 
     @property
     def overdue_places(self) -> int:
-        """How many overdue connections do not count among the others."""
+        """Number of overdue connections that do not count among the others."""
         return int(self.overdue_share * self.connections)
 
 
@@ -203,9 +203,9 @@ def may_grow(working: int, limits: ShareLimits, free: int) -> bool:
 
 
 class Share:
-    """What one mail has at work: its jobs on connections, those that ride free too, or those in
-    routers. `number` counts mails by arrival, `turn` when a job of it last began, or its arrival,
-    so that of mails with equally many the one comes first that has waited longest."""
+    """Jobs that one mail has at work: its jobs on connections, those that ride free too, or those
+    in routers. `number` counts mails by arrival, `turn` when a job of it last began, or its
+    arrival, so that of mails with equally many the one comes first that has waited longest."""
 
     __slots__ = ("number", "precedence", "turn", "working")
 
@@ -226,7 +226,7 @@ class Contender(Protocol):
 
     @property
     def working(self) -> int:
-        """How many jobs the mail has at work."""
+        """Number of jobs the mail has at work."""
         ...
 
     def rank(self, order: Order) -> Rank:

@@ -1,5 +1,5 @@
-"""How many connections destinations may use by what is known of them, so that those that answer
-find room beside those that do not.
+"""Number of connections that destinations may use by what is known of them, so that those that
+answer find room beside those that do not.
 
 Source: AMB-27; SC-6 for the form; ADR 0070.
 """
@@ -12,7 +12,7 @@ from postroad.scheduling.ranking import SchedulerRules, ShareLimits, may_grow
 
 
 class Trust(IntEnum):
-    """What is known of a destination, the best first."""
+    """Facts of a destination, the best first."""
 
     PROVEN = 0
     """It answered, and took no longer over its last job than `SchedulerRules.prompt`."""
@@ -25,7 +25,7 @@ class Trust(IntEnum):
 
 
 SCALES = (0.0, 10.0, 3.0)
-"""How many connections they may use for each that is free, by trust. The less for the troubled, so
+"""Number of connections they may use for each that is free, by trust. The less for the troubled, so
 that new ones find room beside them."""
 
 

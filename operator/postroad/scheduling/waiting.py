@@ -50,7 +50,7 @@ class Waiting:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no job waits."""
+        """True if no job waits."""
         return not self._at
 
     def best(self, free: int, trusts: Iterable[Trust]) -> tuple[MailShare, SiteQueue] | None:
@@ -336,7 +336,7 @@ class OverdueConnections:
         self._in_trouble = 0
 
     def __len__(self) -> int:
-        """How many count apart."""
+        """Number that count apart."""
         return len(self._apart)
 
     def opens(self, connection: ConnectionRecord, now: float) -> float:

@@ -59,7 +59,7 @@ class Settings(Section):
     health_port: Annotated[int, Field(ge=0, le=65535)] = 8080
 
     drain_seconds: Annotated[float, Field(ge=0)] = 25
-    """How long mails in flight may take after SIGTERM; less than a pod's grace period of 30 s."""
+    """Time that mails in flight may take after SIGTERM; less than a pod's grace period of 30 s."""
 
     ca_file: Path | None = None
     """Certificate authorities for every server that has none of its own, and for a next hop where

@@ -32,7 +32,7 @@ class Retry(Section):
     """Since acceptance; a mail that is older is given up at its next deferral."""
 
     soft_bounce: bool = False
-    """Whether a permanent refusal defers a mail, which is given up at its max age only."""
+    """True if a permanent refusal defers a mail, which is given up at its max age only."""
 
     dead_letter_lifetime: Duration = DEAD_LETTER_LIFETIME
     """From the death of a mail until it is discarded, with its bytes."""
@@ -81,17 +81,17 @@ class Worker(Section):
     """Folder of the attempt log, in which `postroad trace` searches. None: none is written."""
 
     attempt_log_addresses: bool = False
-    """Whether it has addresses and replies as they are; otherwise domains, and replies without
-    what names a person, a host or a mail."""
+    """True if it has addresses and replies as they are; otherwise domains, and replies without what
+    names a person, a host or a mail."""
 
     attempt_log_lifetime: Duration = timedelta(days=14)
-    """How long a line is kept, to the hour."""
+    """Time that a line is kept, to the hour."""
 
     attempt_log_bytes: Annotated[int, Field(ge=32 * 2**20)] = 2**30
     """Of all files; beyond it the oldest are deleted, but none of the last two hours."""
 
     suspend_by_answers: bool = True
-    """Whether answers such as `421 4.7.0` suspend a site for a time, where mail goes by routes."""
+    """True if answers such as `421 4.7.0` suspend a site for a time, where mail goes by routes."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Connections to next hops at most; with a relay, mails in hand too. Where mail goes by routes,
@@ -114,7 +114,7 @@ class Reports(Section):
     age: never."""
 
     delay_cleared: bool = False
-    """Whether a delivery is reported after a delay was."""
+    """True if a delivery is reported after a delay was."""
 
     author: Mailbox | None = None
     """The address in the field From; None: MAILER-DAEMON at the name of this process in SMTP."""

@@ -13,14 +13,14 @@ from postroad.settings.values import Duration, NetworkList, Section
 
 
 class BareLineEnds(Enum):
-    """What an intake does with a CR without LF, or an LF without CR, in a mail."""
+    """Policy for a CR without LF, or an LF without CR, in a mail."""
 
     REFUSE = "refuse"
     NORMALISE = "normalise"
 
 
 class LongLines(Enum):
-    """What an intake does with a mail that has a line of more than 998 octets."""
+    """Policy for a mail that has a line of more than 998 octets."""
 
     REFUSE = "refuse"
     FOLD = "fold"
@@ -63,7 +63,7 @@ class Intake(Section):
     """No mail begins in an older session."""
 
     bare_line_ends: BareLineEnds = BareLineEnds.REFUSE
-    """What the intake does with a mail that has a CR without LF, an LF without CR, or a NUL."""
+    """Policy for a mail that has a CR without LF, an LF without CR, or a NUL."""
 
     normalise_from: NetworkList | None = None
     """Networks whose mail is normalised although `bare_line_ends` is `refuse`."""
@@ -72,8 +72,8 @@ class Intake(Section):
     """Networks whose clients may send more after EHLO, HELO and DATA before the reply."""
 
     long_lines: LongLines = LongLines.REFUSE
-    """What the intake does with a mail that has a line of more than 998 octets. `fold`: it accepts
-    the mail unchanged, and the worker folds the line where the mail is not signed."""
+    """Policy for a mail that has a line of more than 998 octets. `fold`: it accepts the mail
+    unchanged, and the worker folds the line where the mail is not signed."""
 
     tls_certificate: Path | None = None
     """PEM file of the certificate and its chain; with `tls_key`, STARTTLS is offered."""

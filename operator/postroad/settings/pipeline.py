@@ -15,7 +15,7 @@ LEAST_KEY = 16
 
 
 class AddressKind(Enum):
-    """What the lake has of an address."""
+    """Form in the lake of an address."""
 
     HASHED = "hashed"
     PLAIN = "plain"
@@ -30,7 +30,7 @@ class Pipeline(Section):
     user's cache."""
 
     addresses: AddressKind = AddressKind.HASHED
-    """What the lake has of addresses; their domains are plain."""
+    """Form in the lake of addresses; their domains are plain."""
 
     address_key: Annotated[SecretStr, Field(min_length=LEAST_KEY)] | None = None
     """The key of hashed addresses: the same for all runs, or the same address has two hashes."""

@@ -103,7 +103,8 @@ class S3(Section):
 
 
 class BrokerSettings(Section):
-    """How RabbitMQ keeps references."""
+    """Parameters by which RabbitMQ keeps references."""
 
     delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
-    """How often RabbitMQ may deliver a mail that is not finished, before it is a dead letter."""
+    """Number of times that RabbitMQ may deliver a mail that is not finished, before it is a dead
+    letter."""

@@ -135,7 +135,7 @@ class HeaderField(NamedTuple):
 
     @property
     def value(self) -> str:
-        """What stands behind the colon, unfolded."""
+        """Text that stands behind the colon, unfolded."""
         value = self.octets.partition(b":")[2].replace(b"\r\n", b"")
         return value.decode("utf-8", "replace").strip()
 
@@ -193,7 +193,7 @@ class SigningRule:
     body_form: Canonical = Canonical.RELAXED
 
     def allows(self, tenant: str | None) -> bool:
-        """Whether mail of this tenant is signed."""
+        """True if mail of this tenant is signed."""
         return self.tenants is None or tenant in self.tenants
 
 

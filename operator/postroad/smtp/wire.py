@@ -143,12 +143,12 @@ class Wire(asyncio.BaseProtocol):
 
     @property
     def is_secured(self) -> bool:
-        """Whether the connection uses TLS."""
+        """True if the connection uses TLS."""
         return self._is_secured
 
     @property
     def has_unread(self) -> bool:
-        """Whether octets have arrived that were not read."""
+        """True if octets have arrived that were not read."""
         return bool(self._buffer)
 
     async def write(self, data: bytes, timeout: timedelta, *, until_unread: bool = False) -> None:

@@ -24,7 +24,7 @@ descriptors of the process nor the place of a probe, which sends its request at 
 
 
 class Readiness:
-    """Whether the process can do its work: what `/readyz` reports.
+    """True if the process can do its work: what `/readyz` reports.
 
     A server that is away does not count, because it is away for all pods: a Service without
     endpoints would refuse connections where the intake replies 451, and a rollout or the drain of a

@@ -56,7 +56,7 @@ SHORT_REST = timedelta(seconds=20)
 one, and a next hop that restarts has its mail at once."""
 
 PATIENCE = timedelta(seconds=30)
-"""How long a mail waits for a place on a connection, or for a router, while it keeps others from
+"""Time that a mail waits for a place on a connection, or for a router, while it keeps others from
 being seen."""
 
 LONGEST_GOODBYE = timedelta(seconds=2)
@@ -324,7 +324,7 @@ class Driving:
             self._withdrawals.take_back(ledger, reason)
 
     def _only_waits(self, ledger: Ledger) -> bool:
-        """Whether all that is open of an item waits for a connection or a router."""
+        """True if all that is open of an item waits for a connection or a router."""
         waiting = self._jobs.waiting(ledger) + self._look_ups.waiting(ledger)
         return waiting == len(ledger.open_jobs)
 

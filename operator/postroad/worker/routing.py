@@ -121,7 +121,7 @@ class DeliveryRoute:
 
 
 class Routes(Protocol):
-    """Where the mail of a worker goes."""
+    """Destinations of a worker's mail."""
 
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
         """Return the route if it can be given at once; else None."""

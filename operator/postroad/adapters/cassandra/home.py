@@ -25,8 +25,8 @@ KEY = "@home"
 """In place of a queue's name, which has no @."""
 
 CHECKED = READING_LEASE / 6
-"""How long a check stands for all queues of a session: less than the time between two readings of a
-configuration (a quarter of the lease), so that each has one of its own."""
+"""Time that a check stands for all queues of a session: less than the time between two readings of
+a configuration (a quarter of the lease), so that each has one of its own."""
 
 
 class Home:

@@ -31,7 +31,7 @@ WATERMARK_ID = LAST
 """The id of a watermark's own row."""
 
 TRAIT_COLUMNS = ("domains", "due_at", "held")
-"""What a mark repeats of its row."""
+"""Values that a mark repeats of its row."""
 
 MARK_COLUMNS = (
     "delivered_at",
@@ -48,14 +48,14 @@ MARK_COLUMNS = (
     "new_last_error",
     "new_previous",
 )
-"""How the mark's entry ended."""
+"""The way in which the entry ended."""
 
 OUTCOME_COLUMNS = ("outcomes", "seconds")
-"""What is kept of the attempt that the mark ends. No read of marks selects them, because no
-decision depends on them."""
+"""Facts of the attempt that the mark ends. No read of marks selects them, because no decision
+depends on them."""
 
 WATERMARK_COLUMNS = ("purged_through", "purged_at")
-"""How far a partition was purged, and when."""
+"""The point to which a partition was purged, and when."""
 
 _OWN = f"{AFTER} AND enqueue_id < {WATERMARK_ID}"
 
@@ -123,9 +123,9 @@ SELECT_MARKS = Statement(
 SELECT_MARKED_IDS = Statement(
     select("deleted_mails", ("enqueue_id", "published"), BETWEEN), page_size=2000
 )
-"""Which entries have a mark, and which of them are being replaced (`published` is false only
-there). Filtered here, because the server would read the whole partition for one answer. `through`
-is before a watermark's own row."""
+"""The entries that have a mark, and which of them are being replaced (`published` is false only
+there). Filtered here, because the server would read the whole partition for one answer.
+`through` is before a watermark's own row."""
 
 SELECT_STAMP = Statement(
     select(
@@ -221,8 +221,8 @@ SELECT_OCCUPIED_MARKS = Statement(
     select("deleted_mails", ("slice_start", "bucket_id"), OF_SLICES) + " PER PARTITION LIMIT 1",
     page_size=1000,
 )
-"""Which of many partitions have marks; for erasing only: an entry that was withdrawn may have a
-mark and no row."""
+"""The ones of many partitions that have marks; for erasing only: an entry that was withdrawn may
+have a mark and no row."""
 
 SELECT_MARK_IDS = Statement(select("deleted_mails", ("enqueue_id",), PARTITION), page_size=1000)
 """The marks that an erasure left."""

@@ -6,7 +6,7 @@ check.
 Hazard: Cassandra before 6 may give a table two ids when two hosts create it in the same moment;
 let one process (the operator) create.
 
-What the columns of a table are, as the schema declares them and as Cassandra has them.
+Columns of a table as the schema declares them and as Cassandra has them.
 
 A table of other columns than the schema's is none of postroad's, or of a release that this one
 cannot share it with: it is refused by its differences, before anything is altered. Columns beside
@@ -27,7 +27,7 @@ from postroad.errors import ViewRefused
 from postroad.ports.view import FOREVER, SchemaChanges, TableOptions
 
 NAMED = 3
-"""How many differences an error names."""
+"""Number of differences an error names."""
 
 _TABLE = re.compile(
     r"CREATE TABLE IF NOT EXISTS \{keyspace\}\.(\w+) \((.*)\)(?:\s*WITH .*)?$", re.S
@@ -115,7 +115,7 @@ def _difference(name: ColumnName, wanted: Column, found: Column | None) -> str:
 
 
 def _is_same(wanted: Column, found: Column | None) -> bool:
-    """Whether two columns are the same. Of a type that is nested, releases of Cassandra write
+    """True if two columns are the same. Of a type that is nested, releases of Cassandra write
     `frozen` at different depths."""
     return found is not None and (
         (_bare(wanted.type), wanted.kind, wanted.position)

@@ -134,8 +134,8 @@ SELECT_OCCUPIED = Statement(
     select("enqueued_mails", ("slice_start", "bucket_id"), OF_SLICES) + " PER PARTITION LIMIT 1",
     page_size=1000,
 )
-"""Which of many partitions have rows, in one round trip. The coordinator reads each of them, mostly
-by a Bloom filter alone."""
+"""The ones of many partitions that have rows, in one round trip. The coordinator reads each of
+them, mostly by a Bloom filter alone."""
 
 DELETE_ROWS = Statement(
     f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP ? WHERE {PARTITION}"
@@ -148,7 +148,7 @@ DELETE_ROW = Statement(f"DELETE FROM {{keyspace}}.enqueued_mails USING TIMESTAMP
 SELECT_PRESENT = Statement(
     select("enqueued_mails", ("enqueue_id",), f"{PARTITION} AND enqueue_id IN ?")
 )
-"""Which of some entries have a row."""
+"""The ones of some entries that have a row."""
 
 SELECT_ROW_IDS = Statement(select("enqueued_mails", ("enqueue_id",), PARTITION), page_size=1000)
 """The rows that an erasure left."""
@@ -274,7 +274,7 @@ SELECT_RECORDED = Statement(
     select("deliveries", ("mail_id",), "queue = ? AND mail_id IN ?") + " PER PARTITION LIMIT 1",
     page_size=1000,
 )
-"""Which of many mails have delivery records, as `SELECT_OCCUPIED`."""
+"""The ones of many mails that have delivery records, as `SELECT_OCCUPIED`."""
 
 DELETE_RECORDS = Statement("DELETE FROM {keyspace}.deliveries WHERE queue = ? AND mail_id = ?")
 """One mail's records."""
@@ -286,7 +286,7 @@ differ."""
 SELECT_KEYSPACE_EVENTS = Statement(
     "SELECT sequence, document FROM {keyspace}.configuration_events WHERE queue = ?"
 )
-"""What is recorded of a keyspace, its home or its claims, in place of a queue's history."""
+"""Facts recorded of a keyspace, its home or its claims, in place of a queue's history."""
 
 APPEND_KEYSPACE_EVENT = Statement(
     "INSERT INTO {keyspace}.configuration_events (queue, sequence, type, at, document)"

@@ -36,7 +36,8 @@ _log = logger("worker")
 
 @dataclass(frozen=True, slots=True)
 class LogLimits:
-    """What a folder keeps: lines of so long, and so many bytes in all; whether with addresses."""
+    """Bounds on what a folder keeps: lines of so long, and so many bytes in all; whether with
+    addresses."""
 
     lifetime: timedelta
     most_bytes: int

@@ -28,7 +28,7 @@ from postroad.errors import StoreDamaged, StoreFailed, StoreFull
 T = TypeVar("T")
 
 BUSY_SECONDS = 30
-"""How long another process's change is waited for."""
+"""Time that another process's change is waited for."""
 
 FOUND_AT_ONCE = 500
 """Tokens of one question: SQLite binds 999 values at least."""

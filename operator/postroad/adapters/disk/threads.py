@@ -22,7 +22,7 @@ FileCall = tuple[
 """The future of a call with its loop, the function (None ends the thread), and its arguments."""
 
 Box = SimpleQueue[FileCall]
-"""What one thread is to do."""
+"""Task that one thread is to do."""
 
 
 class ThreadPool:

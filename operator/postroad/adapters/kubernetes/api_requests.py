@@ -3,7 +3,7 @@
 They and Kopf's watches share one pool of connections. A request that the server has not begun (429)
 is repeated here; any other failure is left to the next reconcile, because its effect is not known.
 
-Where the API server is, and how a client proves who it is.
+Address of the API server, and credentials for it.
 
 Of the official client only this is used: it knows service accounts, kubeconfig files and their
 plugins, and renews what expires. Its requests block, and its model classes lack postroad's kinds.
@@ -42,7 +42,7 @@ from postroad.telemetry import metrics
 HEADER = "BearerToken"
 
 TOKEN_SECONDS = 1.0
-"""How long a token is not asked for again, because each reading takes a thread."""
+"""Time for which a token is not asked for again, because each reading takes a thread."""
 
 
 class ApiAccess:
@@ -134,7 +134,7 @@ TIMEOUT_SECONDS = 15.0
 """For one request; the next reconcile repeats one that takes longer."""
 
 RETRY_SECONDS = 5.0
-"""How long a call waits in all for a server that answers 429."""
+"""Time that a call waits in all for a server that answers 429."""
 
 MAX_ANSWER = 16 * 1024 * 1024
 """Octets. Each answer is one object, and etcd takes 1.5 MiB. A longer one is that of another

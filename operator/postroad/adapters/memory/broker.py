@@ -231,8 +231,8 @@ class BrokerQueues:
 
 
 class ConsumerPlaces:
-    """How many deliveries one consumer holds. `served` is the number of the last message it got,
-    among all that the queue handed out."""
+    """Number of deliveries that one consumer holds. `served` is the number of the last message it
+    got, among all that the queue handed out."""
 
     def __init__(self, prefetch: int, number: int) -> None:
         self.prefetch = prefetch
@@ -244,7 +244,7 @@ class ConsumerPlaces:
 
 
 CONFIRM_DEADLINE = timedelta(seconds=10)
-"""How long a publish waits for a queue without a quorum."""
+"""Time that a publish waits for a queue without a quorum."""
 
 
 class MemoryDelivery:

@@ -54,7 +54,7 @@ class ManualClock:
 
     @property
     def next_waking(self) -> timedelta | None:
-        """How long until the first sleeping task wakes; None: no task sleeps."""
+        """Time until the first sleeping task wakes; None: no task sleeps."""
         return self._time.next_waking
 
 

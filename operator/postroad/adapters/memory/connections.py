@@ -34,8 +34,8 @@ IN_DOUBT = f"{LOST}; the end of the mail was sent, so it may be delivered"
 
 
 class Loss(Enum):
-    """Where a connection is lost while a mail is transmitted: nothing was answered, its recipients
-    were, its end was sent."""
+    """Point at which a connection is lost while a mail is transmitted: nothing was answered, its
+    recipients were, its end was sent."""
 
     BEFORE = auto()
     WITHIN = auto()

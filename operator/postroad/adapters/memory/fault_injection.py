@@ -27,7 +27,7 @@ class Stopped(BaseException):
 
 
 class Fault(Enum):
-    """What happens to one step."""
+    """Effect of a fault on one step."""
 
     STOP_BEFORE = "the process dies; the step has no effect"
     STOP_AFTER = "the process dies; the step had its effect"

@@ -47,7 +47,7 @@ class NotReached(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ProgramAnswer:
-    """What came of one mail. `ending`: why the connection ends with it; None: it goes on."""
+    """Result of one mail. `ending`: why the connection ends with it; None: it goes on."""
 
     outcomes: Mapping[str, Outcome]
     rest: timedelta = timedelta(0)

@@ -21,7 +21,7 @@ LONGEST_WAIT = timedelta(seconds=15)
 """The longest wait before a lost consumer tries again."""
 
 QUIET = timedelta(seconds=1)
-"""How long the dead queue sends nothing before it counts as empty."""
+"""Time that the dead queue sends nothing before it counts as empty."""
 
 _LOG = logger("rabbitmq")
 

@@ -54,7 +54,8 @@ class Access:
     tls: ClientTls = SYSTEM_TLS
     management_url: str | None = field(default=None, repr=False)
     login_folder: LoginFolder | None = None
-    """Where the user is read again for each connection, instead of `username` and `password`."""
+    """Source from which the user is read again for each connection, instead of `username` and
+    `password`."""
 
     @property
     def login(self) -> Login:
@@ -123,7 +124,7 @@ def _tls(access: Access) -> pika.SSLOptions:
 
 
 CLOSE_TIMEOUT = timedelta(seconds=3)
-"""How long `close` waits for the server."""
+"""Time that `close` waits for the server."""
 
 _LOG = logger("rabbitmq")
 
@@ -251,10 +252,10 @@ def resolve(answer: asyncio.Future[Any], error: ServerError | None = None) -> No
 
 
 ANSWER_TIMEOUT = timedelta(seconds=10)
-"""How long the server may take to answer a request on a channel."""
+"""Time that the server may take to answer a request on a channel."""
 
 LOGIN_INTERVAL = timedelta(seconds=5)
-"""How often the files of a user are looked at."""
+"""Interval at which the files of a user are looked at."""
 
 
 class RabbitMQConnection:

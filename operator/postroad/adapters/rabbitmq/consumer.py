@@ -120,12 +120,12 @@ class Subscription:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether another subscription is to follow, on a channel of the connection of now."""
+        """True if another subscription is to follow, on a channel of the connection of now."""
         return self._channel.is_outdated
 
     @property
     def holds(self) -> int:
-        """How many deliveries were handed out and have not ended."""
+        """Number of deliveries that were handed out and have not ended."""
         return len(self._leased) - self._acks_waiting - len(self._buffer)
 
     async def outdate_when_silent(

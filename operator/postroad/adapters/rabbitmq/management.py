@@ -177,12 +177,12 @@ def _quorum_queue(found: Mapping[str, Any]) -> QuorumQueue:
 
 
 DECLARED = timedelta(minutes=1)
-"""How long the shared delay queues are not declared again: it takes 51 requests, and a process may
-declare a thousand mail queues."""
+"""Time for which the shared delay queues are not declared again: it takes 51 requests, and a
+process may declare a thousand mail queues."""
 
 SURVEYED = timedelta(minutes=2)
-"""How long a survey stands for questions about single queues. The checks of a QueueCluster make one
-each minute, and an operator that starts declares all its queues."""
+"""Time that a survey stands for questions about single queues. The checks of a QueueCluster make
+one each minute, and an operator that starts declares all its queues."""
 
 _LOG = logger("rabbitmq")
 T = TypeVar("T")

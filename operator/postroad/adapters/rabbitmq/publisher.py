@@ -133,7 +133,7 @@ def _unknown(error: ServerError) -> ServerError:
 
 
 CONFIRM_DEADLINE = timedelta(seconds=10)
-"""How long a publish may take, connecting included. A queue without a quorum never confirms."""
+"""Time that a publish may take, connecting included. A queue without a quorum never confirms."""
 
 PERSISTENT = 2
 

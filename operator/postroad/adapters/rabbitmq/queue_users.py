@@ -17,7 +17,7 @@ from postroad.domain.servers import QueueUser
 from postroad.errors import BrokerRefused, CredentialsRefused
 
 TAG = "management"
-"""What depths and the audit of messages ask of the management API."""
+"""Fields that depths and the audit of messages ask of the management API."""
 
 NOTHING = "^$"
 
@@ -84,7 +84,7 @@ class RabbitMQQueueUsers:
             await api.remove(f"users/{quote(str(user), safe='')}")
 
     def _is_replaced(self, permission: Mapping[str, str]) -> bool:
-        """Whether `give` puts another in the place of a permission, without an instant at which
+        """True if `give` puts another in the place of a permission, without an instant at which
         programs that run have none."""
         exchange = permission.get("exchange", DELAYS)
         return (permission["vhost"], exchange) == (self._vhost, DELAYS)

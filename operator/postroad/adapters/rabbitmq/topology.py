@@ -33,7 +33,7 @@ wait."""
 
 UNROUTED_LIFETIME = timedelta(days=1)
 UNROUTED_MESSAGES = 100_000
-"""What the queue of unrouted messages keeps for an administrator to look at."""
+"""Headers that the queue of unrouted messages keeps for an administrator to look at."""
 
 NEVER = 1_000_000_000
 """A delivery limit beyond reach for the dead queue, where the default of RabbitMQ 4 (20) would drop
@@ -51,7 +51,7 @@ def delay_key(step_seconds: int, queue: QueueName) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What routes messages of an exchange to a queue."""
+    """Rule that routes messages of an exchange to a queue."""
 
     exchange: str
     routing_key: str

@@ -45,8 +45,8 @@ UNSUPPORTED = {
 }
 ABSENT = {"NotImplemented", "501"}
 LOOK_AGAIN_SECONDS = 600.0
-"""How long a store that answered that it has no lifecycle rules is not asked for those of other
-buckets."""
+"""Time for which a store that answered that it has no lifecycle rules is not asked for those of
+other buckets."""
 
 FORBIDDEN = {"403", "AccessDenied", "Forbidden"}
 GONE = {"NoSuchBucket", "404", "NotFound"}
@@ -133,7 +133,7 @@ def _is_reached(client: S3Client, bucket: str) -> bool:
 
 
 def _is_own(client: S3Client, bucket: str, *, if_denied: bool = True) -> bool:
-    """Whether the account has the bucket, by its list of buckets: a stranger who took the name may
+    """True if the account has the bucket, by its list of buckets: a stranger who took the name may
     have opened the bucket to all. `if_denied`: the answer where the list is."""
     try:
         return bucket in [each.get("Name") for each in client.list_buckets().get("Buckets", ())]
@@ -238,7 +238,7 @@ _MISSING = {"NoSuchKey", "NoSuchVersion"}
 
 
 class _Versioning(Enum):
-    """Whether a bucket keeps versions of deleted objects."""
+    """True if a bucket keeps versions of deleted objects."""
 
     NEVER = auto()
     KEPT = auto()
@@ -246,7 +246,7 @@ class _Versioning(Enum):
 
 
 class _DeletedPage(NamedTuple):
-    """What one request deletes; delete markers are no objects."""
+    """Batch that one request deletes; delete markers are no objects."""
 
     doomed: list[ObjectIdentifierTypeDef]
     objects: int

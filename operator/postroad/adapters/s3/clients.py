@@ -4,7 +4,7 @@ The address and user of an object store.
 
 Translates S3's error codes into postroad's errors, for both drivers.
 
-What boto3 knows of S3, read once for all clients of the process.
+boto3's model of S3, read once for all clients of the process.
 
 A session of its own reads 1.3 MB of JSON for each client: 15 MB and 0.1 s of CPU, four fifths of
 them for documentation. A Store of the operator opens its clients while a thousand MailQueues ask.
@@ -57,7 +57,8 @@ class Access:
     secret_key: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
     login_folder: LoginFolder | None = None
-    """Where the keys are read again for each request, instead of `access_key` and `secret_key`."""
+    """Source from which the keys are read again for each request, instead of `access_key` and
+    `secret_key`."""
 
     @property
     def keys(self) -> tuple[str | None, str | None]:
@@ -92,10 +93,10 @@ class Access:
 
 
 SILENCE = timedelta(seconds=8)
-"""How long a store may send nothing before it counts as away."""
+"""Time that a store may send nothing before it counts as away."""
 
 TRANSFER = timedelta(minutes=10)
-"""How long one transfer may take while octets arrive."""
+"""Time that one transfer may take while octets arrive."""
 
 ANY = "any"
 """obstore needs a name for a bucket that is not in the address."""

@@ -1,1 +1,1 @@
-"""What a worker delivers by, from settings and files."""
+"""Parts that a worker delivers with, from settings and files."""

@@ -35,7 +35,7 @@ it had stays then."""
 
 @dataclass(frozen=True, slots=True)
 class DeliveryDocument:
-    """What a file of delivery has, and the keys that it names."""
+    """Content that a file of delivery has, and the keys that it names."""
 
     settings: DeliverySettings
     signing: SigningPlan

@@ -1,4 +1,4 @@
-"""Where the mail of a worker goes, by its settings, and the limits that follow from it."""
+"""Destinations of a worker's mail, by its settings, and the limits that follow from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from postroad.settings import Settings
 from postroad.settings.delivery import Worker
 
 Way = NextHop | WebhookAddress | HandlerFunction | RoutingSettings
-"""Where a worker's mail goes: to one next hop or program, or by routes."""
+"""Destination of a worker's mail: to one next hop or program, or by routes."""
 
 
 def way_of(settings: Settings, delivery: DeliverySettings | None = None) -> Way:

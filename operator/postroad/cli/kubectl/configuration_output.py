@@ -1,4 +1,4 @@
-"""What the configuration commands print: outcomes of a wanted configuration, advice, events."""
+"""Output of the configuration commands: outcomes of a wanted configuration, advice, events."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from postroad.errors import InvalidInput
 from postroad.ports.mail_queue import NO_DELAY, MailQueue
 
 _BEFORE_HEADER = re.compile(rb"\A(?:\xef\xbb\xbf)?(?:>?From [^\n]*(?:\n|\Z))*")
-"""What editors and mailbox files put before the first field, and no field is: a byte order mark,
-lines that begin with From and a space."""
+"""Octets that editors and mailbox files put before the first field, and no field is: a byte order
+mark, lines that begin with From and a space."""
 
 _OF_A_MAILBOX = re.compile(rb"\A(?:\xef\xbb\xbf)?From ")
 _NEXT_MESSAGE = re.compile(rb"\n\r?\nFrom [^\n]*\n(?=[!-9;-~]+:)")

@@ -50,8 +50,8 @@ async def traffic(asked: AskedLake, by: tuple[str, ...]) -> JobAnswer[TrafficLin
 @click.command()
 @lake_job
 async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
-    """How each destination answers: rates, the commonest reasons, what was delivered on a retry,
-    and what is out of line with the 7 days before."""
+    """Answers of each destination: rates, the commonest reasons, what was delivered on a retry, and
+    what is out of line with the 7 days before."""
     from postroad.pipeline.spark.jobs.traffic import destinations as find
     from postroad.pipeline.spark.lake.lake import in_thread
 
@@ -62,8 +62,8 @@ async def destinations(asked: AskedLake) -> JobAnswer[DestinationLine]:
 
 
 async def trace(asked: AskedLake, what: str) -> JobAnswer[TraceLine]:
-    """What became of a mail, by its mail id or one of its enqueue ids, or of all mails from or to
-    an address: every entry of them, in the lake and in the view. Without --from, since the lake
+    """History of a mail, by its mail id or one of its enqueue ids, or of all mails from or to an
+    address: every entry of them, in the lake and in the view. Without --from, since the lake
     began."""
     from postroad.pipeline.spark.columns import column_of
     from postroad.pipeline.spark.jobs.tracing import selector_of, unarchived_entries

@@ -178,7 +178,7 @@ def _age(text: str) -> timedelta:
 
 
 PATTERN_SIGNS = frozenset("{}[]*?\\")
-"""What makes a path a pattern for Hadoop, below Spark."""
+"""Characters that make a path a pattern for Hadoop, below Spark."""
 
 TABLES, KINDS = ("entries", "slices", "runs"), ("parquet", "json")
 

@@ -242,7 +242,7 @@ def certificate_of(section: Intake) -> ServerCertificate | None:
 
 
 GRACE = timedelta(seconds=5)
-"""How long a child may run beyond the drain time before it is killed."""
+"""Time that a child may run beyond the drain time before it is killed."""
 
 
 async def receive_in_children(this: Process, settings: Settings, url: str, count: int) -> None:

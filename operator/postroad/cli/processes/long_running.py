@@ -1,4 +1,4 @@
-"""What long-running commands share: signals, the health port, waiting for a queue's servers,
+"""Parts that long-running commands share: signals, the health port, waiting for a queue's servers,
 maintenance beside their work.
 
 At SIGTERM a process finishes its work in progress, which makes duplicates rarer; the stored state
@@ -38,8 +38,8 @@ ORPHANED_DRAIN = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What a process inherits: `parent`, a descriptor that reaches its end when the parent is gone,
-    and perhaps the descriptor of the lock on a store."""
+    """Objects that a process inherits: `parent`, a descriptor that reaches its end when the parent
+    is gone, and perhaps the descriptor of the lock on a store."""
 
     parent: int
     lock: int | None = None

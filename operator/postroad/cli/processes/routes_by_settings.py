@@ -1,4 +1,4 @@
-"""What finds the routes of a worker's mail, by settings that may change while it runs."""
+"""Finds the routes of a worker's mail by settings that may change while it runs."""
 
 from __future__ import annotations
 

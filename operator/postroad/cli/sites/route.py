@@ -202,7 +202,7 @@ def _line(name: str, record: str) -> str:
 
 @click.group()
 def bounce() -> None:
-    """What refusals of next hops are counted as."""
+    """Classes of refusals of next hops."""
 
 
 @bounce.command()

@@ -261,7 +261,7 @@ async def flush(queue: MailQueue, selector: Selector, site: str | None, as_json:
 
 @dataclass(frozen=True, slots=True)
 class TriedSite:
-    """What workers answered: whose mail goes to the site, and what is to be known about that."""
+    """Answers of workers: whose mail goes to the site, and what is to be known about that."""
 
     selector: Selector
     problems: tuple[str, ...]

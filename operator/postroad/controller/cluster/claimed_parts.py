@@ -44,7 +44,7 @@ class ClaimedParts:
                 pass  # versions of the claim, in a bucket that keeps them
 
     async def owns_bucket(self) -> bool:
-        """Whether no other MailQueue that stays has a bucket of this name: `a-b.c` and `a.b-c` have
+        """True if no other MailQueue that stays has a bucket of this name: `a-b.c` and `a.b-c` have
         one."""
         return self._place.owns_bucket and not await self._users.others_with_bucket(self._place)
 

@@ -36,7 +36,7 @@ RELEASE_SECONDS = 5.0
 
 
 class Ruling(Enum):
-    """What to do about a claim that is there."""
+    """Action about a claim that is there."""
 
     KEEP = auto()
     TAKE = auto()
@@ -110,7 +110,7 @@ class Claims:
                 raise
 
     def is_held(self, uid: str) -> bool:
-        """Whether a QueueCluster had the claim on its keyspace when this process last asked."""
+        """True if a QueueCluster had the claim on its keyspace when this process last asked."""
         return uid in self._keyspaces
 
     def conflict_of(self, uid: str) -> str | None:
@@ -186,7 +186,7 @@ class Claims:
             log_action("the claim on the keyspace stays", error=str(error))
 
     async def _is_gone(self, found: Claim) -> bool:
-        """Whether the claimant was a resource of this Kubernetes cluster, and is gone for good."""
+        """True if the claimant was a resource of this Kubernetes cluster, and is gone for good."""
         owner = found.claimant
         if owner is None or owner.kubernetes != self._kubernetes:
             return False
@@ -199,7 +199,7 @@ class Claims:
         return not is_there and self._absences.lasts(owner)
 
     async def _is_there(self, owner: Claimant) -> bool:
-        """Whether a claimant exists. A QueueCluster does as long as MailQueues refer to its name,
+        """True if a claimant exists. A QueueCluster does as long as MailQueues refer to its name,
         because their mail is in its keyspace."""
         if owner.queue:
             key = resource_of(owner)

@@ -62,7 +62,7 @@ class Cluster:
     credentials: ClusterCredentials
     servers: Servers
     has_tables: bool = False
-    """Whether a reconcile of the QueueCluster has made its tables, and keeps them as declared."""
+    """True if a reconcile of the QueueCluster has made its tables, and keeps them as declared."""
     away: Mapping[str, Finding] = field(default_factory=dict)
     """The conditions of servers that did not answer when they were last checked."""
 
@@ -193,9 +193,9 @@ class Clusters:
         )
 
     async def has_new_secrets(self, found: Object) -> bool:
-        """Whether the Secrets of a QueueCluster hold something else than when it was last opened,
-        or can be read now and could not then, or the API server lacks answers about them for some
-        time. Raises: KubernetesUnavailable."""
+        """True if the Secrets of a QueueCluster hold something else than when it was last opened,
+        or can be read now and could not then, or the API server lacks answers about them for
+        some time. Raises: KubernetesUnavailable."""
         metadata = found["metadata"]
         known = self._credentials.get(metadata["uid"])
         try:

@@ -1,4 +1,4 @@
-"""What the MailQueues of a QueueCluster depend on beside its spec: its servers, and Secrets."""
+"""Facts that MailQueues depend on beside the spec of their QueueCluster: its servers, Secrets."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ClusterFacts:
 
     @property
     def of_all(self) -> tuple[object, ...]:
-        """What MailQueues of every namespace depend on."""
+        """Facts that MailQueues of every namespace depend on."""
         return self.answers, self.connection, self.conflict
 
 

@@ -1,4 +1,4 @@
-"""Which resources the operator's finalizer keeps: those whose deletion erases something.
+"""Resources that the operator's finalizer keeps: those whose deletion erases something.
 
 A MailQueue with `deletionPolicy: Delete` has it before anything is made for it on the servers. Its
 QueueCluster has it as long as such a MailQueue refers to it, because the deletion needs its

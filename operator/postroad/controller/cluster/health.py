@@ -124,7 +124,7 @@ class ClusterHealth:
         return Report([progress.finding(pace_of(found).at_once)], fields)
 
     async def notices_a_change(self, found: Object) -> bool:
-        """Whether a Secret of a QueueCluster has changed, another server than is known answers, or
+        """True if a Secret of a QueueCluster has changed, another server than is known answers, or
         one answers no longer. Raises: KubernetesUnavailable."""
         uid = found["metadata"]["uid"]
         known = self._clusters.facts.of(uid)

@@ -1,5 +1,5 @@
-"""Which of several operators reconciles a QueueCluster: its status has the namespaces that one
-watches.
+"""Chooses the one of several operators that reconciles a QueueCluster: its status has the
+namespaces that one watches.
 
 An operator of some namespaces sees their MailQueues alone. Tables computed over these would not
 fit the others, and a QueueCluster that none of these uses would be let go. So an operator
@@ -34,13 +34,13 @@ def keeper(namespaces: Sequence[str]) -> list[str]:
 
 
 def is_kept_elsewhere(found: Mapping[str, Any], namespaces: Sequence[str]) -> bool:
-    """Whether an operator that watches more than these namespaces keeps a QueueCluster."""
+    """True if an operator that watches more than these namespaces keeps a QueueCluster."""
     recorded = set((found.get("status") or {}).get(KEEPER) or ())
     return bool(namespaces) and not recorded <= set(namespaces)
 
 
 def is_left(cluster: Mapping[str, Any], queue_in: str, namespaces: Sequence[str]) -> bool:
-    """Whether the operator that keeps a QueueCluster reconciles its MailQueues of a namespace too,
+    """True if the operator that keeps a QueueCluster reconciles its MailQueues of a namespace too,
     so that this one leaves them alone."""
     recorded = (cluster.get("status") or {}).get(KEEPER) or ()
     return is_kept_elsewhere(cluster, namespaces) and (ALL in recorded or queue_in in recorded)

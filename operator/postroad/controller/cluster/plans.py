@@ -48,7 +48,7 @@ class KeyspacePlan:
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """Where a MailQueue is at the servers of its QueueCluster. `bucket_prefix`: of the buckets that
+    """Place of a MailQueue at the servers of its QueueCluster. `bucket_prefix`: of the buckets that
     belong to one MailQueue each; `owns_bucket`: this one is such a bucket."""
 
     holder: Holder

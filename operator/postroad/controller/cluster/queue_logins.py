@@ -97,8 +97,8 @@ PASSWORD_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """What was done to the users of a queue, each as a sentence for an Event: what another process
-    had changed or deleted; which user follows which."""
+    """Changes to the users of a queue, each as a sentence for an Event: what another process had
+    changed or deleted; which user follows which."""
 
     repairs: list[str] = field(default_factory=list)
     switches: list[str] = field(default_factory=list)

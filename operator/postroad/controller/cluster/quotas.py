@@ -1,4 +1,4 @@
-"""Which MailQueues have a place under the quota of their QueueCluster, and how many workers.
+"""Places of MailQueues, and of their workers, under the quota of their QueueCluster.
 
 A quota takes nothing away: MailQueues that have a configuration keep their places, and Deployments
 their replicas, also when the quota is made smaller. What comes last is refused.
@@ -44,7 +44,7 @@ def place_of(queue: Mapping[str, Any]) -> str:
 
 
 def has_configuration(queue: Mapping[str, Any]) -> bool:
-    """Whether a MailQueue has begun, so that it has something on the servers."""
+    """True if a MailQueue has begun, so that it has something on the servers."""
     return "configuration" in (queue.get("status") or {})
 
 
@@ -88,7 +88,7 @@ class Quotas:
         )
 
     def is_counted(self, cluster: Mapping[str, Any], uid: str) -> bool:
-        """Whether a MailQueue was there when the places were last counted."""
+        """True if a MailQueue was there when the places were last counted."""
         known = self._places.get(cluster["metadata"]["uid"])
         return (
             known is not None

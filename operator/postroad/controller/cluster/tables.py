@@ -25,7 +25,7 @@ RETRY_STEP_TOO_LONG = "RetryStepTooLong"
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one queue, `NAMESPACE/NAME`, requires of the tables: room for its longest slice."""
+    """Requirements of one queue, `NAMESPACE/NAME`, on the tables: room for its longest slice."""
 
     queue: str
     longest_window: timedelta

@@ -16,7 +16,7 @@ from postroad.domain.servers import QueueUser
 
 
 class UserStep(Enum):
-    """What is done with one of the two users."""
+    """Action with one of the two users."""
 
     BEGIN = "give it a new password, and write the Secret"
     SWITCH = "the same, while programs still use the other one"
@@ -26,8 +26,8 @@ class UserStep(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CurrentUser:
-    """What the Secret tells of the user in it: since when it is there, and for which value of the
-    annotation; empty: for none."""
+    """Facts that the Secret tells of the user in it: since when it is there, and for which value of
+    the annotation; empty: for none."""
 
     user: QueueUser
     since: datetime

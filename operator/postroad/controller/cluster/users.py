@@ -1,5 +1,5 @@
-"""Which MailQueues use a QueueCluster: those that refer to it, of namespaces that it allows, as
-many as its quota has places for.
+"""MailQueues that use a QueueCluster: those that refer to it, of namespaces that it allows, as many
+as its quota has places for.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ class Absences:
         self._since.pop(of, None)
 
     def has(self, of: Hashable) -> bool:
-        """Whether an object was missing when it was last looked for."""
+        """True if an object was missing when it was last looked for."""
         return of in self._since
 
     def lasts(self, of: Hashable) -> bool:
-        """Whether an object that is missing now has been missing for `PATIENCE`."""
+        """True if an object that is missing now has been missing for `PATIENCE`."""
         now = self._clock.elapsed()
         return now - self._since.setdefault(of, now) >= PATIENCE

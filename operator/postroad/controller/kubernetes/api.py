@@ -109,5 +109,5 @@ class Key:
 
 
 def has_finalizer(found: Mapping[str, Any]) -> bool:
-    """Whether a resource has the operator's finalizer."""
+    """True if a resource has the operator's finalizer."""
     return FINALIZER in (found["metadata"].get("finalizers") or [])

@@ -54,20 +54,20 @@ def with_hash(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_current(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
-    """Whether applying the wanted object (with its hash) would change nothing."""
+    """True if applying the wanted object (with its hash) would change nothing."""
     return found is not None and _holds(wanted, found)
 
 
 class ApplyAnswers:
-    """What the API server made of children, where it is not as applied: an admission webhook
-    rewrites a field. To apply the same again would change nothing for some time."""
+    """Outcome of an apply for children, where it is not as applied: an admission webhook rewrites a
+    field. To apply the same again would change nothing for some time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[str, tuple[str, timedelta]] = {}
 
     def is_settled(self, wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
-        """Whether applying the wanted object would change nothing, as far as is known."""
+        """True if applying the wanted object would change nothing, as far as is known."""
         if found is None or is_current(wanted, found):
             return found is not None
         _, at = self._known.get(found["metadata"]["uid"], ("", timedelta()))
@@ -75,7 +75,7 @@ class ApplyAnswers:
         return is_recent and self.is_answer(wanted, found)
 
     def is_answer(self, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-        """Whether an object is as the API server last made it of the wanted one."""
+        """True if an object is as the API server last made it of the wanted one."""
         known, _ = self._known.get(found["metadata"]["uid"], ("", None))
         return known == _fingerprint(wanted, found)
 

@@ -1,4 +1,4 @@
-"""How often the Events about an object are posted: pure.
+"""Rate at which Events about an object are posted: pure.
 
 Repetitions are counted here and posted together, once a minute at most; of all Events about an
 object, a burst is posted and then few. What flaps for a day costs the API server no more. The

@@ -1,4 +1,4 @@
-"""What the operator last reported of each resource, as samples of metrics."""
+"""State that the operator last reported of each resource, as samples of metrics."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _log = logs.logger("controller")
 
 @dataclass(frozen=True, slots=True)
 class LeasePlace:
-    """Where the Lease of an election is."""
+    """Namespace and name where the Lease of an election is."""
 
     namespace: str
     name: str
@@ -69,7 +69,7 @@ class Elector:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this process was the leader when it last asked."""
+        """True if this process was the leader when it last asked."""
         return self._state.held is not None and not self._state.lost
 
     async def lead(self) -> None:
@@ -108,7 +108,7 @@ class Elector:
             _log.info("gave the Lease back", lease=str(self.place))
 
     def is_in_touch(self) -> bool:
-        """Whether the API server answered about the Lease within its deadline."""
+        """True if the API server answered about the Lease within its deadline."""
         last, now = self._answered, self._clock.elapsed()
         return last is not None and now - last < self._state.rules.deadline
 

@@ -54,8 +54,8 @@ class LeaseRules:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What the spec of a Lease contains. No `holder`: it was given back. `acquired` and `renewed`
-    are timestamps for people."""
+    """Fields that the spec of a Lease contains. No `holder`: it was given back. `acquired` and
+    `renewed` are timestamps for people."""
 
     holder: str
     duration: timedelta
@@ -97,9 +97,9 @@ class StopLeading(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidacy:
-    """What one process knows of its election. Every moment is of its own clock, which counts while
-    the process is suspended. `held`: when the last write was sent that gave it the Lease or renewed
-    it; None: it is a candidate. `lost`: why it lost the Lease."""
+    """State that one process knows of its election. Every moment is of its own clock, which counts
+    while the process is suspended. `held`: when the last write was sent that gave it the Lease
+    or renewed it; None: it is a candidate. `lost`: why it lost the Lease."""
 
     identity: str
     rules: LeaseRules = field(default_factory=LeaseRules)
@@ -107,7 +107,7 @@ class Candidacy:
     held: timedelta | None = None
     lost: str = ""
     is_current: bool = False
-    """Whether `observed` may be written over without reading the Lease again."""
+    """True if `observed` may be written over without reading the Lease again."""
 
     due: timedelta = timedelta.min
     write_due: timedelta = timedelta.min
@@ -209,7 +209,7 @@ WATCH_SECONDS = 0.25
 """Interval at which the watchdog compares the clock with the end of the Lease."""
 
 MARGIN = timedelta(seconds=1)
-"""How long before the end of the Lease the process ends."""
+"""Time between the end of the process and the end of the Lease."""
 
 LOST = 75
 """Exit code of a process that the watchdog ends: EX_TEMPFAIL."""
@@ -248,7 +248,7 @@ class Fence:
         self._end = None
 
     def is_overrun(self) -> bool:
-        """Whether the process runs although its Lease is about to end."""
+        """True if the process runs although its Lease is about to end."""
         return self._end is not None and self._clock.elapsed() >= self._end - MARGIN
 
 

@@ -286,7 +286,7 @@ class QueueChildren:
         return children, {place: present} if present is not None and waits else {}
 
     async def _is_autoscaled(self, present: Object | None) -> bool:
-        """Whether an autoscaler has the replicas of a Deployment, or had them before it went: one
+        """True if an autoscaler has the replicas of a Deployment, or had them before it went: one
         that is replaced comes back, and pods that it made would be gone meanwhile."""
         if present is None:
             return False

@@ -71,7 +71,7 @@ from postroad.ports.clock import Clock
 from postroad.ports.kubernetes import Kubernetes, Object
 
 STEP = timedelta(seconds=2)
-"""How long a step works, beside one request of each server."""
+"""Time that a step works, beside one request of each server."""
 
 AT_ONCE = 2
 """Deletions that take a step at the same time: those of a whole namespace leave the other tasks to
@@ -91,7 +91,7 @@ LISTED = "LeftoversListed"
 """The condition that is False while the list of what is left cannot be written."""
 
 UNLISTED = timedelta(hours=2)
-"""How long an end waits for that list."""
+"""Time that an end waits for that list."""
 
 
 class Deletion:

@@ -1,9 +1,9 @@
-"""How far a deletion is, as the status has it: pure.
+"""Progress of a deletion, as the status has it: pure.
 
 The status is all that an operator needs to go on with a deletion that another one began. It asks
 no server again about a part that is done; the servers show how far the other parts are.
 
-Whether the deletion of mail that waits is confirmed: pure.
+Confirmation of the deletion of mail that waits: pure.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DeletionProgress:
     left_behind: tuple[tuple[Part, str], ...] = ()
     held_up: tuple[tuple[Part, str], ...] = ()
     is_stuck: bool = False
-    """Whether each part that is held up needs an administrator."""
+    """True if each part that is held up needs an administrator."""
 
     @classmethod
     def of(cls, status: Mapping[str, Any], now: datetime) -> DeletionProgress:
@@ -74,7 +74,7 @@ class DeletionProgress:
 
     @property
     def is_over(self) -> bool:
-        """Whether everything is gone, or stays by rule."""
+        """True if everything is gone, or stays by rule."""
         return len(self.done) == len(Part)
 
     def after(self, steps: Mapping[Part, ErasureStep], now: datetime) -> DeletionProgress:
@@ -148,7 +148,7 @@ def _count(steps: Mapping[Part, ErasureStep], part: Part) -> int:
 
 
 def is_confirmed(found: Mapping[str, Any], namespace: Mapping[str, Any] | None) -> bool:
-    """Whether the MailQueue, or its namespace for all in it, has the confirming annotation: each
+    """True if the MailQueue, or its namespace for all in it, has the confirming annotation: each
     with its own name, so that an annotation which is copied confirms nothing."""
     return is_forced(found) or any(
         _annotations(each).get(CONFIRM_DELETION) == each["metadata"]["name"]
@@ -158,7 +158,7 @@ def is_confirmed(found: Mapping[str, Any], namespace: Mapping[str, Any] | None) 
 
 
 def is_forced(found: Mapping[str, Any]) -> bool:
-    """Whether an administrator lets the deletion end with what can be deleted now."""
+    """True if an administrator lets the deletion end with what can be deleted now."""
     name: str = found["metadata"]["name"]
     return _annotations(found).get(FORCE_DELETION) == name
 

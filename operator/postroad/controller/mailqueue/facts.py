@@ -18,8 +18,8 @@ from postroad.ports.kubernetes import Object
 
 @dataclass(frozen=True, slots=True)
 class QueueFacts:
-    """What a reconcile read of a MailQueue. `plan`: what it needs; None where it has no spec or no
-    QueueCluster that it can use, and `finding` then is why."""
+    """Facts that a reconcile read of a MailQueue. `plan`: what it needs; None where it has no spec
+    or no QueueCluster that it can use, and `finding` then is why."""
 
     found: Object
     seen: SeenFacts

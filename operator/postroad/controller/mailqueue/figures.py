@@ -68,7 +68,7 @@ class Turns:
         self._last: dict[Key, timedelta] = {}
 
     def is_due(self, queue: Key, now: timedelta) -> bool:
-        """Whether it is the turn of a MailQueue; also of one that had none yet."""
+        """True if it is the turn of a MailQueue; also of one that had none yet."""
         return self._due.get(queue, now) <= now
 
     def wait(self, queue: Key, cluster: Key, now: timedelta, at_least: timedelta) -> timedelta:
@@ -95,7 +95,7 @@ def reported_figures(
 
 
 def is_worth_a_write(before: Mapping[str, Any], figures: Mapping[str, Any], now: datetime) -> bool:
-    """Whether figures differ enough from those of a status. One that the status lacks may be one
+    """True if figures differ enough from those of a status. One that the status lacks may be one
     that an older CRD drops."""
     if "figuresAt" not in before or "figuresError" in before:
         return True

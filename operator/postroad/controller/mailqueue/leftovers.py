@@ -29,7 +29,7 @@ MAX_BYTES = 900_000
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What a deletion left behind of the queue `NAMESPACE.NAME`. `left`: each part with the
+    """Parts that a deletion left behind of the queue `NAMESPACE.NAME`. `left`: each part with the
     reason."""
 
     queue: str

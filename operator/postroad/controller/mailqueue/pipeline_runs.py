@@ -1,4 +1,4 @@
-"""How the jobs of a pipeline went: fields of the status of a MailQueue, and a finding.
+"""Results of the jobs of a pipeline: fields of the status of a MailQueue, and a finding.
 
 A run writes a summary in the end, which Kubernetes keeps with its pod; one that failed leaves the
 end of its log there.
@@ -34,7 +34,7 @@ MAX_NUMBER = 10**12
 LONGEST_RESULT = 300
 _JOB_OF_POD = "batch.kubernetes.io/job-name"
 _ERROR = "postroad: "
-"""What the line of an error begins with."""
+"""Prefix that the line of an error begins with."""
 
 
 async def report_pipeline(

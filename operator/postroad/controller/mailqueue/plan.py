@@ -1,4 +1,4 @@
-"""What a MailQueue needs of each server, and of its pods, as values: pure."""
+"""Needs of a MailQueue: at each server and for its pods, as values: pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class WorkloadsPlan:
 
     @property
     def most_workers(self) -> int | None:
-        """How many workers the QueueCluster lets each MailQueue have; None: any number."""
+        """Number of workers that the QueueCluster lets each MailQueue have; None: any number."""
         return self.servers.quota.workers_per_queue
 
 

@@ -19,7 +19,7 @@ from postroad.controller.status.status import Status, wants_retry
 
 
 class Scope(Enum):
-    """How much of a MailQueue is carried out."""
+    """Parts of a MailQueue that are carried out."""
 
     FULL = auto()
     """Servers, configuration, children, figures."""
@@ -36,10 +36,10 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SeenFacts:
-    """What a MailQueue depends on. `cluster`: a stamp that changes with its QueueCluster, the
-    Secrets and whether the servers answer; None while the MailQueue cannot use it. `may_roll`: its
-    pods may be replaced because of a newer operator. `rotate`: the annotation that asks for another
-    user at RabbitMQ."""
+    """Facts that a MailQueue depends on. `cluster`: a stamp that changes with its QueueCluster, the
+    Secrets and whether the servers answer; None while the MailQueue cannot use it. `may_roll`:
+    its pods may be replaced because of a newer operator. `rotate`: the annotation that asks for
+    another user at RabbitMQ."""
 
     generation: int
     cluster: tuple[object, ...] | None
@@ -65,13 +65,13 @@ class LastReconcile:
     failures: int = 0
 
     def saw_resource_of(self, seen: SeenFacts) -> bool:
-        """Whether neither the MailQueue nor its QueueCluster has changed since."""
+        """True if neither the MailQueue nor its QueueCluster has changed since."""
         return (seen.generation, seen.cluster) == (self.seen.generation, self.seen.cluster)
 
 
 @dataclass(frozen=True, slots=True)
 class NextReconcile:
-    """What a reconcile is to do. `expected`: kinds and names of the children that are there unless
+    """Plan of the next reconcile. `expected`: kinds and names of the children that are there unless
     another process deleted them."""
 
     scope: Scope
@@ -141,6 +141,6 @@ class LastCheck:
     adopted: str = ""
 
     def is_current(self, now: LastCheck, interval: timedelta) -> bool:
-        """Whether it is enough to ask the servers whether they answer: a check of all would see the
+        """True if it is enough to ask the servers whether they answer: a check of all would see the
         same. `now`: with what is known at this moment."""
         return replace(now, at=self.at) == self and now.at - self.at < interval

@@ -41,8 +41,8 @@ SERVER_CONDITIONS = (condition.BROKER_READY, condition.VIEW_READY, condition.BLO
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is there for a MailQueue at the servers. `configured`: a configuration holds, so that
-    pods may run."""
+    """Result of preparing the servers for a MailQueue. `configured`: a configuration holds, so
+    that pods may run."""
 
     report: Report
     configured: bool

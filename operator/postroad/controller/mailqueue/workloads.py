@@ -1,4 +1,4 @@
-"""How the pods of a MailQueue are: findings and fields of its status, from its Deployments."""
+"""State of the pods of a MailQueue: findings and fields of its status, from its Deployments."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from postroad.ports.kubernetes import Kubernetes, Object
 
 
 async def is_autoscaled(api: Kubernetes, deployment: Object | None) -> bool:
-    """Whether another process scaled a Deployment for which there is an autoscaler. Raises:
+    """True if another process scaled a Deployment for which there is an autoscaler. Raises:
     KubernetesError."""
     if deployment is None or not is_scaled_by_another(deployment):
         return False
@@ -29,7 +29,7 @@ async def is_autoscaled(api: Kubernetes, deployment: Object | None) -> bool:
 
 
 def is_scaled_by_another(deployment: Mapping[str, Any]) -> bool:
-    """Whether the replicas were last written by the scale subresource, as autoscalers do."""
+    """True if the replicas were last written by the scale subresource, as autoscalers do."""
     return any(
         entry.get("subresource") == "scale"
         and "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
@@ -38,7 +38,7 @@ def is_scaled_by_another(deployment: Mapping[str, Any]) -> bool:
 
 
 def targets(autoscaler: Mapping[str, Any], deployment: str) -> bool:
-    """Whether an autoscaler scales this Deployment of its namespace."""
+    """True if an autoscaler scales this Deployment of its namespace."""
     target = autoscaler["spec"].get("scaleTargetRef") or {}
     return (target.get("kind") or DEPLOYMENT.name, target.get("name")) == (
         DEPLOYMENT.name,

@@ -194,13 +194,13 @@ def owned_child(
 
 
 def is_owned(child: Mapping[str, Any], uid: str) -> bool:
-    """Whether an object is controlled by the owner with this uid."""
+    """True if an object is controlled by the owner with this uid."""
     owners = child["metadata"].get("ownerReferences") or []
     return any(each.get("controller") and each["uid"] == uid for each in owners)
 
 
 def belongs_to(child: Mapping[str, Any], queue: Queue) -> bool:
-    """Whether an object is a MailQueue's: it owns it, or the operator applied it for a MailQueue of
+    """True if an object is a MailQueue's: it owns it, or the operator applied it for a MailQueue of
     this name and it has no controller any more, as after a restore from a backup, or a deletion
     with `--cascade=orphan`. Applying it makes the MailQueue its owner."""
     metadata = child["metadata"]

@@ -1,4 +1,5 @@
-"""What decides about delivery in the pods of workers: a file of delivery, as `--delivery` reads it.
+"""File that decides about delivery in the pods of workers: a file of delivery, as `--delivery`
+reads it.
 
 It is in a ConfigMap of its own, which pods mount: workers read it again when it changes, so that no
 pod is replaced. Secrets that it names are mounted whole, a folder each, so that a rotation within

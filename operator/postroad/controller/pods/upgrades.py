@@ -34,14 +34,14 @@ NAMED = 5
 """MailQueues that a message names."""
 
 PROGRESS_DEADLINE = timedelta(minutes=10)
-"""How long an upgrade keeps its place without being over; a Deployment's is as long by default."""
+"""Time that an upgrade keeps its place without being over; a Deployment's is as long by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How many MailQueues of a QueueCluster wait for the replacement of their pods, which ones have
-    a place, which of these have new pods that do not get ready, and which ones lost their place,
-    with the reasons."""
+    """Number of MailQueues of a QueueCluster that wait for the replacement of their pods, which
+    ones have a place, which of these have new pods that do not get ready, and which ones lost
+    their place, with the reasons."""
 
     waiting: int
     rolling: Sequence[Key]
@@ -81,7 +81,7 @@ def named(queues: Iterable[Key], notes: Mapping[Key, str] | None = None) -> str:
 
 
 class Upgrades:
-    """Which MailQueues may replace their pods, because a newer operator wants others.
+    """MailQueues that may replace their pods, because a newer operator wants others.
 
     A place ends with the upgrade. After `PROGRESS_DEADLINE` it lapses where the pods cannot be
     made, so that a shortage at one MailQueue holds up no others; new pods that are there and do not
@@ -105,7 +105,7 @@ class Upgrades:
         self._waiting[queue] = cluster
 
     def is_granted(self, queue: Key) -> bool:
-        """Whether a MailQueue may replace its pods."""
+        """True if a MailQueue may replace its pods."""
         return queue in self._granted
 
     def end(self, queue: Key) -> None:
@@ -128,7 +128,7 @@ class Upgrades:
         return waiting[:room]
 
     def has_waiting(self, cluster: Key) -> bool:
-        """Whether MailQueues of a QueueCluster wait."""
+        """True if MailQueues of a QueueCluster wait."""
         return cluster in self._waiting.values()
 
     def progress(self, cluster: Key) -> Progress:
@@ -172,7 +172,7 @@ class Upgrades:
 
 
 def is_rolling(deployment: Mapping[str, Any]) -> bool:
-    """Whether a Deployment has pods of an older template. Those of the newest that are missing, or
+    """True if a Deployment has pods of an older template. Those of the newest that are missing, or
     not ready for a reason of their own, hold up no other MailQueue."""
     status = deployment.get("status") or {}
     left = (status.get("replicas") or 0) > (status.get("updatedReplicas") or 0)
@@ -180,13 +180,13 @@ def is_rolling(deployment: Mapping[str, Any]) -> bool:
 
 
 def is_observed(deployment: Mapping[str, Any]) -> bool:
-    """Whether the status of a Deployment is about its newest template."""
+    """True if the status of a Deployment is about its newest template."""
     observed = (deployment.get("status") or {}).get("observedGeneration", -1)
     return bool(observed >= deployment["metadata"]["generation"])
 
 
 def is_upgrading(deployment: Mapping[str, Any]) -> bool:
-    """Whether a Deployment rolls because of a newer operator, and not of a user."""
+    """True if a Deployment rolls because of a newer operator, and not of a user."""
     return hash_in(deployment, UPGRADED) is not None and is_rolling(deployment)
 
 

@@ -1,7 +1,7 @@
-"""Which resources an event of a watch makes due. The event only names the object: the reconcile
-reads its state anew.
+"""Finds the resources that an event of a watch makes due. The event only names the object: the
+reconcile reads its state anew.
 
-Which operator a resource is for, by the class that its QueueCluster names.
+Assigns resources to operators, by the class that its QueueCluster names.
 
 One operator of a class leads, so that no two have effects on one QueueCluster, or on a MailQueue
 that refers to it. The class of a QueueCluster cannot be changed. Source: ADR 0041.
@@ -124,9 +124,9 @@ class OperatorClass:
         self._indexes = indexes
 
     async def has(self, found: Mapping[str, Any]) -> bool:
-        """Whether a resource is for this operator. A MailQueue whose QueueCluster is missing is for
-        the operator that reported about it before, else for one of the default class: another one
-        could belong to it. Raises: KubernetesUnavailable."""
+        """True if a resource is for this operator. A MailQueue whose QueueCluster is missing is for
+        the operator that reported about it before, else for one of the default class: another
+        one could belong to it. Raises: KubernetesUnavailable."""
         if found["kind"] == QUEUE_CLUSTER.name:
             return class_of_cluster(found) == self._name
         of_cluster = await self._class_of_cluster_of(found)

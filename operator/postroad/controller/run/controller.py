@@ -72,14 +72,14 @@ class Intervals:
     """Everything about a QueueCluster: servers, tables, claims, Secrets of other namespaces."""
 
     servers: timedelta = timedelta(seconds=5)
-    """Whether servers answer, and whether the Secrets of QueueClusters have changed."""
+    """True if servers answer, and whether the Secrets of QueueClusters have changed."""
 
     first_retry: timedelta = timedelta(seconds=5)
     """After a failed reconcile; doubled up to `clusters`."""
 
 
 LEASE_NAMESPACE = "postroad-system"
-"""Where operators meet, whichever namespace they run in."""
+"""Namespace in which operators meet, whichever namespace they run in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ class Controller:
         return await self._reconcile_queue(key, found)
 
     async def _is_left(self, queue: Object) -> bool:
-        """Whether another operator reconciles a MailQueue, as it does its QueueCluster."""
+        """True if another operator reconciles a MailQueue, as it does its QueueCluster."""
         namespaces = self._clusters.namespaces
         if not namespaces:
             return False

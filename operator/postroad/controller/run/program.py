@@ -81,7 +81,7 @@ RIGHTS_INTERVAL, MISSING_RIGHTS_INTERVAL = timedelta(minutes=5), timedelta(secon
 """Interval of checks of the operator's rights, and while some are missing."""
 
 FINISH_SECONDS = 10.0
-"""How long an operator that is stopped lets reconciles end by themselves. It breaks off those that
+"""Time that an operator that is stopped lets reconciles end by themselves. It breaks off those that
 take longer, and the next leader then waits until the Lease expires."""
 
 _log = logs.logger("controller")

@@ -43,7 +43,7 @@ _log = logs.logger("controller")
 
 
 class Urgency(IntEnum):
-    """Which keys go first."""
+    """Order of keys."""
 
     CHANGE, CHILD, ROUTINE = range(3)
 
@@ -73,7 +73,7 @@ class _Ready(Generic[K]):
 
 
 class WaitingKey(NamedTuple):
-    """How urgent a key is that waits, the servers that it needs, and since when it waits."""
+    """Urgency of a waiting key, the servers that it needs, and since when it waits."""
 
     urgency: Urgency
     servers: Hashable

@@ -36,7 +36,7 @@ class UserPolicy(Model):
     pods need."""
 
     overlap: Annotated[Duration, at_least(timedelta(minutes=10))] = timedelta(hours=1)
-    """How long a former user of a MailQueue is valid beside the one that follows it. At least 10m,
+    """Time that a former user of a MailQueue is valid beside the one that follows it. At least 10m,
     because pods get the new one within minutes."""
 
     period: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(days=30)
@@ -71,25 +71,25 @@ class RabbitMQ(Model):
 
     @property
     def can_make_its_users(self) -> bool:
-        """Whether there is a management API to make users by, or none are to be made."""
+        """True if there is a management API to make users by, or none are to be made."""
         return self.users is None or self.management_url is not None
 
     @property
     def uses_its_tls(self) -> bool:
-        """Whether an address begins with TLS, or no files for it are given."""
+        """True if an address begins with TLS, or no files for it are given."""
         addresses = (self.uri, self.management_url or "")
         return self.tls is None or any(each.startswith(("amqps:", "https:")) for each in addresses)
 
     @property
     def hides_its_password(self) -> bool:
-        """Whether the management API has TLS where AMQP has."""
+        """True if the management API has TLS where AMQP has."""
         return not (
             self.uri.startswith("amqps:") and (self.management_url or "").startswith("http:")
         )
 
 
 class Replication(Model):
-    """How Cassandra replicates the keyspace."""
+    """Replication of the keyspace."""
 
     class_: Annotated[
         Literal["NetworkTopologyStrategy", "SimpleStrategy"], Field(alias="class")
@@ -126,12 +126,12 @@ class Cassandra(Model):
     """Replication of the keyspace, applied when it is created."""
 
     row_lifetime: Annotated[Duration, at_least(timedelta(hours=1))] = timedelta(hours=336)
-    """How long rows live. It bounds how long Cassandra keeps finished rows on disk, not how long
-    mail may wait, because workers, intakes and `postroad maintain --every 30s` roll waiting mail
+    """Lifetime of rows. It bounds how long Cassandra keeps finished rows on disk, not how long mail
+    may wait, because workers, intakes and `postroad maintain --every 30s` roll waiting mail
     forward at half of it. A queue for which none of these runs for half of rowLifetime begins to
-    lose sight of its mail. At least 1h and four slices, and more than twice the longest lane of the
-    queues. Free to change while everything runs: existing rows keep their lifetime, and marks of
-    finished mail live as long as any row."""
+    lose sight of its mail. At least 1h and four slices, and more than twice the longest lane of
+    the queues. Free to change while everything runs: existing rows keep their lifetime, and
+    marks of finished mail live as long as any row."""
 
     secret_ref: SecretReference | None = None
     """Secret with the keys `username` and `password`. Absent: Cassandra asks for no password."""
@@ -144,7 +144,7 @@ class Cassandra(Model):
         ),
         holds(lambda tls: tls.names_what_it_checks, "serverName goes with mode verify-full"),
     ]
-    """Whether connections are encrypted, and what is checked of certificates."""
+    """True if connections are encrypted, and what is checked of certificates."""
 
 
 class S3(Model):
@@ -175,29 +175,31 @@ class S3(Model):
 
     @property
     def uses_its_tls(self) -> bool:
-        """Whether the address begins with TLS, or no files for it are given."""
+        """True if the address begins with TLS, or no files for it are given."""
         return self.tls is None or not (self.endpoint or "").startswith("http:")
 
 
 class Quota(Model):
-    """What the MailQueues of a cluster may have. It takes nothing from those that have more."""
+    """Limits on what the MailQueues of a cluster may have. It takes nothing from those that have
+    more."""
 
     queues: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """How many MailQueues may use the cluster. One that comes later has the reason QuotaExceeded,
-    and nothing is made for it. Absent: any number."""
+    """Number of MailQueues that may use the cluster. One that comes later has the reason
+    QuotaExceeded, and nothing is made for it. Absent: any number."""
 
     workers_per_queue: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """How many workers each MailQueue gets, whatever spec.workers.replicas is. An autoscaler of a
+    """Number of workers each MailQueue gets, whatever spec.workers.replicas is. An autoscaler of a
     Deployment is not bound by it. Absent: as many as declared."""
 
 
 class UpgradePace(Model):
-    """How the pods of the cluster's MailQueues are replaced when a newer operator wants others."""
+    """Pace at which the pods of the cluster's MailQueues are replaced when a newer operator wants
+    others."""
 
     at_once: Annotated[int, Field(ge=0, le=1000)] = 10
-    """How many MailQueues replace their pods at the same time; the next begins when one has ended.
-    0: all keep their pods. What a user changes of a MailQueue, its image included, or of the
-    cluster's servers has its effect at once."""
+    """Number of MailQueues that replace their pods at the same time; the next begins when one has
+    ended. 0: all keep their pods. What a user changes of a MailQueue, its image included, or of
+    the cluster's servers has its effect at once."""
 
 
 DEFAULT_CLASS = "default"
@@ -240,10 +242,11 @@ class QueueClusterSpec(Model):
     """Namespaces whose MailQueues may use this cluster."""
 
     quota: Quota = Quota()
-    """What the MailQueues of this cluster may have."""
+    """Limits on what the MailQueues of this cluster may have."""
 
     upgrades: UpgradePace = UpgradePace()
-    """How the pods of the cluster's MailQueues are replaced when a newer operator wants others."""
+    """Pace at which the pods of the cluster's MailQueues are replaced when a newer operator wants
+    others."""
 
 
 def pace_of(cluster: Mapping[str, Any]) -> UpgradePace:

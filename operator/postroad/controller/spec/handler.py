@@ -44,7 +44,7 @@ class RelayLogin(Model):
     restarts."""
 
     mechanism: Mechanism | None = None
-    """How to log in. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers.
+    """Credentials. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers.
     XOAUTH2: the password is an access token."""
 
     unverified: bool = False
@@ -63,8 +63,8 @@ class Relay(Model):
     pods as a further container, with a volume that both mount (workers.template)."""
 
     protocol: Literal["smtp", "lmtp"] = "smtp"
-    """What the host takes: smtp, or lmtp (RFC 2033) of a server that delivers. A socket takes
-    lmtp."""
+    """Protocol that the host takes: smtp, or lmtp (RFC 2033) of a server that delivers. A socket
+    takes lmtp."""
 
     port: Port | None = None
     """Port of the next hop. Absent: 25, or 465 with implicit TLS."""
@@ -160,7 +160,7 @@ class ByRoutes(Model):
 
 
 class Handler(Model):
-    """What workers do with a mail: one of these."""
+    """Handler of mails: one of these."""
 
     relay: Relay | None = None
     """Hand every mail to one SMTP or LMTP server."""

@@ -30,7 +30,7 @@ class Intake(Model):
     """The Deployment and the Service `<name>-intake`, which accept mail by SMTP."""
 
     replicas: Replicas = 1
-    """How many intake pods run."""
+    """Number of intake pods."""
 
     port: Port = 2525
     """Port of the Service, and port that the pods listen on."""
@@ -70,7 +70,7 @@ class Intake(Model):
 
     @property
     def is_open_relay(self) -> bool:
-        """Whether every client of the Internet may send."""
+        """True if every client of the Internet may send."""
         try:
             return self.networks.hold_the_internet
         except InvalidInput:

@@ -53,8 +53,8 @@ class ClusterReference(Model):
 
 
 class ViewSpec(Model):
-    """How the time-series view is cut. Only some changes are allowed, because others would make
-    mail invisible; status.configuration has the accepted values."""
+    """Parameters by which the time-series view is cut. Only some changes are allowed, because
+    others would make mail invisible; status.configuration has the accepted values."""
 
     slice_window: Annotated[Duration, AT_LEAST_A_SECOND] = timedelta(hours=1)
     """Length of a slice of time, in whole seconds, at least 1s. A new value must divide the
@@ -77,11 +77,11 @@ class ViewSpec(Model):
 
 
 class BrokerPolicy(Model):
-    """How RabbitMQ keeps references."""
+    """Parameters by which RabbitMQ keeps references."""
 
     delivery_limit: Annotated[int, Field(ge=1, le=1000)] = 20
-    """How often RabbitMQ may deliver a mail that is not finished, before it goes to the dead
-    letters. Cannot be changed: it is an argument of the quorum queues."""
+    """Number of times that RabbitMQ may deliver a mail that is not finished, before it goes to the
+    dead letters. Cannot be changed: it is an argument of the quorum queues."""
 
 
 class BlobsPlace(Model):
@@ -131,7 +131,7 @@ class Reports(Model):
     """Reports to the senders of mail that is not delivered, or whose delivery they ask about."""
 
     enabled: bool = True
-    """Whether workers make reports. false: a mail that is given up becomes a dead letter and its
+    """True if workers make reports. false: a mail that is given up becomes a dead letter and its
     sender gets no notice; the intake does not offer DSN."""
 
     delay_after: Annotated[Duration, AT_LEAST_A_SECOND] = DELAY_REPORTED_AFTER
@@ -139,7 +139,7 @@ class Reports(Model):
     never."""
 
     delay_cleared: bool = False
-    """Whether a delivery is reported after a delay was. At the end of an outage, that is a report
+    """True if a delivery is reported after a delay was. At the end of an outage, that is a report
     for each mail."""
 
     author: MailboxText | None = None
@@ -163,10 +163,10 @@ class Workers(Model):
     """The Deployment `<name>-worker`, which dequeues and delivers."""
 
     replicas: Replicas = 2
-    """How many workers run. `kubectl scale` and a HorizontalPodAutoscaler change this field."""
+    """Number of workers. `kubectl scale` and a HorizontalPodAutoscaler change this field."""
 
     handler: Handler
-    """What workers do with a mail."""
+    """Handler of mails."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
     """Mails that one worker attempts at the same time, at most. With the handler mx: connections
@@ -184,10 +184,10 @@ class MailQueueSpec(Model):
     """The QueueCluster whose servers carry this queue. Cannot be changed."""
 
     view: ViewSpec = ViewSpec()
-    """How the time-series view is cut."""
+    """Parameters by which the time-series view is cut."""
 
     broker: BrokerPolicy = BrokerPolicy()
-    """How RabbitMQ keeps references."""
+    """Parameters by which RabbitMQ keeps references."""
 
     blobs: BlobsPlace = BlobsPlace()
     """The bucket that holds the bytes of this queue's mail."""
@@ -213,9 +213,9 @@ class MailQueueSpec(Model):
     """The intake, which accepts mail by SMTP. Absent: none."""
 
     delivery: DeliverySettings | None = None
-    """What is decided about the delivery by workers: where mail goes, how connections are secured,
-    which keys sign, how much goes in a minute. Workers follow a change within about two minutes,
-    and no pod restarts, unless another Secret is named. Absent: mail goes as the handler has it,
+    """Decisions about the delivery by workers: where mail goes, how connections are secured, which
+    keys sign, how much goes in a minute. Workers follow a change within about two minutes, and
+    no pod restarts, unless another Secret is named. Absent: mail goes as the handler has it,
     without limits, and is not signed."""
 
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")] | None = None
@@ -226,12 +226,12 @@ class MailQueueSpec(Model):
     """Jobs of the data pipeline. Absent: none."""
 
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
-    """What happens to the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this
-    resource is deleted. Retain: all stay, and a MailQueue of the same name takes them over. Delete:
-    all are deleted, dead letters and the configuration history included; in S3 the objects under
-    `<namespace>.<name>/`, and the queue's own bucket if nothing else is left in it. Mail that waits
-    is deleted when the annotation `postroad.dev/confirm-deletion` confirms it, with the resource's
-    name."""
+    """Fate of the RabbitMQ queues, the rows in Cassandra and the bytes in S3 when this resource is
+    deleted. Retain: all stay, and a MailQueue of the same name takes them over. Delete: all are
+    deleted, dead letters and the configuration history included; in S3 the objects under
+    `<namespace>.<name>/`, and the queue's own bucket if nothing else is left in it. Mail that
+    waits is deleted when the annotation `postroad.dev/confirm-deletion` confirms it, with the
+    resource's name."""
 
     paused: bool = False
     """true: the operator changes nothing of this queue until it is false again. Running workers go

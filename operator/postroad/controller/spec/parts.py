@@ -1,6 +1,6 @@
 """Types and checks that the models of both specs share.
 
-Which namespaces a QueueCluster allows: the part of its spec, and what follows from labels.
+Namespaces that a QueueCluster allows: the part of its spec, and what follows from labels.
 
 Checks a cron expression as the API server does, so that a bad one is named by its field.
 
@@ -59,7 +59,7 @@ def holds(condition: Callable[[Any], bool], message: str) -> AfterValidator:
 
 
 def has_port_in_range(url: str) -> bool:
-    """Whether a URL has no port, or one from 1 to 65535."""
+    """True if a URL has no port, or one from 1 to 65535."""
     try:
         return urlsplit(url).port != 0
     except ValueError:
@@ -103,7 +103,7 @@ class LabelRequirement(Model):
     """Name of the label."""
 
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist"]
-    """How the label relates to the values."""
+    """Relation of the label to the values."""
 
     values: list[Annotated[str, Field(max_length=63)]] = Field(default=[], max_length=64)
     """Values for In and NotIn; empty for Exists and DoesNotExist."""

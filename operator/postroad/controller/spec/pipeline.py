@@ -45,7 +45,7 @@ class AuditSpec(JobSpec):
     """When an audit runs, and whether it repairs."""
 
     repair: bool = False
-    """Whether it deletes orphans, makes dead letters of mail without bytes, and gives mail new
+    """True if it deletes orphans, makes dead letters of mail without bytes, and gives mail new
     messages where some are lost. Without, nothing is written."""
 
     @property
@@ -65,7 +65,7 @@ class ForgetSpec(WritingSpec):
 
 
 class AddressesSpec(Model):
-    """What the lake has of addresses. Their domains are plain."""
+    """Form in the lake of addresses. Their domains are plain."""
 
     keep: Literal["hashed", "plain", "none"] = "hashed"
     """hashed: keyed hashes, for which keyRef names the key. plain: the addresses. none: nothing of
@@ -80,7 +80,7 @@ class ExecutorsSpec(Model):
     """Pods that share the work of a job. Without any, a job does all in its own pod."""
 
     instances: Annotated[int, Field(ge=0, le=100)] = 0
-    """How many executors each run has."""
+    """Number of executors each run has."""
 
     cores: Annotated[int, Field(ge=1, le=64)] = 1
     """Tasks that an executor carries out at the same time. Its pod requests half a CPU for each."""
@@ -124,7 +124,7 @@ class Pipeline(Model):
     """Deletes from the lake what is old. Absent: not run."""
 
     addresses: AddressesSpec = AddressesSpec()
-    """What the lake has of addresses. Their domains are plain."""
+    """Form in the lake of addresses. Their domains are plain."""
 
     image: Annotated[str, Field(min_length=1, max_length=512, pattern=r"^\S+$")] | None = None
     """The image of the jobs: the target `pipeline` of the Dockerfile. Absent: the one that the

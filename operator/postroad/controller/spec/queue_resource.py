@@ -59,7 +59,7 @@ class Queue:
 
     @property
     def is_erased_with_its_resource(self) -> bool:
-        """Whether its deletion erases its mail. That of a paused one changes nothing."""
+        """True if its deletion erases its mail. That of a paused one changes nothing."""
         return self.spec.deletion_policy == "Delete" and not self.spec.paused
 
     def with_workers(self, replicas: int) -> Queue:
@@ -73,7 +73,7 @@ class Queue:
 
     @property
     def owns_bucket(self) -> bool:
-        """Whether the operator created the bucket for this queue, and deletes it when empty."""
+        """True if the operator created the bucket for this queue, and deletes it when empty."""
         return self.spec.blobs.bucket is None
 
 
@@ -88,7 +88,7 @@ def asks_to_rotate(found: Mapping[str, Any]) -> str:
 
 
 def is_erased_with_its_resource(found: Mapping[str, Any]) -> bool:
-    """Whether the deletion of a MailQueue erases its mail; also of one whose spec is invalid."""
+    """True if the deletion of a MailQueue erases its mail; also of one whose spec is invalid."""
     spec = found["spec"]
     return spec.get("deletionPolicy") == "Delete" and not spec.get("paused")
 
@@ -140,7 +140,7 @@ NO_PIPELINE = PipelineProgram("", "postroad-pipeline")
 
 @dataclass(frozen=True, slots=True)
 class PodContext:
-    """What the pods of a queue depend on beside the MailQueue.
+    """Facts that the pods of a queue depend on beside the MailQueue.
 
     `tls_versions`: versions of the authorities and certificates that the pods read when they start,
     so that a change replaces the pods. `pipeline`: what jobs of the pipeline run, and are allowed.

@@ -68,14 +68,14 @@ class CassandraTls(ServerTls):
 
     @property
     def is_used(self) -> bool:
-        """Whether connections are encrypted, or nothing is given that only these need."""
+        """True if connections are encrypted, or nothing is given that only these need."""
         return self.mode is not Encryption.DISABLED or (
             self.ca_ref is None and self.client_cert_ref is None
         )
 
     @property
     def names_what_it_checks(self) -> bool:
-        """Whether the name is checked, or none is given."""
+        """True if the name is checked, or none is given."""
         return self.server_name is None or self.mode is Encryption.VERIFY_FULL
 
 

@@ -49,7 +49,7 @@ SERVERS = {
     CONFIGURATION_ACCEPTED: "cassandra",
     BLOBS_READY: "s3",
 }
-"""Which server the work behind a condition asks."""
+"""Server that the work behind a condition asks."""
 
 UNAVAILABLE: Mapping[str, type[ServerError]] = {
     BROKER_READY: BrokerUnavailable,
@@ -61,9 +61,9 @@ TOO_SLOW = "TooSlow"
 
 @dataclass(slots=True)
 class ApiErrors:
-    """What a reconcile does where the API server does not answer, or an object has changed since it
-    was read: it ends and is repeated, unless these errors last (`reported`); then they are findings
-    too. `met`: there was one."""
+    """Actions of a reconcile where the API server does not answer, or an object has changed since
+    it was read: it ends and is repeated, unless these errors last (`reported`); then they are
+    findings too. `met`: there was one."""
 
     reported: bool
     met: bool = False
@@ -84,7 +84,7 @@ def api_errors(*, reported: bool) -> Iterator[ApiErrors]:
 
 
 def ends_reconcile(error: Exception) -> bool:
-    """Whether an error ends the reconcile, to be repeated, instead of being a finding."""
+    """True if an error ends the reconcile, to be repeated, instead of being a finding."""
     errors = _api_errors.get()
     if not isinstance(error, (KubernetesUnavailable, KubernetesConflict)):
         return isinstance(error, LeadershipLost)

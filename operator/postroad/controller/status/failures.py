@@ -46,11 +46,11 @@ class Failures:
         self._in_a_row: Counter[Key] = Counter()
 
     def has(self, key: Key) -> bool:
-        """Whether the last reconcile failed, or lacked answers."""
+        """True if the last reconcile failed, or lacked answers."""
         return key in self._since
 
     def lasts(self, key: Key) -> bool:
-        """Whether reconciles have failed so often that the status is to report it."""
+        """True if reconciles have failed so often that the status is to report it."""
         return self._in_a_row[key] >= MAX_UNREPORTED
 
     def samples(self) -> Iterator[Sample]:

@@ -141,7 +141,7 @@ def instant(moment: datetime | None) -> str | None:
 
 
 def servers_are_good(status: Mapping[str, Any]) -> bool:
-    """Whether the last full reconcile found servers and configuration good."""
+    """True if the last full reconcile found servers and configuration good."""
     truths = {each["type"]: each["status"] for each in status.get("conditions") or []}
     servers = (BROKER_READY, VIEW_READY, BLOBS_READY)
     return all(truths.get(each) == "True" for each in servers) and (
@@ -150,7 +150,7 @@ def servers_are_good(status: Mapping[str, Any]) -> bool:
 
 
 def wants_retry(status: Mapping[str, Any]) -> bool:
-    """Whether a full reconcile should be repeated soon. Pods that are not ready need none, because
+    """True if a full reconcile should be repeated soon. Pods that are not ready need none, because
     the watch of their Deployment has an event when they are; what a webhook rewrites is applied
     again in its own time."""
     return not servers_are_good(status) or any(

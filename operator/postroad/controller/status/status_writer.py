@@ -42,8 +42,8 @@ SHORTENED_AGAIN = timedelta(hours=1)
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """What the API server dropped of a status, whose CRD is older than the operator: fields, with
-    what was written and what was kept (None: nothing)."""
+    """Fields that the API server dropped of a status, whose CRD is older than the operator: fields,
+    with what was written and what was kept (None: nothing)."""
 
     fields: Mapping[str, tuple[Any, Any]]
     at: timedelta
@@ -154,7 +154,7 @@ LONGEST_NAME = 253 - len(".") - 16
 """Characters of a resource's name at the begin of the Event's, which has a hash behind it."""
 
 WITHOUT_NAMESPACE = "default"
-"""Where the API server takes Events about objects that are in no namespace."""
+"""Namespace in which the API server takes Events about objects that are in no namespace."""
 
 PROGRESS = frozenset({PENDING, "Deleting", "InUse", PODS_NOT_READY, PAUSED_BY_USER})
 """Reasons that every queue has while it is created or deleted; they get no Event."""

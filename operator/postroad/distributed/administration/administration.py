@@ -26,7 +26,7 @@ from postroad.ports.administration import EXPIRED, Operation
 from postroad.ports.view import DeadLetter
 
 ChangeDecision = Callable[[Entry, datetime], Change | None]
-"""What to change of a waiting entry at a moment; None: nothing."""
+"""Change to a waiting entry at a moment; None: nothing."""
 
 EntryStep = Callable[[Engine, Entry, datetime], Awaitable[Mark | None]]
 """Changes a waiting entry and returns None, or the mark that stands there; one without an ending
@@ -169,4 +169,4 @@ OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
     Operation.REQUEUE: partial(change_letters, requeue_letter),
     Operation.DISCARD: partial(change_letters, discard_letter),
 }
-"""What each operation does. Each raises: InvalidInput for an empty selector, ServerError."""
+"""Effect of each operation. Each raises: InvalidInput for an empty selector, ServerError."""

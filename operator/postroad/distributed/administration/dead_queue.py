@@ -185,6 +185,6 @@ async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
 
 
 def _was_never_deleted(engine: Engine, letter: DeadLetter) -> bool:
-    """Whether this cannot be a letter that was requeued and came back since, unknown to the view:
+    """True if this cannot be a letter that was requeued and came back since, unknown to the view:
     an older release deletes letters without a note. Then the mail may wait on these bytes."""
     return engine.clock.now() - moment_of(letter.enqueue_id) < DEAD_LETTER_RETURN

@@ -28,7 +28,7 @@ from postroad.errors import BlobMissing
 
 
 class EntryChange(StrEnum):
-    """What can be done with waiting mails that were found by their entries."""
+    """Changes to waiting mails that were found by their entries."""
 
     REMOVE = "remove"
     HOLD = "hold"

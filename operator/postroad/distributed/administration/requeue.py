@@ -75,7 +75,7 @@ async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
 
 
 async def _is_withdrawn(engine: Engine, key: EntryKey) -> bool:
-    """Whether a process that found the new entry too slow withdrew it."""
+    """True if a process that found the new entry too slow withdrew it."""
     mark = await engine.view.mark(key)
     return mark is not None and is_withdrawn(mark)
 
@@ -88,7 +88,7 @@ async def _naming(engine: Engine, letter: DeadLetter, key: EntryKey) -> DeadLett
 
 
 def _is_queued(letter: DeadLetter) -> bool:
-    """Whether the letter has the message of its new entry, whose row then came in time. (An older
+    """True if the letter has the message of its new entry, whose row then came in time. (An older
     release ignores such messages, and may have chosen another entry since.)"""
     try:
         return letter.body is not None and decode(letter.body).key == letter.requeued_as

@@ -246,7 +246,7 @@ class ReferenceDispatch:
         )
 
     def _is_in_hand(self, reference: Reference) -> bool:
-        """Whether this process has the entry in hand, or one that it follows. No claim shows that:
+        """True if this process has the entry in hand, or one that it follows. No claim shows that:
         ours are not refused, and they may have lapsed while this process was suspended."""
         keys = (reference.key, *reference.previous)
         return any(each.enqueue_id in self._engine.in_hand for each in keys)

@@ -4,7 +4,7 @@ A first delivery takes no claim. An item that is leased for longer than `keep_af
 is renewed until the item ends: so a consumer that gets another message about the same mail finds
 the claim after that message's delay (invariant 10).
 
-How long a reference that waits for a server keeps its place in its consumer's prefetch.
+Time that a reference which waits for a server keeps its place in its consumer's prefetch.
 
 While no server answers, it keeps the place: no other reference would do better there. While others
 are served (one partition of the view has lost its replicas, one delay queue its quorum), it is
@@ -150,10 +150,10 @@ class Leases:
 
 
 REMEMBERED = timedelta(minutes=1)
-"""How long other references to a partition are deferred at once after one was."""
+"""Time for which other references to a partition are deferred at once after one was."""
 
 ASKED_AGAIN = timedelta(seconds=30)
-"""How long a view that did not answer is not read again to decide about deferring."""
+"""Time for which a view that did not answer is not read again to decide about deferring."""
 
 
 class WaitLimits:

@@ -1,1 +1,1 @@
-"""What all operations share: ports, timing, limits, ownership."""
+"""Parts that all operations share: ports, timing, limits, ownership."""

@@ -1,4 +1,4 @@
-"""What the operations of one queue share: its ports, its clock, its ids."""
+"""State that the operations of one queue share: its ports, its clock, its ids."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ async def two_weeks() -> timedelta:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of. `largest_mail` is in octets; None: no limit. `row_lifetime` reads
-    how long the view keeps a row that is inserted now (`ViewStore.row_lifetime`). `owned` is closed
-    with the queue, in order."""
+    """Ports that an engine is made of. `largest_mail` is in octets; None: no limit. `row_lifetime`
+    reads how long the view keeps a row that is inserted now (`ViewStore.row_lifetime`). `owned`
+    is closed with the queue, in order."""
 
     name: QueueName
     broker: Broker
@@ -123,7 +123,7 @@ class Engine:
             raise ConfigurationStale("the configuration changed meanwhile")
 
     def is_overdue(self, key: EntryKey) -> bool:
-        """Whether a row that is inserted now may come into a slice that is closed or drained, by
+        """True if a row that is inserted now may come into a slice that is closed or drained, by
         the local clock or by the view's time: a clock that is behind would be too late, and so
         would the view's time as a machine that was paused reckons it."""
         now = max(self.clock.now(), self.limits_cache.now())

@@ -1,5 +1,4 @@
-"""Whether the bucket's objects are this view's, which an audit checks before it takes any as
-orphans.
+"""Checks that the bucket's objects are this view's, before an audit takes any as orphans.
 
 An audit deletes objects that no row names. That is wrong where the rows are in another view, or
 were: another installation uses the bucket for a queue of the same name, or the view was restored
@@ -20,8 +19,8 @@ from postroad.ports.view import View
 from postroad.telemetry import metrics
 
 AS_OF_INTERVAL = timedelta(minutes=10)
-"""How often `as_of` is raised: the objects' `as_of` is newer than that of a backup made before the
-last raise."""
+"""Interval at which `as_of` is raised: the objects' `as_of` is newer than that of a backup made
+before the last raise."""
 
 _ADOPT = "`postroad audit --adopt` records this view as the owner"
 

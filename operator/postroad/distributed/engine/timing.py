@@ -22,8 +22,8 @@ from postroad.ports.clock import Clock, Randomness
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long things may take. Raises InvalidSettings when a late row could miss its slice, or a
-    mark be deleted that a process still needs.
+    """Bounds on the time that things may take. Raises InvalidSettings when a late row could miss
+    its slice, or a mark be deleted that a process still needs.
 
     A row is inserted at most `deadline` after its id was made, by a clock at most `skew` from the
     view's; a second clock decides that it is late; a third closes its slice. The view's time may
@@ -35,16 +35,16 @@ class Timing:
     """From an id to its row (replacements) or to the confirm of its message (enqueue)."""
 
     skew: timedelta = timedelta(seconds=5)
-    """How far a producer's clock may be from the view's."""
+    """Difference by which a producer's clock may be from the view's."""
 
     grace: timedelta = GRACE
-    """How long after its end a slice stays open."""
+    """Time after its end that a slice stays open."""
 
     reading_lease: timedelta = READING_LEASE
-    """How long this process may use limits that it read."""
+    """Time that this process may use limits that it read."""
 
     longest_reading_lease: timedelta = LONGEST_READING_LEASE
-    """How long any process may use them: cleanup waits so long after browse start moved."""
+    """Time that any process may use them: cleanup waits so long after browse start moved."""
 
     redelivery_delay: timedelta = timedelta(seconds=8)
     """The first delay of a redelivered reference."""
@@ -57,7 +57,7 @@ class Timing:
     """Lifetime of a claim; renewed while the item is leased."""
 
     upload: timedelta = timedelta(hours=6)
-    """How long an upload may take. The audit leaves younger objects alone, since their rows may
+    """Time that an upload may take. The audit leaves younger objects alone, since their rows may
     still come."""
 
     backoff: timedelta = timedelta(milliseconds=200)
@@ -66,7 +66,7 @@ class Timing:
     longest_backoff: timedelta = timedelta(seconds=10)
 
     wait: timedelta = timedelta(seconds=5)
-    """How long a reference waits in a consumer's prefetch for a server while other references are
+    """Time that a reference waits in a consumer's prefetch for a server while other references are
     served; then it is deferred through the delay queues."""
 
     longest_wait: timedelta = timedelta(minutes=10)
@@ -75,16 +75,17 @@ class Timing:
     message of it."""
 
     longest_lease: timedelta = timedelta(minutes=25)
-    """How long an item may be in hand, from the arrival of its message. RabbitMQ closes the channel
-    of a consumer that acknowledges nothing for its consumer_timeout (30 minutes by default) and
-    redelivers what it holds; what is left of that is for records and for the ending."""
+    """Time that an item may be in hand, from the arrival of its message. RabbitMQ closes the
+    channel of a consumer that acknowledges nothing for its consumer_timeout (30 minutes by
+    default) and redelivers what it holds; what is left of that is for records and for the
+    ending."""
 
     ages: timedelta = timedelta(seconds=60)
-    """How old a result of `ages` may be."""
+    """Age that a result of `ages` may be."""
 
     @property
     def apart(self) -> timedelta:
-        """How far the clocks of two processes may be from each other."""
+        """Difference by which the clocks of two processes may be from each other."""
         return 2 * self.skew
 
     def __post_init__(self) -> None:
@@ -138,8 +139,8 @@ AT_ONCE = 16
 deliveries."""
 
 TRIES = 5
-"""How often one mail is tried, with backoff, while the view does not answer: one timeout among
-thousands of transactions must not end them all."""
+"""Number of times that one mail is tried, with backoff, while the view does not answer: one timeout
+among thousands of transactions must not end them all."""
 
 
 async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) -> int:

@@ -25,7 +25,7 @@ from postroad.domain.values.identifiers import moment_of
 from postroad.ports.enqueue_keys import KeyedEntry
 
 TRIES = 3
-"""How often the note that a mail is accepted is written, where the view does not answer."""
+"""Attempts at the note that a mail is accepted, where the view does not answer."""
 
 
 class EnqueueKey:
@@ -116,7 +116,7 @@ class EnqueueKey:
         return await self._is_rescued(row)
 
     def _is_overdue(self, keyed: KeyedEntry) -> bool:
-        """Whether the enqueue that took the key has failed by its own clock, if it has not
+        """True if the enqueue that took the key has failed by its own clock, if it has not
         succeeded."""
         timing = self._engine.timing
         age = self._engine.clock.now() - moment_of(keyed.key.enqueue_id)

@@ -17,13 +17,13 @@ from postroad.domain.queues.entries import Entry, EntryKey
 from postroad.telemetry import metrics
 
 MOST = 4096
-"""How many are kept, in about two megabytes: as many as RabbitMQ may leave unconfirmed."""
+"""Number that are kept, in about two megabytes: as many as RabbitMQ may leave unconfirmed."""
 
 DROPPED = MOST // 8
-"""How many of the oldest go when there is no room for one more: one line of the log for all."""
+"""Number of the oldest that go when there is no room for one more: one line of the log for all."""
 
 AT_ONCE = 16
-"""How many are looked at at a time, by three requests each."""
+"""Number that are looked at at a time, by three requests each."""
 
 NOT_WITHDRAWN, IN_HAND, NOT_FOLLOWED = "not withdrawn", "in hand", "not followed"
 """Why a failed enqueue may be delivered once, in the metric. Not followed: to the end of a
@@ -38,7 +38,7 @@ class WithdrawnEnqueue:
     mail_id: UUID
     due: timedelta
     is_last: bool = False
-    """Whether every consumer's lease is over then."""
+    """True if every consumer's lease is over then."""
 
 
 class LaterLooks:

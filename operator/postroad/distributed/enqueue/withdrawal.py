@@ -116,7 +116,7 @@ class Withdrawal:
             return
 
     async def _may_get_its_row(self) -> bool:
-        """Whether the entry has neither row nor mark: its insert had no reply, and a host of the
+        """True if the entry has neither row nor mark: its insert had no reply, and a host of the
         view that stands still may carry it out when it continues. Then the mail waits without a
         mark, and without bytes, if they were deleted. Raises: ViewError."""
         return not self._has_row and await self._engine.view.mark(self._entry.key) is None

@@ -150,7 +150,8 @@ ROW, MARK = "row", "mark"
 
 
 class SetAside:
-    """What one pass over the view set aside. `renew` is awaited with every such row that waits."""
+    """Entries that one pass over the view set aside. `renew` is awaited with every such row that
+    waits."""
 
     def __init__(
         self, engine: Engine, renew: Callable[[UndecodableRow], Awaitable[None]] | None = None

@@ -1,5 +1,5 @@
-"""What the endings of an entry have in common: a mark, unless the entry is over; then the bytes are
-deleted, where no other entry needs them; then the ack.
+"""Steps that the endings of an entry have in common: a mark, unless the entry is over; then the
+bytes are deleted, where no other entry needs them; then the ack.
 
 Mark, then bytes, then ack (invariant 2): a crash between is a redelivery that the mark filters. An
 entry before browse start is over, and its mark may be cleaned away: no mark is written there
@@ -69,13 +69,13 @@ async def end(
 
 
 async def came_too_late(engine: Engine, key: EntryKey) -> bool:
-    """Whether the entry that was just ended had been cleaned before. Where the new ending is gone
+    """True if the entry that was just ended had been cleaned before. Where the new ending is gone
     too, the cleanup came after it, and the ending counts. Raises: ViewError."""
     return await was_cleaned(engine, key) and await engine.view.mark(key) is not None
 
 
 async def was_cleaned(engine: Engine, key: EntryKey) -> bool:
-    """Whether an entry's row was deleted with its slice, so that a mark that is missing, or that
+    """True if an entry's row was deleted with its slice, so that a mark that is missing, or that
     this process wrote, decides nothing. Call it after the mark was read or written.
 
     It reads the limits from the view: to a virtual machine that was paused its cached limits look

@@ -25,8 +25,8 @@ _Ended = tuple[UUID, str | None]
 
 @dataclass(slots=True)
 class PurgedBlobs:
-    """How many entries ended by the watermark alone, which replacements are under way, and whether
-    all bytes are deleted."""
+    """Number of entries that ended by the watermark alone, which replacements are under way, and
+    whether all bytes are deleted."""
 
     removed: int = 0
     unfinished: list[EntryKey] = field(default_factory=list)

@@ -73,7 +73,7 @@ def _replaced_long_ago(engine: Engine, chain: tuple[EntryKey, ...]) -> list[Entr
 
 
 async def _is_free(engine: Engine, key: EntryKey) -> bool:
-    """Whether a replaced entry is in no consumer's hands, and was not delivered there. Read the
+    """True if a replaced entry is in no consumer's hands, and was not delivered there. Read the
     mark after the claim: the claim's last owner marked first."""
     owner = UUID(int=engine.randomness.bits(128))
     if not await engine.view.claim(key.enqueue_id, owner, engine.timing.claim):
@@ -269,12 +269,12 @@ async def propagate_delivery(engine: Engine, entry: Entry, mark: Mark) -> None:
 
 
 async def _is_too_late(engine: Engine, successor: EntryKey) -> bool:
-    """Whether the successor's slice may be closed before its row is in, and the row is not."""
+    """True if the successor's slice may be closed before its row is in, and the row is not."""
     return engine.is_overdue(successor) and await engine.view.row(successor) is None
 
 
 async def _is_given_up(engine: Engine, entry: Entry, successor: EntryKey) -> bool:
-    """Whether another process chose another successor while this one was slow. Call it after the
+    """True if another process chose another successor while this one was slow. Call it after the
     row was inserted: a process that chooses afterwards finds the row. The process that chose may
     have ended before it withdrew this successor, whose message would then deliver the mail."""
     if not engine.is_overdue(successor):

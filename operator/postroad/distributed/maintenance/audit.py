@@ -304,7 +304,7 @@ def _needs_bytes(mark: Mark | None) -> bool:
 
 
 CLAIM_ID = UUID(int=1)
-"""What an audit claims; no entry has this id."""
+"""Id under which an audit claims; no entry has this id."""
 
 PASS = timedelta(hours=6)
 """From the end of one pass over all objects to the next."""

@@ -30,7 +30,7 @@ AT_MOST = 100_000
 """Slices that one run checks; the next run continues."""
 
 BEYOND = timedelta(minutes=10)
-"""How often the slices beyond the first one with waiting mail are checked."""
+"""Interval at which the slices beyond the first one with waiting mail are checked."""
 
 
 class BrowseStartAdvance:

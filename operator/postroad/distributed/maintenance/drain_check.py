@@ -35,7 +35,7 @@ from postroad.ports.view import FOREVER, ClosedSlice, View
 from postroad.telemetry import metrics
 
 PURGE_TIMEOUT = timedelta(minutes=10)
-"""How long a purge may take to delete the blobs of a partition before the drain check does it."""
+"""Time that a purge may take to delete the blobs of a partition before the drain check does it."""
 
 
 class SliceState(Enum):
@@ -125,8 +125,7 @@ async def check_drained(
 
 
 def _is_purged(watermark: PurgeWatermark | None, closed: ClosedSlice) -> bool:
-    """Whether a purge ended every entry of a partition, so that a row that is gone is not
-    missed."""
+    """True if a purge ended every entry of a partition, so that no row that is gone is missed."""
     return (
         watermark is not None and moment_of(watermark.through) >= closed.slice_start + closed.window
     )
@@ -182,7 +181,7 @@ async def _marks_of_rows(
 
 
 class _SliceReading:
-    """What one reading of a slice has found."""
+    """Facts that one reading of a slice has found."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -220,7 +219,7 @@ class _SliceReading:
             self.doubtful.add(mark.successor.slice_start)
 
     async def _is_settled(self, key: EntryKey, mark: Mark | None) -> bool:
-        """Whether a mark settles its entry. A mail that fails keeps its slice, and affects no
+        """True if a mark settles its entry. A mail that fails keeps its slice, and affects no
         other. After the first error of a server no other mail is tried, because each may take as
         long."""
         if mark is None or mark.is_unknown:

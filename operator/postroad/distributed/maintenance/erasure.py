@@ -43,14 +43,14 @@ from postroad.ports.history import History
 from postroad.ports.view import View
 
 AHEAD = timedelta(minutes=1)
-"""How far ahead of all known clocks a slice may have rows: more than any tolerated skew."""
+"""Time ahead of all known clocks that a slice may have rows: more than any tolerated skew."""
 
 LONGEST_REQUEST = 20.0
 """Seconds that a part may take beyond its step: a server that takes longer counts as away."""
 
 
 class Part(StrEnum):
-    """What is erased, in the order of dependence: the first three at once, then the last."""
+    """Part that is erased, in the order of dependence: the first three at once, then the last."""
 
     MESSAGES = "messages"
     BYTES = "bytes"
@@ -70,7 +70,7 @@ _SILENT = {"RabbitMQ": BrokerUnavailable, "S3": BlobsUnavailable, "Cassandra": V
 
 
 class ErasureClaims(Protocol):
-    """Which parts are the queue's to erase."""
+    """Parts that are the queue's to erase."""
 
     async def claim(self, part: Part) -> None:
         """Make sure, before a part is erased, that it is the queue's. Raises: ResourceConflict,
@@ -82,7 +82,7 @@ class ErasureClaims(Protocol):
         ...
 
     async def owns_bucket(self) -> bool:
-        """Whether the bucket goes with the bytes, unless it holds other objects."""
+        """True if the bucket goes with the bytes, unless it holds other objects."""
         ...
 
 
@@ -100,7 +100,7 @@ class Erasable:
 
 @dataclass(frozen=True, slots=True)
 class ErasureStep:
-    """What one step did to a part: whether all of it is gone, how many objects or rows went, and
+    """Result of one step for a part: whether all of it is gone, how many objects or rows went, and
     the error that held it up."""
 
     is_done: bool

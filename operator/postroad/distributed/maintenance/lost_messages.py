@@ -20,14 +20,14 @@ from postroad.errors import ClockSkew, ServerError
 from postroad.telemetry import metrics
 
 REPAIRER = UUID(int=2)
-"""What the process that gives new messages claims; no entry has this id."""
+"""Id that the process that gives new messages claims; no entry has this id."""
 
 CLAIMED = timedelta(minutes=15)
 """Lifetime of that claim: longer than from one count to the next, which renews it."""
 
 LONGEST = timedelta(minutes=5)
-"""How long one round gives new messages, because the rest of maintenance waits meanwhile. The next
-round continues."""
+"""Time for which one round gives new messages, because the rest of maintenance waits meanwhile. The
+next round continues."""
 
 
 class LostMessages:

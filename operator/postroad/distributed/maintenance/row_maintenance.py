@@ -167,7 +167,7 @@ class RowMaintenance:
 def _needs_maintenance(
     each: WaitingMail, now: datetime, lifetime: timedelta, grace: timedelta
 ) -> bool:
-    """Whether a replacement stopped half way, or a row is due to be rolled forward."""
+    """True if a replacement stopped half way, or a row is due to be rolled forward."""
     if each.mark is not None:
         return each.mark.ending is not None and now - each.mark.ending.at > grace
     return is_half_over(now - each.row.enqueued_at, each.row.remaining, lifetime)
@@ -237,7 +237,7 @@ class ArchiveWait:
 
 
 CLAIM_ID = UUID(int=3)
-"""What the process that goes over the letters claims; no entry has this id."""
+"""Id that the process that goes over the letters claims; no entry has this id."""
 
 LETTER_PASS_INTERVAL = timedelta(minutes=10)
 """From one pass to the next; after a pass that took long, ten times as long as it took."""
@@ -295,7 +295,7 @@ class LetterMaintenance:
                     await dead_letters.finish(engine, entry)
 
     def _is_over(self, letter: DeadLetter) -> bool:
-        """Whether a letter is older than its lifetime. `died_at` may come from a wrong clock; an id
+        """True if a letter is older than its lifetime. `died_at` may come from a wrong clock; an id
         is made only by a right one."""
         since = max(letter.died_at, moment_of(letter.enqueue_id))
         return self._engine.clock.now() - since > self._engine.dead_letter_lifetime

@@ -157,7 +157,7 @@ def _unreadable(row: UndecodableRow) -> MailView:
 
 
 async def _waits_on(engine: Engine, successor: Entry) -> bool:
-    """Whether the successor of a replacement under way is not over: its message may come before the
+    """True if the successor of a replacement under way is not over: its message may come before the
     predecessor's mark is `published`, which a process that ended never writes."""
     mark = await engine.view.mark(successor.key)
     return mark is None or mark.is_live

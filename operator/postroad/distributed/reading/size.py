@@ -36,15 +36,15 @@ from postroad.ports.view import FOREVER, ClosedSlice, View
 from postroad.telemetry import metrics
 
 REMEMBERED = timedelta(hours=1)
-"""How long a count is kept at most: rows that expire change no stamp, nor does a writer whose clock
-is far off."""
+"""Time that a count is kept at most: rows that expire change no stamp, nor does a writer whose
+clock is far off."""
 
 MOST_READ = 10_000
 """Rows and marks that one count of a queue reads, over all partitions; with more, an operator that
 asks every half minute would read without end."""
 
 LOOKED_UP = 10
-"""How many that are read page by page take as long as one mark that is looked up."""
+"""Number of entries that, read page by page take as long as one mark that is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ class _Counted:
 
 @dataclass(slots=True)
 class KeptCounts:
-    """What the counts of a queue leave for the next ones, whichever engine makes those: the closed
-    slices, and the dead letters with how long their number stands."""
+    """Counts that the counts of a queue leave for the next ones, whichever engine makes those: the
+    closed slices, and the dead letters with how long their number stands."""
 
     closed: dict[Partition, _Counted] = field(default_factory=dict)
     dead_letters: int = 0
@@ -78,7 +78,7 @@ class _Call:
         return self.began.at
 
     def takes(self, count: int) -> bool:
-        """Whether so many rows and marks may be read; they count from then on."""
+        """True if so many rows and marks may be read; they count from then on."""
         if count > self.left:
             return False
         self.left -= count

@@ -1,4 +1,5 @@
-"""Which window and how many buckets suit the mail that a queue has had: advice, never applied.
+"""Chooses the window and the number of buckets that suit the mail that a queue has had: advice,
+never applied.
 
 A window cannot grow back and buckets cannot become fewer, so in doubt the advice is to keep the
 present values. Every configuration advised is one that `rules` accepts.
@@ -24,7 +25,7 @@ BYTES_IN_PARTITION = 100_000_000
 """Cassandra reads, repairs and compacts larger partitions badly."""
 
 MOST_BUCKETS = 1024
-"""What the API server accepts in `spec.view.bucketCount`."""
+"""Range that the API server accepts in `spec.view.bucketCount`."""
 
 ENOUGH = timedelta(days=1)
 """Over how much time slices must be known for the busiest hour of a day to be among them."""
@@ -32,9 +33,9 @@ ENOUGH = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class SliceCount:
-    """How many rows a closed slice had when it was counted. One that was closed while the window
-    became shorter may name the longer window with the rows of the shorter one: its rate comes out
-    too low, never too high."""
+    """Number of rows a closed slice had when it was counted. One that was closed while the window
+    became shorter may name the longer window with the rows of the shorter one: its rate comes
+    out too low, never too high."""
 
     start: datetime
     window: timedelta
@@ -47,9 +48,9 @@ class SliceCount:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What advice is given from: the closed slices that are still recorded (cleanup forgets those
-    whose mail is over), from the first to the end of the last; the hosts that Cassandra has; about
-    how many bytes a row has, where rows could be looked at."""
+    """Facts that advice is given from: the closed slices that are still recorded (cleanup forgets
+    those whose mail is over), from the first to the end of the last; the hosts that Cassandra
+    has; about how many bytes a row has, where rows could be looked at."""
 
     hosts: int
     slices: int = 0
@@ -73,7 +74,7 @@ class Seen:
 
     @property
     def is_enough(self) -> bool:
-        """Whether the busiest hour of a day is among the slices."""
+        """True if the busiest hour of a day is among the slices."""
         return (
             self.since is not None and self.until is not None and self.until - self.since >= ENOUGH
         )

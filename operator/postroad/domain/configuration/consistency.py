@@ -1,4 +1,4 @@
-"""Whether a resource's status agrees with the history, and the adoption that ends a conflict.
+"""Compares a resource's status with the history; an adoption ends a conflict.
 
 The operator writes the history first and the status last, so a status is never ahead of an intact
 history. Where it is ahead, Cassandra lost the history, was restored from a backup, or belongs to

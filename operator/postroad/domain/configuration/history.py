@@ -22,13 +22,13 @@ from postroad.domain.configuration.rules import (
 from postroad.errors import HistoryMissing
 
 STATUS_ENTRIES = 50
-"""How many events a resource's status holds, as its definition allows (`maxItems`)."""
+"""Number of events a resource's status holds, as its definition allows (`maxItems`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RecordedEvent:
-    """What every event has. `by` is the part of postroad that wrote it; `generation` is that of the
-    resource it followed, None where there is no resource."""
+    """Fields that every event has. `by` is the part of postroad that wrote it; `generation` is that
+    of the resource it followed, None where there is no resource."""
 
     sequence: int
     at: datetime
@@ -64,7 +64,7 @@ class ConfigurationRefused(_RecordedEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationAdopted(_Accepted):
-    """What an administrator recorded after the history was lost or forked.
+    """Configuration that an administrator recorded after the history was lost or forked.
 
     `supersedes` is the last sequence of the contradicting status that this settles, else 0.
     """
@@ -131,7 +131,7 @@ def replay(events: Iterable[ConfigurationEvent]) -> Configured | None:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationDecision:
-    """What to do about a wanted configuration.
+    """Action on a wanted configuration.
 
     `event` is to be appended (None: the history has it already); `refusal` is None unless it is
     refused; `configured` holds once the event is appended.

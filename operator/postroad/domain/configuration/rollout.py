@@ -25,22 +25,22 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import HistoryMissing
 
 READING_LEASE = timedelta(seconds=30)
-"""How long this process may act on one read of the history and the limits. No setting, because
+"""Time that this process may act on one read of the history and the limits. No setting, because
 other processes count on it: at most the LONGEST_READING_LEASE of every release beside this one."""
 
 LONGEST_READING_LEASE = timedelta(seconds=30)
-"""How long this process waits until no process, of any release beside it, acts on what was read
+"""Time that this process waits until no process, of any release beside it, acts on what was read
 before: before the next step of a rollout, and before it deletes what browse start has passed.
 Part of the protocol: lowered only when the READING_LEASE of the release before is as short."""
 
 GRACE = timedelta(seconds=60)
-"""How long after its end a slice stays open for rows on their way. Part of the protocol likewise:
+"""Time after its end that a slice stays open for rows on their way. Part of the protocol likewise:
 longer than the deadline of an insertion and the tolerated skew of three clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """Which versions are in use; `oldest` <= `writing` <= the newest version of the history."""
+    """Versions that are in use; `oldest` <= `writing` <= the newest version of the history."""
 
     writing: int
     oldest: int
@@ -73,7 +73,7 @@ def adoption_rollout(events: Sequence[ConfigurationEvent]) -> Rollout:
 
 @dataclass(frozen=True, slots=True)
 class RolloutTiming:
-    """How long a step is watched before the next: the longest lease of a reading, and the grace
+    """Time that a step is watched before the next: the longest lease of a reading, and the grace
     period after a slice's end in which late rows may still arrive."""
 
     longest_reading_lease: timedelta
@@ -82,7 +82,7 @@ class RolloutTiming:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """How long this process has known each announced version, and the present `writing`."""
+    """Time for which this process has known each announced version, and the present `writing`."""
 
     announced: Mapping[int, timedelta]
     written: timedelta

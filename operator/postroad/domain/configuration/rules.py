@@ -1,4 +1,4 @@
-"""What a view configuration is, and which one may follow which.
+"""View configurations, and the rules by which one may follow another.
 
 `slice_window` and `bucket_count` decide where mails lie in the view, so a window may only be
 divided and buckets may only be added: otherwise readers would not look where mails lie. Both
@@ -22,10 +22,11 @@ SHORTEST_WINDOW = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class ViewConfiguration:
-    """Where entries lie. `slice_window` is whole seconds, at least 1 s; `bucket_count` at least 1;
-    a browse start update is drawn once in `update_browse_start_pace` endings on average.
-    The defaults are a new queue's; a queue with a history keeps the configuration accepted last. As
-    many buckets as Cassandra has servers spread a slice over all of them (Source: 000 Decision).
+    """Place of entries in the view. `slice_window` is whole seconds, at least 1 s; `bucket_count`
+    at least 1; a browse start update is drawn once in `update_browse_start_pace` endings on
+    average. The defaults are a new queue's; a queue with a history keeps the configuration
+    accepted last. As many buckets as Cassandra has servers spread a slice over all of them
+    (Source: 000 Decision).
 
     Raises: InvalidInput for values that no history could accept.
     """

@@ -174,7 +174,7 @@ class AttemptSelector:
 
     @property
     def needs_addresses(self) -> bool:
-        """Whether only lines with addresses can fit."""
+        """True if only lines with addresses can fit."""
         return (self.recipient, self.sender, self.address) != (None, None, None)
 
     def fits(self, line: LoggedAttempt) -> bool:

@@ -1,5 +1,5 @@
-"""What is kept of an attempt: its outcomes, counted by destination domain, site and reason, and how
-long it took. No address is in it. Pure.
+"""Record of an attempt: its outcomes, counted by destination domain, site and reason, and how long
+it took. No address is in it. Pure.
 
 It lies in the mark that ends the attempt's entry, or beside it in the log of a store, so that
 keeping it costs no request of its own. Source: ADR 0033.
@@ -24,7 +24,7 @@ MOST_COUNTS = 20
 
 @dataclass(frozen=True, slots=True)
 class OutcomeCount:
-    """How many recipients had this outcome.
+    """Number of recipients that had this outcome.
 
     `code` is the basic code of the reply, 0 where there was none. A delivery needs no reason: it
     has neither class nor words, which hold little but a queue id of the next hop. What was added up

@@ -1,4 +1,4 @@
-"""How an item ends: the four values, and the four methods that end an item by one of them."""
+"""Endings of an item: the four values, and the four methods that end an item by one of them."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ It is GCRA, the generic cell rate algorithm: each limit has one number, the inst
 next mail is due. A mail may come earlier than that by as much as the burst allows; each one moves
 the instant by the time between two.
 
-Which mail is under which limit by rate. Pure.
+Keys of a mail for limits by rate. Pure.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Paces:
 
 
 class LimitedBy(StrEnum):
-    """What each has a limit of its own."""
+    """Keys that each have a limit of their own."""
 
     RULE = "rule"
     """All mail that the rule matches."""
@@ -88,7 +88,7 @@ class LimitedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LimitedMail:
-    """What decides about the limits of a job."""
+    """Key that decides the limits of a job."""
 
     site: str
     domains: frozenset[str]

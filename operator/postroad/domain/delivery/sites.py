@@ -1,9 +1,8 @@
 """Sites that get no mail for a time, because an administrator or their answers ask for it. Pure.
 
-What an administrator asks of all workers about a site, and what they answer, as both are posted.
-Pure.
+Requests of an administrator to all workers about a site, and their answers, as posted. Pure.
 
-What workers know of their sites, as they post it and commands show it. Pure.
+State of sites in workers, as they post it and commands show it. Pure.
 
 Mail that goes another way for a time, because an administrator wants it. Pure.
 """
@@ -35,7 +34,7 @@ MOST_SITES = 10_000
 
 
 class SuspendedBy(StrEnum):
-    """What suspended a site. The values are stored."""
+    """Cause that suspended a site. The values are stored."""
 
     ADMINISTRATOR = "administrator"
     ANSWERS = "answers"
@@ -183,7 +182,7 @@ MOST_SHOWN = 100
 
 
 class SiteState(StrEnum):
-    """What a site does. The values are stored; the first ones are shown first."""
+    """State of a site. The values are stored; the first ones are shown first."""
 
     SUSPENDED = "suspended"
     RESTING = "resting"
@@ -225,8 +224,8 @@ def posted_views(
 
 
 def has_program(text: str) -> bool:
-    """Whether the note of a worker shows that all its mail goes to a program, whatever is
-    rerouted. Not so where it is of the release before."""
+    """True if the note of a worker shows that all its mail goes to a program, whatever is rerouted.
+    Not so where it is of the release before."""
     try:
         return json.loads(text)["program"] is True
     except (ValueError, KeyError, TypeError):
@@ -234,7 +233,7 @@ def has_program(text: str) -> bool:
 
 
 def has_no_rule(name: str, text: str) -> bool:
-    """Whether the note of a worker shows that it has no rule of a name. Not so where it is of the
+    """True if the note of a worker shows that it has no rule of a name. Not so where it is of the
     release before, or has more rules than are shown."""
     try:
         rules = json.loads(text)["rules"]
@@ -337,7 +336,7 @@ def key_of(of: RerouteOf, name: str) -> str:
 
 
 def is_rule_name(text: str) -> bool:
-    """Whether a way is written as the name of a rule; a host is written with its port.
+    """True if a way is written as the name of a rule; a host is written with its port.
 
     >>> is_rule_name("smart-host.2"), is_rule_name("relay.example.org:25")
     (True, False)
@@ -358,7 +357,7 @@ class RerouteTable:
 
     @property
     def is_empty(self) -> bool:
-        """Whether all mail goes its own way."""
+        """True if all mail goes its own way."""
         return not self.by_key
 
     def of_domain(self, domain: str) -> Reroute | None:

@@ -29,7 +29,7 @@ _TOKEN = re.compile(rf"{HASH}([0-9a-f]{{64}})")
 
 
 class SuppressedBy(StrEnum):
-    """What put an address on the list. The values are stored."""
+    """Cause that put an address on the list. The values are stored."""
 
     ADMINISTRATOR = "administrator"
     BOUNCE = "bounce"
@@ -43,9 +43,10 @@ class SuppressedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SuppressionRules:
-    """What of a list workers decide: which classes of refusals put an address on it, whether the
-    token alone is kept of that, how many refusals do, at which distance of each other, and for how
-    long. A large site once refused valid addresses as unknown on two days on end (ADR 0079)."""
+    """Rules by which of a list workers decide: which classes of refusals put an address on it,
+    whether the token alone is kept of that, how many refusals do, at which distance of each
+    other, and for how long. A large site once refused valid addresses as unknown on two days on
+    end (ADR 0079)."""
 
     bounces: frozenset[BounceClass] = frozenset()
     is_hashed: bool = False

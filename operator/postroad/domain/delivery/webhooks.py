@@ -1,4 +1,4 @@
-"""What a webhook gets, and what its answers mean. Pure.
+"""Requests to a webhook, and the meaning of its answers. Pure.
 
 A request is signed as Standard Webhooks has it, so that its receivers need no code of ours: HMAC
 over id, time and body. The body is multipart/form-data, and has all that the mail is about, so that
@@ -56,8 +56,8 @@ mail."""
 
 @dataclass(frozen=True, slots=True)
 class WebhookAddress:
-    """Where requests go. Its repr and `origin` have no path and no query, which may be secret.
-    Raises: InvalidInput."""
+    """Address to which requests go. Its repr and `origin` have no path and no query, which may be
+    secret. Raises: InvalidInput."""
 
     text: str = field(repr=False)
 

@@ -1,4 +1,4 @@
-"""How content travels after DATA: leading dots doubled, every line ended by CRLF, a lone dot last.
+"""Form of content after DATA: leading dots doubled, every line ended by CRLF, a lone dot last.
 
 Both directions work on chunks of any size and hold back at most four octets between them. Reading
 is strict: only CRLF "." CRLF ends the mail. A bare CR or LF is reported, because a next hop that

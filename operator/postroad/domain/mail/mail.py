@@ -30,7 +30,7 @@ NOTIFY = frozenset(("NEVER", "SUCCESS", "FAILURE", "DELAY"))
 _ORCPT = re.compile(r"[A-Za-z0-9-]+;[ -~]*")
 _PRINTABLE = re.compile(r"[ -~]*")
 _ORDINARY = re.compile(r"[A-Za-z0-9.+_=-]{1,64}@[A-Za-z0-9.-]{1,255}")
-"""What most addresses look like: `check_address` accepts all of these."""
+"""Form of most addresses: `check_address` accepts all of these."""
 _ORDINARY_MAILBOX = re.compile(
     r"[A-Za-z0-9.+_=-]{1,64}@(?:[A-Za-z0-9-]{1,63}\.){0,7}[A-Za-z0-9-]{1,63}"
 )
@@ -65,7 +65,7 @@ def _no_attributes() -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a mail came from, for administrators who search the queue."""
+    """Source of a mail, for administrators who search the queue."""
 
     host: str | None = None
     address: str | None = None
@@ -202,7 +202,7 @@ class Mail:
 
 
 class OutcomeKind(StrEnum):
-    """What became of one attempt at one recipient. Values go into records and metric labels."""
+    """Outcome of one attempt at one recipient. Values go into records and metric labels."""
 
     DELIVERED = "delivered"
     FAILED = "failed"
@@ -215,13 +215,13 @@ class Responder:
 
     host: str
     takes_dsn: bool = False
-    """Whether it got what the sender asks of reports, so that it makes them (RFC 3461 5.2.1)."""
+    """True if it got what the sender asks of reports, so that it makes them (RFC 3461 5.2.1)."""
 
     is_final: bool = False
-    """Whether it delivers (LMTP), and relays no further."""
+    """True if it delivers (LMTP), and relays no further."""
 
     is_of_mail: bool = False
-    """Whether a refusal was its reply to MAIL, DATA or the end of a mail, for all recipients: it
+    """True if a refusal was its reply to MAIL, DATA or the end of a mail, for all recipients: it
     tells of none of them alone, as it may be about the sender or the content."""
 
 
@@ -314,7 +314,7 @@ def _settle_closely(mail: Envelope | Mail) -> None:
 
 
 def _are_plain(texts: tuple[Any, ...]) -> bool:
-    """Whether all are None or short strings of ASCII, which need no closer look. Quick, as each
+    """True if all are None or short strings of ASCII, which need no closer look. Quick, as each
     mail asks it."""
     if not _PLAIN.issuperset(map(type, texts)):
         return False

@@ -115,7 +115,7 @@ def in_seven_bits(
 
 @dataclass(frozen=True, slots=True)
 class _EntityPlace:
-    """Where an entity stands: its default type, and the delimiters around it."""
+    """Part of a message where an entity stands: default type, and the delimiters around it."""
 
     default_type: str
     delimiters: tuple[bytes, ...]

@@ -1,4 +1,4 @@
-"""What the content of a mail looks like: found in one pass at acceptance, and kept with the mail.
+"""Traits of the content of a mail: found in one pass at acceptance, and kept with the mail.
 
 The relay needs it before MAIL (the size as sent, 8BITMIME) and while it sends: a content without
 leading dots and with CRLF alone is sent as it is. Each octet is read a bounded number of times, by
@@ -23,7 +23,7 @@ LONGEST_CONTINUATION = LONGEST_LINE - 1
 """Octets of each further piece of a longer line, behind the space that it begins with."""
 
 FOLD = b"\r\n "
-"""What stands between the pieces of a longer line, as Postfix sends them."""
+"""Separator that stands between the pieces of a longer line, as Postfix sends them."""
 
 _CRLF = b"\r\n"
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
@@ -66,12 +66,12 @@ class Shape:
 
     @property
     def has_8bit(self) -> bool:
-        """Whether any octet is above 127."""
+        """True if any octet is above 127."""
         return self.has_8bit_header or self.has_8bit_body
 
     @property
     def is_sent_as_is(self) -> bool:
-        """Whether the octets behind DATA are those of the content, long lines apart."""
+        """True if the octets behind DATA are those of the content, long lines apart."""
         return not self.has_leading_dots and not self.bare_line_ends
 
     def sent_size(self, size_bytes: int, *, folds: bool) -> int:

@@ -1,4 +1,4 @@
-"""What is to be done with a reference that arrived: the decision table of dequeue.
+"""Decision table of dequeue, for a reference that arrived.
 
 ::
 
@@ -28,7 +28,7 @@ from postroad.domain.queues.references import Reference
 
 
 class Verdict(Enum):
-    """What to do when nothing needs to be published."""
+    """Action when nothing needs to be published."""
 
     SETTLE = "the entry is over"
     FINISH = "its replacement has to be finished"
@@ -49,8 +49,8 @@ class Redeliver:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceArrival:
-    """How a reference arrived. `draw` is a number in [0, 1); `redelivery_delay` the first delay
-    after a redelivery; `limit` how many crashes are tolerated."""
+    """Way in which a reference arrived. `draw` is a number in [0, 1); `redelivery_delay` the first
+    delay after a redelivery; `limit` how many crashes are tolerated."""
 
     now: datetime
     redelivered: bool

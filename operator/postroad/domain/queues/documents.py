@@ -4,7 +4,7 @@ print them.
 Views have two forms: exact, with instants in microseconds (the socket), and printed, with times as
 text (`browse --json`). Source: ADR 0030.
 
-What an engine shows of its mails: one that waits, one that is leased, and how many there are.
+Views of an engine's mails: one that waits, one that is leased, and how many there are.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ UNREADABLE = Envelope(sender=None, recipients=("postmaster",), name="unreadable 
 
 @dataclass(eq=False, repr=False)
 class LeasedMail(Endings):
-    """What every engine's `Item` knows of its mail from the lease on.
+    """Facts that every engine's `Item` knows of its mail from the lease on.
 
     `mail` has the recipients left for this entry, less those already recorded; `attempt` is how
     many attempts were made before this one.

@@ -5,7 +5,7 @@ Rows are never updated: a change of a waiting mail replaces its entry by a new r
 The mark of an entry is one row with two independent parts: `delivered_at` (a plain write) and the
 ending (the first one wins). Source: 002 (rewriting at the head); ADR 0003.
 
-Where an entry lies: the slice of time it was enqueued in, and a bucket of that slice.
+Place of an entry: the slice of time it was enqueued in, and a bucket of that slice.
 
 Source: 000 Decision (sliceWindow, bucketCount).
 """
@@ -78,7 +78,7 @@ def place(enqueue_id: UUID, window: timedelta, bucket_count: int) -> EntryKey:
 
 
 LONG_CHAIN = 8
-"""How many entries that administration replaced an entry names, before it is checked which of them
+"""Number of entries that administration replaced an entry names, before it is checked which of them
 a consumer can still have in hand."""
 
 
@@ -109,10 +109,10 @@ class Entry:
     last_error: str | None = None
     previous: tuple[EntryKey, ...] = ()
     shape: Shape | None = None
-    """What the content looks like; None where that cannot be read."""
+    """Traits of the content; None where that cannot be read."""
 
     remaining: timedelta | None = field(default=None, compare=False)
-    """How long the view still keeps the row, as of its reading; None where that was not read."""
+    """Time that the view still keeps the row, as of its reading; None where that was not read."""
 
     @property
     def enqueue_id(self) -> UUID:
@@ -120,7 +120,7 @@ class Entry:
 
     @property
     def traits(self) -> Traits:
-        """What the mark of this entry repeats of its row."""
+        """Values that the mark of this entry repeats of its row."""
         return Traits(self.envelope.domains, self.due_at, self.held)
 
     def with_change(self, key: EntryKey, change: Change) -> Entry:
@@ -158,7 +158,7 @@ class UndecodableRow:
 
     @property
     def envelope(self) -> Envelope:
-        """What stands for the mail's."""
+        """Reference that stands for the mail's."""
         return UNREADABLE
 
     @property
@@ -174,7 +174,7 @@ class UndecodableRow:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a mark repeats of its row, so that live mails are counted by subtraction."""
+    """Values that a mark repeats of its row, so that live mails are counted by subtraction."""
 
     domains: tuple[str, ...]
     due_at: datetime | None = None
@@ -183,7 +183,7 @@ class Traits:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a replacement changes; stored in the mark, so that any process can finish the
+    """Fields that a replacement changes; stored in the mark, so that any process can finish the
     replacement."""
 
     remaining: tuple[str, ...]
@@ -208,7 +208,7 @@ class Change:
 
 
 class EndingKind(StrEnum):
-    """How an entry ended other than by delivery."""
+    """Kind of ending other than by delivery."""
 
     REPLACED = "replaced"
     REMOVED = "removed"
@@ -237,7 +237,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is known of how an entry ended. `published` only means something for a replacement."""
+    """Facts about the end of an entry. `published` only means something for a replacement."""
 
     delivered_at: datetime | None = None
     ending: Ending | None = None
@@ -245,7 +245,7 @@ class Mark:
 
     @property
     def is_final(self) -> bool:
-        """Whether the entry needs nothing more: its slice may be drained, its message just acked.
+        """True if the entry needs nothing more: its slice may be drained, its message just acked.
 
         A delivery does not finish a replacement, because the successor's mark must get the delivery
         first. Of an unknown ending, only the release that wrote it knows whether its slice may be
@@ -261,22 +261,22 @@ class Mark:
         return self.ending.successor if self.ending is not None else None
 
     def is_replaced_by(self, enqueue_id: UUID) -> bool:
-        """Whether the entry's successor has this id."""
+        """True if the entry's successor has this id."""
         return self.successor is not None and self.successor.enqueue_id == enqueue_id
 
     @property
     def is_unknown(self) -> bool:
-        """Whether the ending is one that this release cannot decode."""
+        """True if the ending is one that this release cannot decode."""
         return self.ending is not None and self.ending.kind is EndingKind.UNKNOWN
 
     @property
     def is_live(self) -> bool:
-        """Whether the mail waits under this entry, by this mark alone."""
+        """True if the mail waits under this entry, by this mark alone."""
         return self.delivered_at is None and not self.is_final
 
     @property
     def is_unfinished_replacement(self) -> bool:
-        """Whether a replacement stopped between its mark and the confirm of its successor."""
+        """True if a replacement stopped between its mark and the confirm of its successor."""
         return self.ending is not None and not self.is_final
 
 

@@ -1,4 +1,4 @@
-"""How long rows live in the view, and by which compaction windows Cassandra drops them.
+"""Lifetime of rows in the view, and the compaction windows by which Cassandra drops them.
 
 Cassandra drops a data file whole only when everything in it has expired, so rows have a lifetime,
 and files are cut by time: one file per compaction window. Live mails are rolled forward long before
@@ -18,15 +18,15 @@ WINDOWS = 30
 more files per read, fewer would keep dead rows longer (one window)."""
 
 LONGEST_GC_GRACE = timedelta(hours=3)
-"""How long a tombstone is kept, so that a host that was away gets the deletion from hints:
+"""Time for which a tombstone is kept, so that a host that was away gets the deletion from hints:
 Cassandra stores hints for three hours (max_hint_window), and drops those older than this."""
 
 DEAD_LETTER_LIFETIME = timedelta(days=30)
 """The default lifetime of a dead letter."""
 
 DEAD_LETTER_MEMORY = timedelta(days=100)
-"""How long a view records that a dead letter was deleted: much longer than letters live, and than a
-Cassandra node may be away that is neither repaired nor replaced."""
+"""Time for which a view records that a dead letter was deleted: much longer than letters live, and
+than a Cassandra node may be away that is neither repaired nor replaced."""
 
 DEAD_LETTER_RETURN = timedelta(days=9)
 """A dead letter that is younger was not deleted before: its tombstone would be there, which
@@ -36,7 +36,7 @@ SLICES = 4
 """Slices in a row lifetime, at least: a slice is cleaned long before its rows expire."""
 
 LONGEST_ARCHIVE_WAIT = timedelta(days=14)
-"""How long cleanup waits for an archive where rows live for very long, or for ever."""
+"""Time for which cleanup waits for an archive where rows live for very long, or for ever."""
 
 _LONG_AGO = timedelta(days=36500)
 _SECOND, _MINUTE = timedelta(seconds=1), timedelta(minutes=1)

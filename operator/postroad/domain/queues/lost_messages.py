@@ -50,8 +50,8 @@ delivered once, because its claim shows it."""
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """What the broker had of messages before a count of mails: the queue's own, those in the delay
-    queues, of all mail queues, and how many of its own were leased."""
+    """Counts that the broker had of messages before a count of mails: the queue's own, those in the
+    delay queues, of all mail queues, and how many of its own were leased."""
 
     own: int
     delayed: int
@@ -88,7 +88,7 @@ class MessageCount:
 
     @property
     def missing(self) -> int:
-        """How many messages are missing at least."""
+        """Number of missing messages, at least."""
         if self.messages is None:
             return 0
         lost = self.waiting - self.messages.own - self.messages.delayed

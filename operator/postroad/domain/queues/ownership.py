@@ -1,4 +1,4 @@
-"""Which view the bytes in a bucket belong to: the owner object beside them names it.
+"""View that the bytes in a bucket belong to: the owner object beside them names it.
 
 The object names the view by its incarnation, made with the queue, and by the last instant at which
 maintenance raised `as_of`: first in the view, then in the object. So a view whose `as_of` is

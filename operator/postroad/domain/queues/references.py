@@ -89,7 +89,7 @@ class Reference:
 
     @property
     def is_repetition(self) -> bool:
-        """Whether a message without a claim about the same entry can exist."""
+        """True if a message without a claim about the same entry can exist."""
         return self.key in self.previous
 
     @property
@@ -222,7 +222,7 @@ def _moment(text: Any) -> datetime:
 
 
 KEY_LIFETIME = timedelta(hours=24)
-"""How long an enqueue key stands for the mail that was queued with it."""
+"""Time for which an enqueue key stands for the mail that was queued with it."""
 
 LONGEST_KEY = 512
 """Characters of a key."""

@@ -15,7 +15,7 @@ from postroad.errors import InvalidInput
 
 
 class Selectable(Protocol):
-    """What a selector compares: an entry of either engine."""
+    """Fields that a selector compares: an entry of either engine."""
 
     @property
     def enqueue_id(self) -> UUID: ...
@@ -54,7 +54,7 @@ class Selector:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no field was given."""
+        """True if no field was given."""
         return self == _NOTHING
 
     def require_purpose(self) -> Selector:

@@ -182,7 +182,7 @@ class ReportAuthor:
 
 
 class Returned(NamedTuple):
-    """What goes back of the mail that a report is about. `octets` are the whole mail, or its
+    """Part that goes of the mail that a report is about. `octets` are the whole mail, or its
     header."""
 
     octets: bytes
@@ -198,7 +198,7 @@ class _Part(NamedTuple):
 def is_returned_whole(
     mail: ReportedMail, reported: tuple[ReportedRecipient, ...], size_bytes: int, rules: ReportRules
 ) -> bool:
-    """Whether the whole mail goes back: where it failed and is not too large, unless its sender
+    """True if the whole mail goes back: where it failed and is not too large, unless its sender
     asked for the header alone. Source: RFC 3461 4.3, 5.3."""
     dsn = mail.envelope.dsn
     has_failed = any(each.action is Action.FAILED for each in reported)

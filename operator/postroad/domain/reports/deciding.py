@@ -77,11 +77,11 @@ _FAILED_FOR_CONTENT = _EXPIRED_FOR_CONTENT | {
 filters give many reasons, and often none."""
 
 _UNSAID = ("FAILURE", "DELAY")
-"""What a recipient without NOTIFY is reported for. Source: RFC 3461 4.1."""
+"""Events that a recipient without NOTIFY is reported for. Source: RFC 3461 4.1."""
 
 
 class Action(StrEnum):
-    """What became of a recipient, the most serious first. Source: RFC 3464 2.3.3."""
+    """Outcome for a recipient, the most serious first. Source: RFC 3464 2.3.3."""
 
     FAILED = "failed"
     DELAYED = "delayed"
@@ -91,7 +91,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReportRules:
-    """What an administrator decides about reports.
+    """Rules that an administrator decides about reports.
 
     `delay_after`: the age at which a mail that waits is reported as delayed, once.
     `reports_cleared`: whether a delivery behind such a report is reported.
@@ -108,8 +108,8 @@ class ReportRules:
 
 @dataclass(frozen=True, slots=True)
 class ReportedAttempt:
-    """What became of an entry of a mail. `untried`: recipients to whom nothing was transmitted,
-    with the reason. `is_over`: those that did not get the mail are attempted no more.
+    """Outcome of an entry of a mail. `untried`: recipients to whom nothing was transmitted, with
+    the reason. `is_over`: those that did not get the mail are attempted no more.
 
     `age` is that of the mail, `age_before` what it was when its entry began.
     """

@@ -82,7 +82,7 @@ class BounceRule(BaseModel):
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, alias_generator=str)
 
     reason: Annotated[BounceClass, Field(alias="class")]
-    """What the refusals are counted as."""
+    """Class that the refusals are counted as."""
 
     codes: Annotated[tuple[Code, ...], Field(max_length=50)] = ()
     """Basic codes (550) and enhanced ones: 5.1.1, x.1.1 (4.1.1 too), x.1.* (each detail)."""
@@ -138,7 +138,7 @@ class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     quotations: tuple[str, ...]
-    """What stands before the reply of another server."""
+    """Prefix that stands before the reply of another server."""
 
     wrappers: tuple[Wrapper, ...]
     rules: tuple[BounceRule, ...]

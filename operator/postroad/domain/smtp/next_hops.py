@@ -27,10 +27,10 @@ _FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?
 
 
 class TlsMode(StrEnum):
-    """How far a connection must be secured. `opportunistic` encrypts where it can and verifies
-    nothing; `encrypted` verifies nothing and never sends in clear; `required` verifies the
-    certificate, too; `implicit` does the same with TLS from the first octet on. Source: RFC 3207;
-    RFC 8314 3."""
+    """Degree to which a connection must be secured. `opportunistic` encrypts where it can and
+    verifies nothing; `encrypted` verifies nothing and never sends in clear; `required` verifies
+    the certificate, too; `implicit` does the same with TLS from the first octet on. Source: RFC
+    3207; RFC 8314 3."""
 
     NONE = "none"
     OPPORTUNISTIC = "opportunistic"
@@ -40,12 +40,12 @@ class TlsMode(StrEnum):
 
     @property
     def never_in_clear(self) -> bool:
-        """Whether mail leaves only over TLS."""
+        """True if mail leaves only over TLS."""
         return self in (TlsMode.ENCRYPTED, TlsMode.REQUIRED, TlsMode.IMPLICIT)
 
     @property
     def is_verified(self) -> bool:
-        """Whether mail leaves only over TLS, to a server with a certificate that verifies."""
+        """True if mail leaves only over TLS, to a server with a certificate that verifies."""
         return self in (TlsMode.REQUIRED, TlsMode.IMPLICIT)
 
     @property
@@ -80,16 +80,16 @@ class HopLogin:
     """None: the best one that the next hop offers, except XOAUTH2."""
 
     is_sent_unverified: bool = False
-    """Whether it is also sent in clear, or to a server whose certificate was not verified."""
+    """True if it is also sent in clear, or to a server whose certificate was not verified."""
 
     def fits(self, tls: TlsMode) -> bool:
-        """Whether it can be sent over connections of this mode at all."""
+        """True if it can be sent over connections of this mode at all."""
         return tls.is_verified or self.is_sent_unverified
 
 
 @dataclass(frozen=True, slots=True)
 class SourceAddresses:
-    """What a next hop sees of this side."""
+    """Addresses that a next hop sees of this side."""
 
     addresses: tuple[str, ...]
     """Addresses of this machine, one of a family at most; a server with addresses of other families
@@ -118,14 +118,14 @@ class NextHop:
     """None: the system chooses the address."""
 
     by_tlsa: bool = False
-    """Whether its certificate is compared with TLSA records (`ResolvedHop.certificates`), not with
+    """True if its certificate is compared with TLSA records (`ResolvedHop.certificates`), not with
     authorities."""
 
     chunking: bool = True
-    """Whether content may go by CHUNKING where it is offered. Source: RFC 3030."""
+    """True if content may go by CHUNKING where it is offered. Source: RFC 3030."""
 
     verp: bool = False
-    """Whether reverse-paths name the recipient. Source: ADR 0071."""
+    """True if reverse-paths name the recipient. Source: ADR 0071."""
 
     socket: Path | None = None
     """The Unix socket that it listens on, instead of the port."""

@@ -57,7 +57,7 @@ class Reply:
     code: int
     lines: tuple[str, ...] = ("",)
     is_unclear: bool = False
-    """Whether it is a peer's reply whose digits mean nothing, or not one thing, as 451 here."""
+    """True if it is a peer's reply whose digits mean nothing, or not one thing, as 451 here."""
 
     _encoded: bytes | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -69,17 +69,17 @@ class Reply:
 
     @property
     def is_positive(self) -> bool:
-        """Whether the command did what it was to do."""
+        """True if the command did what it was to do."""
         return 200 <= self.code < 300
 
     @property
     def is_intermediate(self) -> bool:
-        """Whether the server waits for the rest (354)."""
+        """True if the server waits for the rest (354)."""
         return 300 <= self.code < 400
 
     @property
     def is_permanent(self) -> bool:
-        """Whether the same command will never work."""
+        """True if the same command will never work."""
         return 500 <= self.code < 600
 
     @property
@@ -92,14 +92,14 @@ class Reply:
 
     @property
     def is_about_sender(self) -> bool:
-        """Whether a refusal is about this side and not about the mail: missing authentication or
+        """True if a refusal is about this side and not about the mail: missing authentication or
         encryption, a command out of order or unknown. A change of settings mends these, so they
         must never end a mail. Source: RFC 4954 6; RFC 5321 4.2.4; RFC 3463 3.8 (x.7.8)."""
         return self.code in _ABOUT_SENDER or self.enhanced == _CREDENTIALS_INVALID
 
     @property
     def is_too_many_recipients(self) -> bool:
-        """Whether a refused RCPT only means that a transaction takes no more recipients: any
+        """True if a refused RCPT only means that a transaction takes no more recipients: any
         transient code or 552 with x.5.3, which OpenSMTPD sends as 451; 452 or 552 alone. Source:
         RFC 5321 4.5.3.1.10; RFC 3463 3.6."""
         enhanced = self.enhanced
@@ -205,7 +205,7 @@ def _reply_of(codes: Collection[int], last: int, lines: Iterable[str]) -> Reply:
 
 
 def _is_meant(code: int) -> bool:
-    """Whether a code is of one of the classes that replies have. Source: RFC 5321 4.2.1."""
+    """True if a code is of one of the classes that replies have. Source: RFC 5321 4.2.1."""
     return 200 <= code < 600
 
 

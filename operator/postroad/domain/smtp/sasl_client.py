@@ -25,7 +25,7 @@ guessed; more would keep a processor busy. Source: RFC 7677 4."""
 
 
 class Mechanism(StrEnum):
-    """How a client shows who it is. XOAUTH2: the password is an access token."""
+    """Way in which a client shows who it is. XOAUTH2: the password is an access token."""
 
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     PLAIN = "PLAIN"
@@ -46,7 +46,7 @@ class SaslDialogue(Protocol):
     """One login."""
 
     initial: bytes | None
-    """What a client says first; None: the server begins."""
+    """Response that a client says first; None: the server begins."""
 
     def answer(self, challenge: bytes) -> bytes:
         """Return the answer to the server's next challenge. Raises: LoginRefused."""

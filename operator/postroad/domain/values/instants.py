@@ -2,7 +2,7 @@
 
 Durations as Kubernetes writes them: Go-style strings of hours, minutes and seconds (`1h30m`).
 
-Which time is used when the clocks of several hosts are read: what most of them agree on.
+Time that most of several hosts agree on, when their clocks are read.
 
 One wrong clock among three neither becomes the time nor stops the right ones from being it. Where
 no majority agrees, no clock can be shown to be right, and none is used. Source: ADR 0016.
@@ -114,7 +114,7 @@ def format_duration(duration: timedelta) -> str:
 
 
 AGREEING = timedelta(seconds=5)
-"""How far two right clocks may be apart, beyond what reading them leaves open."""
+"""Difference by which two right clocks may be apart, beyond what reading them leaves open."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,12 @@ class Networks:
         return cls.of(part.strip() for part in text.split(","))
 
     def __contains__(self, address: str) -> bool:
-        """Whether an address lies in one of them. What is no address lies in none."""
+        """True if an address lies in one of them. What is no address lies in none."""
         client = _client(address) if self.each else None
         return client is not None and any(client in network for network in self.each)
 
     def may_be_reached_by(self, address: str) -> bool:
-        """Whether a connection to an address may end in one of them: it lies there, or an IPv4
+        """True if a connection to an address may end in one of them: it lies there, or an IPv4
         address that it holds does."""
         return bool(self.each) and any(each in self for each in _forms(address))
 
@@ -61,7 +61,7 @@ class Networks:
 
     @property
     def hold_the_internet(self) -> bool:
-        """Whether every public address of IPv4, or of IPv6, lies in them, in one or in several
+        """True if every public address of IPv4, or of IPv6, lies in them, in one or in several
         together."""
         ipv4 = [each for each in self.each if isinstance(each, ipaddress.IPv4Network)]
         ipv6 = [each for each in self.each if isinstance(each, ipaddress.IPv6Network)]

@@ -28,7 +28,7 @@ NUMBERS = 1 << 32
 """Recipients have numbers below this."""
 
 UNDECODED = (ValueError, LookupError, TypeError, AttributeError, InvalidInput, RecursionError)
-"""What decoding raises where the checksum is right: another program wrote these bytes."""
+"""Errors of decoding, where the checksum is right: another program wrote these bytes."""
 
 
 def domains_of(envelope: Envelope) -> str:
@@ -84,7 +84,7 @@ ENVELOPE_BYTES = _ENVELOPE.size
 """Of an ENVELOPE, before its domains."""
 
 NO_RECORD = (struct.error, *UNDECODED)
-"""What decoding raises where the checksum is right: another program wrote these bytes."""
+"""Errors of decoding, where the checksum is right: another program wrote these bytes."""
 
 
 class EnvelopeHead(NamedTuple):

@@ -5,7 +5,7 @@ far and, when a caller waits, syncs once for all of them. Records appended meanw
 next flush. A flush that fails stops the store (FORMAT.md R6), and is not repeated.
 Source: LQ-18, LQ-29, AMB-5.
 
-What one flush writes to a lane: records appended to one or several segments.
+Data that one flush writes to a lane: records appended to one or several segments.
 
 Source: AMB-5.
 """
@@ -65,7 +65,7 @@ def part_at(batches: Iterable[Batch], segment: Segment, offset: int) -> bytes | 
 
 
 FLUSH_DELAY_SECONDS = 0.2
-"""How long records stay in memory when no caller waits for them."""
+"""Time that records stay in memory when no caller waits for them."""
 
 FIRST_BYTES = MIB
 """Size of a process' first segment of lane `new`. It is small, because the first mail waits until
@@ -135,7 +135,7 @@ class LaneLog:
         self._recent: dict[int, bytes] = {}
 
     def appends_to(self, segment: Segment) -> bool:
-        """Whether this process appends to a segment. It never appends to those of earlier ones."""
+        """True if this process appends to a segment. It never appends to those of earlier ones."""
         return segment is self._current
 
     def leave_segment(self, before_us: int) -> None:
@@ -148,7 +148,7 @@ class LaneLog:
             self._current = None
 
     def began_before(self, moment_us: int) -> bool:
-        """Whether this process appends to a segment that it began before a moment."""
+        """True if this process appends to a segment that it began before a moment."""
         return self._current is not None and self._current.header.created_us < moment_us
 
     def skip_to(self, sequence: int) -> None:
@@ -245,7 +245,7 @@ class LaneLog:
 
     @property
     def waiters(self) -> int:
-        """How many callers wait for a sync."""
+        """Number of callers that wait for a sync."""
         return len(self._waiters)
 
     def when_durable(self, position: int, then: Callable[[], object]) -> None:

@@ -1,5 +1,5 @@
-"""What can be set of a store: sizes of segments, waits before syncs and between checkpoints, and
-the free space it leaves.
+"""Options of a store: sizes of segments, waits before syncs and between checkpoints, and the free
+space it leaves.
 
 Refuses mails that are too large, or for which too little space is free, before any write.
 """
@@ -25,13 +25,14 @@ KEPT_OPEN = 256
 """Idle spool files that stay open, at most."""
 
 LONGEST_LEASE = timedelta(minutes=25)
-"""How long an item may be in hand, as in the distributed engine: recovery reads the log from the
+"""Time that an item may be in hand, as in the distributed engine: recovery reads the log from the
 START of the oldest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """How the owner runs a store. The store file keeps `segment_bytes` and `segment_envelopes`."""
+    """Parameters by which the owner runs a store. The store file keeps `segment_bytes` and
+    `segment_envelopes`."""
 
     segment_bytes: int = 16 * MIB
     """Size at which a segment is full."""
@@ -48,10 +49,10 @@ class StoreOptions:
     checkpoint makes a retried mail durable before it is due."""
 
     sync_wait: timedelta = timedelta(milliseconds=2)
-    """How long a record waits for others to share its sync, while mail is arriving."""
+    """Time that a record waits for others to share its sync, while mail is arriving."""
 
     free_wait: timedelta = timedelta(milliseconds=20)
-    """How long the slot of a finished mail waits for others that are freed with it."""
+    """Time that the slot of a finished mail waits for others that are freed with it."""
 
     least_free_bytes: int = 64 * MIB
     """Below this free space the store refuses new mail, because the log needs some to end mails. On
@@ -187,7 +188,7 @@ class StoreLimits:
             log.warning("the store takes mail again")
 
     def has_room(self, size: int, *, is_taken: bool = False) -> bool:
-        """Whether `check_room` would pass; counts `size` as used if it `is_taken`."""
+        """True if `check_room` would pass; counts `size` as used if it `is_taken`."""
         space = self._free_space
         try:
             self._compare(space.after(size) if is_taken else space.if_stored(size))

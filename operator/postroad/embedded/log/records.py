@@ -85,7 +85,7 @@ class HoldRecord(NamedTuple):
 
 
 class OutcomesRecord(NamedTuple):
-    """What is kept of the attempt that ended an entry, as JSON. Recovery passes over it."""
+    """Facts kept of the attempt that ended an entry, as JSON. Recovery passes over it."""
 
     mail_id: bytes
     entry_number: int

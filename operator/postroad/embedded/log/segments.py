@@ -115,7 +115,7 @@ class Segment:
         return f"{lane_name(self.lane)}.{self.sequence:010}"
 
     def fits(self, size: int) -> bool:
-        """Whether a frame of this size and one more ENVELOPE fit. The first frame always does."""
+        """True if a frame of this size and one more ENVELOPE fit. The first frame always does."""
         header = self.header
         has_room = self.end + size <= header.limit and self.next_ordinal < header.envelopes
         return has_room or self.end == header.first
@@ -151,7 +151,7 @@ class Segment:
 
 
 class State(IntEnum):
-    """Where an entry stands."""
+    """State in which an entry stands."""
 
     DELAYED = 1
     READY = 2
@@ -177,7 +177,7 @@ class LiveEntry:
     """Seconds of the monotonic clock."""
     state: State = State.PARKED
     held_next: bool = False
-    """Whether a HOLD asks for this working entry to be held when it ends by a retry."""
+    """True if a HOLD asks for this working entry to be held when it ends by a retry."""
     start: int = 0
     """The position of its START."""
     successor: LiveEntry | None = None

@@ -74,7 +74,7 @@ class MailHistory:
 
     @property
     def is_over(self) -> bool:
-        """Whether the records prove that no recipient is left."""
+        """True if the records prove that no recipient is left."""
         last = self.last
         if self.has_ended or last is None:
             return self.has_ended
@@ -83,7 +83,7 @@ class MailHistory:
 
     @property
     def seems_over(self) -> bool:
-        """Whether the last ENVELOPE is garbage without a START: then the FINISH ended it, or a
+        """True if the last ENVELOPE is garbage without a START: then the FINISH ended it, or a
         record is missing."""
         return self.last is not None and self.is_garbage and self.started < self.last.entry_number
 

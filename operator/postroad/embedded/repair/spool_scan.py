@@ -104,7 +104,7 @@ class SpoolScan:
                 yield last.slot
 
     def _has_ended(self, mail_id: bytes, slot: int, history: MailHistory) -> bool:
-        """Whether a mail without an intact file has ended, though its FINISH is gone: its slot has
+        """True if a mail without an intact file has ended, though its FINISH is gone: its slot has
         another mail or is free, or its file was removed."""
         if slot in self._holders:
             return self._holders[slot] not in (None, mail_id)

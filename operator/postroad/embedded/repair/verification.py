@@ -190,7 +190,7 @@ NAMES: dict[type[Record], str] = {
     OutcomesRecord: "outcomes",
     KeyRecord: "key",
 }
-"""What `dump` calls the records."""
+"""Names that `dump` calls the records."""
 
 
 def _described(frame: Frame, flags: bytes) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from postroad.telemetry.logs import logger
 log = logger("embedded")
 
 Enclosed = AsyncIterator[bytes] | bytes | None
-"""What goes with a call: in pieces, whole (at most CHUNK), or nothing."""
+"""Values beside a call: in pieces, whole (at most CHUNK), or nothing."""
 
 
 class NoOwner(StoreUnavailable):
@@ -92,7 +92,7 @@ class OwnerConnection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether calls may be made. To an owner that hands over, those who have items make them:
+        """True if calls may be made. To an owner that hands over, those who have items make them:
         they may depend on each other."""
         return self.lost is None and (not self._is_going or bool(self._in_hand))
 

@@ -39,7 +39,7 @@ STALL_SECONDS = 0.1
 """When a recent mail took so long, threads wait for the disk."""
 
 LATELY = 8
-"""How many mails are recent."""
+"""Number of recent mails."""
 
 
 class SpoolReceiver:

@@ -100,7 +100,7 @@ class FrameReader:
     """Cuts what arrives into frames: those that were sent together are read together."""
 
     _all_held: ClassVar[Counter[int]] = Counter()
-    """What each reader of this process holds that is more than it reads at a time."""
+    """Data of each reader of this process that is more than it reads at a time."""
 
     def __init__(self) -> None:
         self._held = bytearray()

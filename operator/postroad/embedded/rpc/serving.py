@@ -1,8 +1,8 @@
-"""What the owner does for one client: its calls, its consumers, and the mails that it stores.
+"""Service of the owner for one client: its calls, its consumers, and the mails that it stores.
 
 The leases of a client that leaves are given back.
 
-Where the owner of a store listens, for the other processes on this machine.
+Socket where the owner of a store listens, for the other processes on this machine.
 """
 
 from __future__ import annotations
@@ -167,13 +167,13 @@ _OTHER_NAMES: dict[str, Any] = {
 OPERATIONS: dict[str, CallAnswer] = {
     name: _OTHER_NAMES.get(name) or getattr(Serving, name) for name in CALLS
 }
-"""What each operation does: the method of its name, where it has no other."""
+"""Effect of each operation: the method of its name, where it has no other."""
 
 
 log = logger("embedded")
 
 MAX_HANDOVER = timedelta(seconds=5)
-"""How long an owner that closes waits for its clients to end what they have begun."""
+"""Time that an owner that closes waits for its clients to end what they have begun."""
 
 
 GOING = frame(0, FrameKind.GOING)

@@ -1,5 +1,5 @@
-"""What people do to mails that wait: look at them, remove them, hold, release, flush, expire;
-and to dead letters: list, requeue, discard them.
+"""Operations of administrators on mails that wait: look at them, remove them, hold, release, flush,
+expire; and to dead letters: list, requeue, discard them.
 
 Every change is a record per mail and one sync for all. A mail that gets another entry meanwhile is
 followed to it; one that a consumer has is removed or held as far as that is still possible.
@@ -37,7 +37,7 @@ FEW_DOMAINS = LONGEST_DOMAINS // 8
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What a selector looks at."""
+    """Fields that a selector looks at."""
 
     enqueue_id: UUID
     envelope: Envelope
@@ -85,7 +85,7 @@ async def _read(
 
 
 def _may_match(selector: Selector, entry: LiveEntry, now: datetime) -> bool:
-    """Whether it is worth reading the entry's record. The index has no senders: where each mail has
+    """True if it is worth reading the entry's record. The index has no senders: where each mail has
     its own, they would take a tenth of its memory."""
     wanted_id, age = selector.enqueue_id, selector.older_than
     return (
@@ -96,7 +96,7 @@ def _may_match(selector: Selector, entry: LiveEntry, now: datetime) -> bool:
 
 
 def _may_be_for(selector: Selector, domains: str) -> bool:
-    """Whether a mail to these domains may be selected. Of very many the index lacks the last ones,
+    """True if a mail to these domains may be selected. Of very many the index lacks the last ones,
     and always that of the bare `postmaster`, which is the empty string."""
     if len(domains) >= FEW_DOMAINS:
         return True
@@ -236,7 +236,7 @@ def view_of(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> MailVie
 
 
 FRESH = timedelta(seconds=60)
-"""How old a count of ages may be."""
+"""Age that a count of ages may be."""
 
 OPERATIONS: Mapping[Operation, EntryStep] = {
     Operation.REMOVE: remove,
@@ -247,4 +247,4 @@ OPERATIONS: Mapping[Operation, EntryStep] = {
     Operation.REQUEUE: requeue,
     Operation.DISCARD: remove,
 }
-"""What each operation does to one mail."""
+"""Effect of each operation on one mail."""

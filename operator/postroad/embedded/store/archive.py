@@ -28,21 +28,21 @@ log = logger("embedded")
 
 MOST_BYTES = 1024 * MIB
 LONGEST = timedelta(days=7)
-"""What is kept for the pipeline at most, and no more bytes than are free beside it: mail needs the
-disk more. The oldest go first."""
+"""Bytes that are kept for the pipeline at most, and no more bytes than are free beside it: mail
+needs the disk more. The oldest go first."""
 
 BOUNDED_EVERY = timedelta(minutes=5)
-"""How often an archive is bounded to which nothing is moved."""
+"""Interval at which an archive is bounded to which nothing is moved."""
 
 LONGEST_OPEN = timedelta(hours=1)
-"""How long a process appends to one segment of an archived store."""
+"""Time that a process appends to one segment of an archived store."""
 
 DAMAGED = ".damaged"
-"""What the name of a file ends with that was set aside: it is neither read again nor deleted."""
+"""Suffix of a file that was set aside: it is neither read again nor deleted."""
 
 _DROPPED, _BEGUN = "dropped", "begun"
 _FAILURES = (FileNotFoundError, StoreFailed, StoreFull)
-"""What an archive may fail with that is gone, on another file system, full or read-only."""
+"""Errors of an archive that is gone, on another file system, full or read-only."""
 
 
 class ArchivedName(NamedTuple):
@@ -96,8 +96,8 @@ class BegunName(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """What an archive holds: segments, oldest first, what of them was dropped, and since when it
-    is kept."""
+    """Mails that an archive holds: segments, oldest first, what of them was dropped, and since when
+    it is kept."""
 
     segments: Sequence[ArchivedName]
     dropped: Sequence[DroppedName]
@@ -119,7 +119,7 @@ def read_archive(files: Files, layout: Layout) -> Archived | None:
 
 
 def is_archived(files: Files, layout: Layout) -> bool:
-    """Whether the store has an archive that can be listed."""
+    """True if the store has an archive that can be listed."""
     try:
         files.names(layout.archive)
     except _FAILURES:

@@ -6,8 +6,8 @@ happen only behind it. `opening` recovers, `maintenance` takes checkpoints, `ite
 the port.
 Source: LQ-3, LQ-6..10, LQ-28.
 
-Whether mail is arriving, so that a sync can wait for others to share it (LQ-29): for `sync_wait`
-of StoreOptions at most.
+Detects that mail is arriving, so that a sync can wait for others to share it (LQ-29): for
+`sync_wait` of StoreOptions at most.
 
 Caches new mails, because consumers lease most of them at once: records, and contents that this
 process received.
@@ -62,7 +62,7 @@ class ArrivalRate:
         return is_crowded
 
     def is_busy(self, now: float) -> bool:
-        """Whether another mail is expected soon."""
+        """True if another mail is expected soon."""
         return self.under_way > 0 or now - self._last < RECENT_SECONDS
 
 

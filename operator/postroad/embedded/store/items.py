@@ -172,7 +172,7 @@ class SpoolItem(LeasedMail):
 
     @property
     def _is_over(self) -> bool:
-        """Whether another process or an administrator ended the entry meanwhile."""
+        """True if another process or an administrator ended the entry meanwhile."""
         return self._entry.state is State.ENDED
 
     # Endings
@@ -277,7 +277,7 @@ class SpoolItem(LeasedMail):
         self._leave()
 
     def _work(self) -> Work:
-        """What recovery would know of this entry, had the process died now."""
+        """Facts that recovery would know of this entry, had the process died now."""
         failures = {number: text for number, (_, text) in self._failures.items()}
         entry = self._entry
         finished = set(self._addresses) - set(self._left)

@@ -1,4 +1,5 @@
-"""Which entry is leased next: a ready queue for new mail and one for each retry lane, alternating.
+"""Order in which entries are leased: a ready queue for new mail and one for each retry lane,
+alternating.
 
 Pure but for its own memory: callers pass the time. Consumers do not poll: `next_due` is when to
 call `take` again. An entry that ends while it waits stays in its queue until `take` skips it.

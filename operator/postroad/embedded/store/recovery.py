@@ -117,7 +117,7 @@ def _open_lane(
 
 
 def _was_never_used(file: File) -> bool:
-    """Whether a file has no frame. Its header is durable before the first one, so it was unused."""
+    """True if a file has no frame. Its header is durable before the first one, so it was unused."""
     return all(
         frames.MAGIC not in file.pread(offset, READ_SIZE + 4)
         for offset in range(0, file.size(), READ_SIZE)

@@ -1,1 +1,1 @@
-"""What jobs answer: lines, reports, advice."""
+"""Answers of jobs: lines, reports, advice."""

@@ -1,4 +1,4 @@
-"""What an audit finds, and from when on it is a finding. Pure."""
+"""Findings of an audit, and the age from which each is one. Pure."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from postroad.pipeline.answers.lines import MISSING
 from postroad.ports.view import ClosedSlice
 
 YOUNG = timedelta(hours=1)
-"""What was accepted less than this before an audit began is no finding."""
+"""Time before the start of an audit within which accepted mail is no finding."""
 
 
 class FindingKind(StrEnum):
-    """What is found, in the order in which it is listed."""
+    """Kind of finding, in the order in which it is listed."""
 
     ORPHAN = "orphan bytes"
     WITHOUT_BYTES = "waiting mail without bytes"
@@ -66,7 +66,7 @@ class FindingLine:
 
 @dataclass(frozen=True, slots=True)
 class FindingSummary:
-    """How much of one kind was found, and repaired."""
+    """Number of findings of one kind, found, and repaired."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("finding", "found", "repaired", "left", "what to do")
 

@@ -22,7 +22,7 @@ from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.pipeline.archive.planning import Coverage
 
 HISTORY = timedelta(days=7)
-"""How far back replies are compared."""
+"""Time over which replies are compared."""
 
 FEWEST = 20
 """Outcomes, now and before, from which on shares are compared."""
@@ -93,7 +93,7 @@ def _has_grown(count: int, total: int, count_before: int, total_before: int) -> 
 MISSING = "-"
 
 TRAFFIC_PARTS = ("hour", "sender_domain", "domain", "site")
-"""What traffic can be asked by: fields of its lines."""
+"""Keys of traffic: fields of its lines."""
 
 
 class Line(Protocol):
@@ -111,8 +111,8 @@ L = TypeVar("L", bound=Line)
 
 @dataclass(frozen=True, slots=True)
 class JobAnswer(Generic[L]):
-    """What a job found out. `findings`: how many lines name what an administrator should look at;
-    None: of a job that looks for nothing."""
+    """Finding of a job. `findings`: how many lines name what an administrator should look at; None:
+    of a job that looks for nothing."""
 
     job: str
     coverage: Coverage
@@ -149,7 +149,7 @@ class JobAnswer(Generic[L]):
 
 @dataclass(frozen=True, slots=True)
 class TrafficLine:
-    """What happened in one hour to recipients of one domain, by the sender's domain and the site.
+    """Events in one hour to recipients of one domain, by the sender's domain and the site.
 
     Recipients are counted, not mails, so that the numbers add up: what was accepted is delivered,
     rejected or removed at last. `rejected`: refused for good, or given up. `site` is empty where no
@@ -197,7 +197,7 @@ class TrafficLine:
 
 @dataclass(frozen=True, slots=True)
 class ReasonCount:
-    """How many recipients were refused with these words."""
+    """Number of recipients that were refused with these words."""
 
     reason: str
     code: int
@@ -211,7 +211,7 @@ class ReasonCount:
 
 @dataclass(frozen=True, slots=True)
 class DestinationLine:
-    """How one site answered about the recipients of one domain.
+    """Answers of one site about the recipients of one domain.
 
     `outcomes` counts recipients; `classes` the refusals among them, by class. `deferred_mails`:
     those of the domain that this site was the first to defer; `recovered`: those of them that were
@@ -296,7 +296,7 @@ def age_name(limit: timedelta) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AgesLine:
-    """How many mails for one domain wait, each under the first limit that its age is below."""
+    """Number of waiting mails for one domain, each under the first limit that its age is below."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("domain", "total", *map(age_name, AGES))
 
@@ -351,7 +351,7 @@ through slices that have."""
 
 @dataclass(frozen=True, slots=True)
 class AdviceLine:
-    """What is advised for one field of the configuration, and why."""
+    """Advice for one field of the configuration, and why."""
 
     HEAD: ClassVar[tuple[str, ...]] = ("field", "present", "advised", "reason")
 

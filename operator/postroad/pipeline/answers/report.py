@@ -28,7 +28,7 @@ PAGE = "index.html"
 
 @dataclass(frozen=True, slots=True)
 class QueueReport:
-    """What a report shows. `total`: of the whole stretch; None where nothing happened in it.
+    """Content of a report. `total`: of the whole stretch; None where nothing happened in it.
     `ages`: of the mail that waited at `made_at`; `ages` and `slices` are None of a queue in a
     directory."""
 

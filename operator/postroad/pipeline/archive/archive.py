@@ -54,14 +54,14 @@ class Run(NamedTuple):
 
 
 CLAIM_ID = UUID(int=3)
-"""What runs of the archive claim; no entry has this id."""
+"""Id that runs of the archive claim; no entry has this id."""
 
 CLAIM = timedelta(minutes=10)
-"""How long a run that died keeps others away."""
+"""Time that a run that died keeps others away."""
 
 
 ASKED_AGAIN = timedelta(seconds=15)
-"""How often a run that waits for another one asks whether it has ended."""
+"""Interval at which a run that waits for another one asks whether it has ended."""
 
 
 class ArchiveClaim:
@@ -126,7 +126,7 @@ E = TypeVar("E")
 E_contra = TypeVar("E_contra", contravariant=True)
 Stamps = Mapping[Partition, PartitionStamp]
 Wanted = Callable[[datetime], bool]
-"""Whether the slice of this start is wanted."""
+"""True if the slice of this start is wanted."""
 
 JOB = "archive"
 """The name of this job in the table of runs."""
@@ -290,8 +290,8 @@ def _counted(replaced: Collection[ArchivedPartition]) -> dict[str, int]:
 
 
 LEEWAY = timedelta(hours=1)
-"""How far the moment of an id and those of its entry may be apart; generous, since a slice more
-costs little."""
+"""Difference by which the moment of an id and those of its entry may be apart; generous, since a
+slice more costs little."""
 
 
 async def unarchived(

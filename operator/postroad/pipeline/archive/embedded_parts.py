@@ -37,7 +37,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 
 class PartKind(StrEnum):
-    """What a part is: of a mail's history, or about the segment itself."""
+    """Kind of a part: of a mail's history, or about the segment itself."""
 
     ENVELOPE = "envelope"
     OUTCOMES = "outcomes"
@@ -184,7 +184,7 @@ def lines_of(parts: Iterable[HistoryPart]) -> MailLines:
 
 
 def _has_all(envelopes: Sequence[HistoryPart], finish: HistoryPart) -> bool:
-    """Whether the ENVELOPE that ended is there, and each one before it."""
+    """True if the ENVELOPE that ended is there, and each one before it."""
     before = {tuple(each.values["place"]): each.values["predecessor"] for each in envelopes}
     lane, where = finish.values["of"]
     while where != NOWHERE and (lane, where) in before:

@@ -34,9 +34,9 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What an answer is about. `lacking`: of which slices the lake does not have all entries, so
-    that what happened to these is missing in the answer. `as_of`: when what it has was last read
-    from the view; None: never, or the answer has all of the stretch."""
+    """Subject of an answer. `lacking`: of which slices the lake does not have all entries, so that
+    what happened to these is missing in the answer. `as_of`: when what it has was last read from
+    the view; None: never, or the answer has all of the stretch."""
 
     stretch: Stretch
     lacking: tuple[Gap, ...] = ()
@@ -99,7 +99,7 @@ class ArchivedPartition:
 
 
 class ReadCounts(NamedTuple):
-    """What a reading of a partition found: rows, decodable or not; those of them without a final
+    """Counts of a reading of a partition: rows, decodable or not; those of them without a final
     mark; replacements under way, which are counted among these; undecodable rows."""
 
     rows: int

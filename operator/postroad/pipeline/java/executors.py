@@ -25,13 +25,13 @@ _OF_KUBERNETES = "-Dspark.master=k8s://driver"
 """Without it, an executor that has not reached its driver yet reads no file with a secret."""
 
 RUN_FOLDER = Path(gettempdir()) / "postroad-run"
-"""Where the driver and each of its executors have their key stores and the secret: the same folder
-in each of their pods."""
+"""Directory where the driver and each of its executors have their key stores and the secret: the
+same folder in each of their pods."""
 
 SECRET_FILE = RUN_FOLDER / "secret"
 
 MILLICPUS_OF_A_TASK = 500
-"""What a pod requests for each task at a time, which waits for servers half of the time."""
+"""CPU that a pod requests for each task at a time, which waits for servers half of the time."""
 
 OVERHEAD = "0.4"
 """Of the memory of Java: what a pod has beside it, for Python and for buffers."""
@@ -39,8 +39,8 @@ OVERHEAD = "0.4"
 
 @dataclass(frozen=True, slots=True)
 class Executors:
-    """What a driver is given about its executors. `memory`: of their Java, as `1536Mi` or `2Gi`;
-    `template`: the file of a pod in JSON, whose `container` runs the executor."""
+    """Facts that a driver is given about its executors. `memory`: of their Java, as `1536Mi` or
+    `2Gi`; `template`: the file of a pod in JSON, whose `container` runs the executor."""
 
     instances: int
     cores: int

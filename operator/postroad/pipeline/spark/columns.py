@@ -56,7 +56,7 @@ def domains_of(recipients: Column) -> Column:
 
 
 def domain_counts_of(recipients: Column) -> Column:
-    """How many of the recipients each of `domains_of` has."""
+    """Number of the recipients for each of `domains_of`."""
     domains = F.transform(recipients, domain_of)
 
     def count(domain: Column) -> Column:
@@ -143,7 +143,7 @@ def hashed(key: bytes) -> AddressColumn:
 
 
 def is_address(kept: Column, address: str, key: bytes | None) -> Column:
-    """Whether what is kept of an address is this one, however its domain is spelt: plain, or as the
+    """True if what is kept of an address is this one, however its domain is spelt: plain, or as the
     hash by this key (None: there is none)."""
     local, at, domain = address.rpartition("@")
     spelt = kept == address
@@ -157,7 +157,7 @@ def is_address(kept: Column, address: str, key: bytes | None) -> Column:
 
 
 def is_among(address: str, key: bytes | None) -> Column:
-    """Whether an entry is of a mail from or to this address."""
+    """True if an entry is of a mail from or to this address."""
     return is_address(F.col("sender"), address, key) | F.exists(
         "recipients", lambda each: is_address(each, address, key)
     )

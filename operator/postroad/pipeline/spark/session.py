@@ -22,7 +22,7 @@ _REFUSED = (
     *("AuthenticationException", "UnauthorizedException", "AccessDenied"),
     *("InvalidAccessKeyId", "SignatureDoesNotMatch"),
 )
-"""What the names and texts of refusals have in them."""
+"""Words that the names and texts of refusals have in them."""
 
 
 @contextmanager

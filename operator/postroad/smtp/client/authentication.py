@@ -27,7 +27,7 @@ _log = logger("worker")
 NO_LOGIN = "451 4.7.0 the files of the login at the next hop cannot be read"
 
 REFUSED_FOR = timedelta(minutes=5)
-"""How long a login that was refused is not tried again; a renewed one is tried at once."""
+"""Time for which a login that was refused is not tried again; a renewed one is tried at once."""
 
 LONGEST_INITIAL = 480
 """Octets of an initial response that stand behind AUTH, whose line has 512 at most. Source:

@@ -52,7 +52,7 @@ class ClientWire(Wire):
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has ended the connection and nothing is unread."""
+        """True if neither side has ended the connection and nothing is unread."""
         return not self._at_end and not self._buffer and self._transport is not None
 
     async def read_line(self, limit: int, due: float) -> bytes:

@@ -2,7 +2,7 @@
 
 Source: RFC 5321 5.1.
 
-How long a next hop may take.
+Bounds on the time of a next hop.
 
 Remembers next hops that offer what does not work with them, so that it is not tried again with
 each mail.
@@ -27,14 +27,14 @@ MOST_ADDRESSES = 8
 """Tried for one session; each may use up its timeout."""
 
 SHUN = timedelta(minutes=5)
-"""How long an address that did not answer is tried after the others."""
+"""Time for which an address that did not answer is tried after the others."""
 
 
 _Found = Sequence[tuple[object, object, object, object, tuple[object, ...]]]
 
 
 class Reached(Protocol):
-    """Where a next hop is reached."""
+    """Address at which a next hop is reached."""
 
     async def connect(self, timeout: timedelta) -> ClientWire:
         """Connect. Raises: WireError."""
@@ -42,7 +42,7 @@ class Reached(Protocol):
 
 
 class Shunned:
-    """Which addresses did not answer lately."""
+    """Addresses that did not answer lately."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -170,8 +170,8 @@ def _now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """How long the next hop may take. Source: RFC 5321 4.5.3.2, but for `look_up`, `envelope` and
-    `all_ends`."""
+    """Bounds on the time that the next hop may take. Source: RFC 5321 4.5.3.2, but for `look_up`,
+    `envelope` and `all_ends`."""
 
     connect: timedelta = timedelta(seconds=30)
     greeting: timedelta = timedelta(minutes=5)
@@ -207,7 +207,7 @@ class RememberedHops:
         a hop: what fails for mail that wants a newer TLS may work for other mail."""
 
     def has(self, hop: NextHop) -> bool:
-        """Whether a next hop is remembered."""
+        """True if a next hop is remembered."""
         return self._until.get(hop, 0.0) > asyncio.get_running_loop().time()
 
     def forget(self, hop: NextHop) -> None:

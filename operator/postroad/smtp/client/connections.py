@@ -144,7 +144,7 @@ class SmtpConnection:
 
     @property
     def _leaves_out_next(self) -> bool:
-        """Whether the next mail is not to be transmitted, although its first commands went out: the
+        """True if the next mail is not to be transmitted, although its first commands went out: the
         connection is to close, and the next hop does not have the content."""
         return self._is_closing and self._line.first is not None and self._line.first[1].is_ahead
 

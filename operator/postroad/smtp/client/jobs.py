@@ -34,7 +34,7 @@ class ConnectionJob:
 
     @property
     def is_read(self) -> bool:
-        """Whether the beginning of the content was read, or could not be."""
+        """True if the beginning of the content was read, or could not be."""
         if self._reading is None:
             return self._at_hand is not None
         return self._reading.done()

@@ -1,4 +1,4 @@
-"""What comes before the first mail on a connection: greeting, EHLO, TLS, AUTH.
+"""Steps before the first mail on a connection: greeting, EHLO, TLS, AUTH.
 
 Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3; RFC 4954.
 """
@@ -34,7 +34,7 @@ class SecuringFailed(SessionRefused):
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """What all sessions with one next hop share.
+    """Terms that all sessions with one next hop share.
 
     `ehlo_name`: None: the address literal of each connection's local address. `context`: what TLS
     is started with; None: no TLS.
@@ -46,7 +46,7 @@ class SessionTerms:
     timeouts: Timeouts
     authentication: Authentication | None = None
     certificates: TlsaRecords | None = None
-    """What the certificate of a next hop `by_tlsa` has to match."""
+    """Name that the certificate of a next hop `by_tlsa` has to match."""
     broken_tls: RememberedHops = field(default_factory=RememberedHops)
     """Next hops with opportunistic TLS that offer it and with which it breaks. No other mail ever
     goes in clear, and none with a login."""
@@ -57,7 +57,7 @@ class SessionTerms:
 
     @property
     def may_go_in_clear(self) -> bool:
-        """Whether mail goes in clear where TLS breaks."""
+        """True if mail goes in clear where TLS breaks."""
         return self.next_hop.tls is TlsMode.OPPORTUNISTIC and self.authentication is None
 
 

@@ -103,18 +103,18 @@ class ClientSession:
 
     @property
     def is_worn(self) -> bool:
-        """Whether the next hop takes no more mails in this session."""
+        """True if the next hop takes no more mails in this session."""
         return self._most_mails is not None and self.transactions >= self._most_mails
 
     @property
     def takes_chunks(self) -> bool:
-        """Whether mails may be sent as chunks behind one another. The first mail of a session shows
+        """True if mails may be sent as chunks behind one another. The first mail of a session shows
         that the next hop does not close behind it, which would leave all of them in doubt."""
         return self._may_chunk and self._has_worked and not self._terms.unfit.has(self.next_hop)
 
     @property
     def takes_8bit(self) -> bool:
-        """Whether the next hop takes octets above 127."""
+        """True if the next hop takes octets above 127."""
         return takes_8bit(self._extensions)
 
     def begin(self, envelope: Envelope, content: OpenContent) -> Outgoing | Mapping[str, Outcome]:
@@ -146,7 +146,7 @@ class ClientSession:
         return self._last
 
     def may_be_chunk(self, mail: Outgoing) -> bool:
-        """Whether a mail may be sent as a chunk, if another one follows it."""
+        """True if a mail may be sent as a chunk, if another one follows it."""
         return self.takes_chunks and chunks.fits(mail)
 
     def by_chunk(self, mail: Outgoing) -> tuple[ChunkTransaction, bytes]:
@@ -160,7 +160,7 @@ class ClientSession:
         await self.exchange.send(octets, self._timeouts.command)
 
     def is_stale(self, transaction: ClientTransaction, error: WireError) -> bool:
-        """Whether a transaction failed for no reason but that the session had ended before it."""
+        """True if a transaction failed for no reason but that the session had ended before it."""
         unused = not (transaction.is_first or transaction.is_answered)
         return unused and not isinstance(error, OutOfStep)
 

@@ -100,7 +100,7 @@ is refused like one that sends many lines."""
 
 
 class RoundResult(Enum):
-    """What follows a round."""
+    """Result that follows a round."""
 
     WAIT = auto()
     """The next round comes when more octets have arrived."""
@@ -186,7 +186,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 
     @property
     def waits_for_peer(self) -> bool:
-        """Whether the session can go on only when the client sends, or reads its replies."""
+        """True if the session can go on only when the client sends, or reads its replies."""
         is_writing = self._writer is not None and not self._writer.done()
         is_served = self._take is not None and not self._is_queued
         return is_served or is_writing or self._is_securing

@@ -1,9 +1,9 @@
-"""What keeps jobs from the scheduler: suspensions of their sites, and limits by rate.
+"""Obstacles between jobs and the scheduler: suspensions of their sites, and limits by rate.
 
 Source: ADR 0062, 0064.
 
-Which jobs a worker puts off so that it sees others: those of sites that are in trouble, which
-would fill its window of mails in hand.
+Jobs that a worker puts off so that it sees others: those of sites that are in trouble, which would
+fill its window of mails in hand.
 
 A site is in trouble when all its destinations failed or take long. While the window is nearly full,
 all such sites share an eighth of it. Source: AMB-27; ADR 0070.
@@ -39,8 +39,8 @@ UNSHARED = "451 4.3.2 a limit by rate cannot be shared, as the board of the queu
 
 
 class Passage(Enum):
-    """What becomes of a job at the gate: it goes to the scheduler; `due` names it later; it has
-    ended, and its recipients come again."""
+    """Verdict on a job at the gate: it goes to the scheduler; `due` names it later; it has ended,
+    and its recipients come again."""
 
     GOES = auto()
     HELD = auto()
@@ -106,8 +106,8 @@ def is_crowded(in_hand: int, window: int) -> bool:
 
 @dataclass(slots=True)
 class RoomForTrouble:
-    """What sites in trouble may have in hand: so many jobs `each`, and so many more that wait, of
-    all these sites, are `left`."""
+    """Limit on what sites in trouble may have in hand: so many jobs `each`, and so many more that
+    wait, of all these sites, are `left`."""
 
     each: int
     left: int

@@ -46,7 +46,7 @@ FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True)
 class Deliverer:
-    """What all deliveries of a worker share."""
+    """Parts that all deliveries of a worker share."""
 
     queue: str
     plan: RetryPlan
@@ -57,7 +57,7 @@ class Deliverer:
     """Reports to senders; None: none are made."""
 
     suppressing: Suppressing | None = None
-    """Which recipients are not mailed any more; None: nothing is learnt of that."""
+    """Recipients that are not mailed any more; None: nothing is learnt of that."""
 
     async def end(
         self,
@@ -266,7 +266,7 @@ def _of_kind(outcomes: Mapping[str, Outcome], kind: OutcomeKind) -> dict[str, Ou
 
 
 def _must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> bool:
-    """Whether the ending alone would leave the outcome of a recipient open."""
+    """True if the ending alone would leave the outcome of a recipient open."""
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
     return isinstance(ending, RetryItem | PutOffItem)

@@ -108,7 +108,7 @@ class OpenJob:
         return {each: placed[id(outcomes[each])] for each in self.recipients if each in outcomes}
 
     def is_attempt(self, error: Exception) -> bool:
-        """Whether a content that failed makes an attempt: one that always breaks off is to be tried
+        """True if a content that failed makes an attempt: one that always breaks off is to be tried
         less and less often, a store that is away costs its mails none."""
         return self._has_begun or not isinstance(error, ServerError)
 

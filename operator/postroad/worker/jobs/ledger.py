@@ -1,4 +1,4 @@
-"""What becomes of one item: its jobs end at different times, the item ends once.
+"""Progress of one item: its jobs end at different times, the item ends once.
 
 Outcomes that finish a recipient are recorded as soon as they are known, those that come while a
 record is under way with the next one. The item ends when its last job has.
@@ -64,12 +64,12 @@ class Ledger:
         self._being_recorded: asyncio.Future[None] | None = None
 
     def is_late(self, now: timedelta) -> bool:
-        """Whether the item must not be in hand any longer."""
+        """True if the item must not be in hand any longer."""
         return now >= self.item.lease_until
 
     @property
     def is_at_end(self) -> bool:
-        """Whether all that is left is to record, or to end the item."""
+        """True if all that is left is to record, or to end the item."""
         return not self.open_jobs
 
     def heard(

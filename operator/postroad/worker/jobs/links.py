@@ -38,10 +38,10 @@ class Link:
     connection: Connection | None = None
     is_open: bool = False
     is_waiting: bool = False
-    """Whether the end of a mail waits for records."""
+    """True if the end of a mail waits for records."""
 
     is_held_up: bool = False
-    """Whether `held_up` named it since that began."""
+    """True if `held_up` named it since that began."""
 
     async def until_recorded(self) -> None:
         """Wait until all that was delivered over it is recorded."""
@@ -136,7 +136,7 @@ class Links:
         return number in self._links
 
     def is_open(self, number: int) -> bool:
-        """Whether the next hop of a connection has answered."""
+        """True if the next hop of a connection has answered."""
         link = self._links.get(number)
         return link is not None and link.is_open
 

@@ -33,7 +33,7 @@ class Screening:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a list to look at."""
+        """True if there is a list to look at."""
         return self._suppressing.rules is not None
 
     def begin(self, ledger: Ledger) -> None:

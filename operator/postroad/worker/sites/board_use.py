@@ -20,7 +20,7 @@ _log = logger("worker")
 
 
 class BoardUse:
-    """What one task does with a board."""
+    """Access of one task to a board."""
 
     def __init__(self) -> None:
         self._is_away = False

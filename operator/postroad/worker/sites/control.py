@@ -48,10 +48,10 @@ LONGEST_PUT_OFF = timedelta(minutes=30)
 
 
 class SiteControl:
-    """Which sites get no mail now. `name`: this worker's on the board. `watches_answers`: whether
+    """Sites that get no mail now. `name`: this worker's on the board. `watches_answers`: whether
     answers suspend sites, which those of a relay do not, since they are about sites behind it.
-    `rules`: the names of the rules of routing, which are posted, too, as is whether all mail goes
-    to a program (`has_program`)."""
+    `rules`: the names of the rules of routing, which are posted, too, as is whether all mail
+    goes to a program (`has_program`)."""
 
     def __init__(
         self,

@@ -52,7 +52,7 @@ def held_of(window: int) -> int:
 
 
 class Pacer:
-    """What is under limits. `name`: this worker's on the board; `most_held`: jobs at most."""
+    """Jobs under limits. `name`: this worker's on the board; `most_held`: jobs at most."""
 
     def __init__(
         self, rules: Sequence[LimitRule], board: Board, clock: Clock, name: str, most_held: int

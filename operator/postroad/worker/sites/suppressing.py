@@ -21,8 +21,8 @@ _log = logger("worker")
 
 
 class Suppressing:
-    """What one worker does with the list. `rules`: None while the list is not used; they may be
-    replaced at any time."""
+    """Use of the list by one worker. `rules`: None while the list is not used; they may be replaced
+    at any time."""
 
     def __init__(
         self, queue: str, addresses: SuppressionList, clock: Clock, rules: SuppressionRules | None
@@ -85,7 +85,7 @@ class Suppressing:
 
 
 def _is_about(recipient: str, sender: str, outcome: Outcome) -> bool:
-    """Whether a reply refused this recipient for good: not the whole mail, nor its sender, whose
+    """True if a reply refused this recipient for good: not the whole mail, nor its sender, whose
     address stands in the reply then."""
     if outcome.kind is not OutcomeKind.FAILED or outcome.responder is None:
         return False

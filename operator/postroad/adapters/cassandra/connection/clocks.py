@@ -37,7 +37,7 @@ from postroad.telemetry import metrics
 from postroad.telemetry.logs import logger
 
 DRIFT_PER_MILLION = 200
-"""How far two clocks drift apart at most: twice the 50 of a quartz clock, doubled."""
+"""Difference by which two clocks drift apart at most: twice the 50 of a quartz clock, doubled."""
 
 READ_PRECISION_NS = 1_000_000
 """Cassandra returns its time in milliseconds, rounded down."""
@@ -111,7 +111,7 @@ class Timestamps:
 
     @property
     def is_known(self) -> bool:
-        """Whether the view's time was read."""
+        """True if the view's time was read."""
         return self._reading is not None
 
     def learn(self, at_ns: int, agreed: AgreedTime) -> None:
@@ -145,13 +145,13 @@ SERVER_TIME = "SELECT toTimestamp(now()) AS now FROM system.local"
 """The clock of the host that coordinates the request."""
 
 READ_TIMEOUT = timedelta(seconds=2)
-"""How long a host may take to return its time. A slower answer would be too imprecise."""
+"""Time that a host may take to return its time. A slower answer would be too imprecise."""
 
 MOST = 7
 """Hosts of one reading. Of more, each reading takes the next ones."""
 
 FRESH_NS = 1_000_000_000
-"""How long the queues of a session share a reading."""
+"""Time that the queues of a session share a reading."""
 
 
 class _HostAnswer(NamedTuple):
@@ -182,7 +182,7 @@ class HostClocks:
                 self._learn(at, readings)
 
     def is_fresh(self) -> bool:
-        """Whether `read` would ask no host."""
+        """True if `read` would ask no host."""
         last = self._last
         return last is not None and self.timestamps.clock_ns() - last[0] < FRESH_NS
 

@@ -53,8 +53,8 @@ PROTOCOL_VERSION = 4
 checksums that Python computes slowly, beside TCP's."""
 
 HEARTBEAT = timedelta(seconds=4)
-"""How often the driver probes an idle connection, and how long the answer may take: it notices a
-hanging server within twice this."""
+"""Interval at which the driver probes an idle connection, and how long the answer may take: it
+notices a hanging server within twice this."""
 
 LONGEST_RECONNECT_WAIT = timedelta(seconds=5)
 """The longest wait between two attempts to reach a host that is down."""
@@ -64,7 +64,7 @@ SLOW = timedelta(seconds=1)
 that freezes is marked down only after two heartbeats."""
 
 OTHER_HOSTS = 2
-"""How many other hosts a slow read is sent to."""
+"""Number of other hosts a slow read is sent to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,8 @@ class Access:
     tls: ClientTls = SYSTEM_TLS
     tls_name: str | None = None
     login_folder: LoginFolder | None = None
-    """Where the user is read again for each connection, instead of `username` and `password`."""
+    """Source from which the user is read again for each connection, instead of `username` and
+    `password`."""
 
 
 class LoginFromFiles(AuthProvider):  # type: ignore[misc]

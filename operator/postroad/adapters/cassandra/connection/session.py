@@ -320,7 +320,7 @@ class Session:
 
 
 def _is_read(cql: str) -> bool:
-    """Whether the driver may send a statement to a second host while the first is slow. A write is
+    """True if the driver may send a statement to a second host while the first is slow. A write is
     not: a transaction that is carried out twice is refused by its own first time."""
     return cql.startswith("SELECT")
 

@@ -36,7 +36,7 @@ LETTERS = 1000
 """Letters that are deleted in one step."""
 
 APART_US = 2 * AGREEING // timedelta(microseconds=1)
-"""How far the timestamps of two writers may differ at the same moment."""
+"""Difference by which the timestamps of two writers may differ at the same moment."""
 
 PartitionKey = tuple[object, ...]
 

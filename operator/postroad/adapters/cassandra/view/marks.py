@@ -35,7 +35,7 @@ from postroad.ports.marks import Counts, PartitionStamp
 
 
 def is_small_ending(ending: Ending, traits: Traits) -> bool:
-    """Whether a mark may share a request with others."""
+    """True if a mark may share a request with others."""
     remaining = () if ending.change is None else ending.change.remaining
     return max(len(remaining), len(traits.domains)) <= rows.SMALL
 
@@ -148,7 +148,7 @@ MOST_TOGETHER = 50
 """Rows or marks of one partition in one request."""
 
 MAX_WAIT = timedelta(seconds=5)
-"""How long a request may wait for the one before it: as long as one request may take."""
+"""Time that a request may wait for the one before it: as long as one request may take."""
 
 
 class CassandraMarks:

@@ -49,7 +49,7 @@ SMALL_ATTRIBUTES = 4096
 
 
 def is_small(entry: Entry) -> bool:
-    """Whether a row may share a request with others."""
+    """True if a row may share a request with others."""
     envelope = entry.envelope
     length = sum(len(name) + len(value) for name, value in envelope.attributes.items())
     return len(envelope.recipients) <= SMALL and length <= SMALL_ATTRIBUTES

@@ -1,4 +1,4 @@
-"""Which manager set which field of an object, and what server-side apply makes of it.
+"""Managers of an object's fields, and server-side apply over them.
 
 A field is the path of a leaf: of a scalar, an empty mapping, or a list that is replaced as a whole.
 Entries of lists with keys are fields of their own, named by these keys.
@@ -173,7 +173,7 @@ def _collect(value: Any, path: Path, found: dict[Path, Any]) -> None:
 
 
 def _has_value(path: Path) -> bool:
-    """Whether a field is more than that an entry of a list is there."""
+    """True if a field is more than that an entry of a list is there."""
     return not path[-1].startswith("k:")
 
 

@@ -37,14 +37,14 @@ EXPIRED: Mapping[str, Any] = {
 
 
 class ObjectPlace(NamedTuple):
-    """Where an object is: plural name of its kind, namespace (empty: none) and name."""
+    """Key of an object: plural name of its kind, namespace (empty: none) and name."""
 
     plural: str
     namespace: str
     name: str
 
     def is_of(self, kind: Kind, namespace: str | None) -> bool:
-        """Whether it is one of this kind, in this namespace or in any."""
+        """True if it is one of this kind, in this namespace or in any."""
         return self.plural == kind.plural and namespace in (None, self.namespace)
 
 
@@ -191,7 +191,7 @@ def copied(value: Json) -> Json:
 
 
 def has_labels(found: Mapping[str, Any], labels: str) -> bool:
-    """Whether an object has all these labels."""
+    """True if an object has all these labels."""
     own = found["metadata"].get("labels") or {}
     wanted = [each.partition("=") for each in labels.split(",") if each]
     return all(own.get(name) == value for name, _, value in wanted)

@@ -34,17 +34,17 @@ from postroad.ports.clock import Clock
 from postroad.ports.view import View
 
 SESSION: Mapping[str, str] = {"spark.sql.extensions": EXTENSIONS}
-"""What a session of the archive starts with. No secret: PySpark starts Java with it."""
+"""Settings that a session of the archive starts with. No secret: PySpark starts Java with it."""
 
 
 KEPT_STATES = timedelta(days=1)
-"""How long a former state of the lake can be read: as a job may take that began before."""
+"""Time for which a former state of the lake can be read: as a job may take that began before."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTables:
-    """What is archived: the tables of one queue. `step`: the smallest slice window that it ever
-    had. `settings`: the connector's."""
+    """Tables that are archived: the tables of one queue. `step`: the smallest slice window that it
+    ever had. `settings`: the connector's."""
 
     view: View
     keyspace: str
@@ -57,7 +57,7 @@ class ArchivedTables:
 
 @dataclass(frozen=True, slots=True)
 class LakePlace:
-    """Where a lake is: a folder of Hadoop's, with the settings for it."""
+    """Place of a lake: a folder of Hadoop's, with the settings for it."""
 
     folder: str
     settings: Mapping[str, str]

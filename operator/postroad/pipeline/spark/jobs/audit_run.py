@@ -44,7 +44,7 @@ from postroad.ports.view import FOREVER, ClosedSlice
 
 @dataclass(frozen=True, slots=True)
 class AuditedQueue:
-    """What is audited. `lister`: lists ranges of the bucket's keys, on executors too."""
+    """Queue that is audited. `lister`: lists ranges of the bucket's keys, on executors too."""
 
     name: QueueName
     tables: ViewTables
@@ -66,8 +66,8 @@ class RepairingQueue(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What was found. `first`: the start of what was read. `is_counted`: whether the broker counted
-    its messages. `waiting`: where mail waits, if messages are lost."""
+    """Findings of an audit. `first`: the start of what was read. `is_counted`: whether the broker
+    counted its messages. `waiting`: where mail waits, if messages are lost."""
 
     times: AuditTimes
     first: datetime

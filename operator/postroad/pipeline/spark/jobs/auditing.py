@@ -1,4 +1,4 @@
-"""What is wrong between objects, rows and marks, as Spark finds it. Source: ADR 0020, 0047.
+"""Faults between objects, rows and marks, as Spark finds it. Source: ADR 0020, 0047.
 
 `states` are lines of `reading.entry_states`, `objects` of `listing.listed`, which were read before
 them, so that an object is missing only where a mark was written before it was deleted.

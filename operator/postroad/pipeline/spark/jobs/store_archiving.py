@@ -57,8 +57,8 @@ class StoreRun:
 
 @dataclass(slots=True)
 class _Reading:
-    """What a run has read. `ends`: up to which offset, by the salts of segments; `parts`: those of
-    each mail since the last commit; `gaps`: of which time something is lost."""
+    """Data that a run has read. `ends`: up to which offset, by the salts of segments; `parts`:
+    those of each mail since the last commit; `gaps`: of which time something is lost."""
 
     ends: dict[str, int]
     parts: dict[str, list[HistoryPart]] = field(default_factory=lambda: defaultdict(list))
@@ -67,7 +67,7 @@ class _Reading:
     counts: Counter[str] = field(default_factory=Counter)
 
     def has(self, segment: HistorySegment) -> bool:
-        """Whether all of a segment was read, in this run or before."""
+        """True if all of a segment was read, in this run or before."""
         return self.ends.get(segment.salt.hex(), 0) >= segment.end
 
 

@@ -45,14 +45,14 @@ _PLAIN = (
 
 
 def of_mail(identifier: str) -> Column:
-    """Whether an entry has this mail id, or this enqueue id."""
+    """True if an entry has this mail id, or this enqueue id."""
     return (F.col("mail_id") == identifier) | (F.col("enqueue_id") == identifier)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceSelector:
-    """Which entries are asked for. `since`: none of them was queued before; None: it may have
-    been. `have_ids_moments`: whether ids tell when entries were queued at the earliest."""
+    """Entries that are asked for. `since`: none of them was queued before; None: it may have been.
+    `have_ids_moments`: whether ids tell when entries were queued at the earliest."""
 
     condition: Column
     since: datetime | None = None

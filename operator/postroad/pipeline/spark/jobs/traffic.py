@@ -37,7 +37,7 @@ ACCEPTED = "accepted"
 REMOVED = EndingKind.REMOVED.value
 REJECTED = EndingKind.REJECTED.value
 _OVER_BY_ENDING = {REMOVED: REMOVED, REJECTED: REJECTED, EndingKind.EXPIRED.value: REJECTED}
-"""What an ending without an attempt is to the recipients."""
+"""Meaning for the recipients of an ending without an attempt."""
 
 _ATTEMPTED, _UNATTEMPTED = "attempted", "unattempted"
 """Parts of an entry, beside that of its acceptance: what an attempt did, and how it ended without
@@ -120,7 +120,7 @@ def _has_outcomes() -> Column:
 
 
 def _over_as() -> Column:
-    """What the end of an entry is to its recipients, without an attempt; null: it goes on."""
+    """Meaning of the end of an entry for its recipients, without an attempt; null: it goes on."""
     kind = F.when(F.col("state") == DELIVERED, F.lit(DELIVERED))
     for state, becomes in _OVER_BY_ENDING.items():
         kind = kind.when(F.col("state") == state, F.lit(becomes))
@@ -166,7 +166,7 @@ def _lines(parts: DataFrame, stretch: Stretch) -> DataFrame:
 
 
 def _is_first(*fields: str) -> Column:
-    """Whether no earlier outcome of the attempt is equal in these fields."""
+    """True if no earlier outcome of the attempt is equal in these fields."""
     arrays = [_array(each) for each in fields]
     these = ", ".join(f"{each}[place] AS {each}" for each in arrays)
     first = f"array_position(arrays_zip({', '.join(arrays)}), struct({these})) = place + 1"
@@ -295,7 +295,7 @@ def _recoveries(entries: DataFrame, stretch: Stretch) -> DataFrame:
 
 @dataclass(slots=True)
 class _Replies:
-    """What one place answered."""
+    """Replies that one place answered."""
 
     now: Counter[str] = field(default_factory=Counter)
     before: Counter[str] = field(default_factory=Counter)

@@ -1,4 +1,4 @@
-"""How much of a queue's history the lake has."""
+"""Extent of a queue's history in the lake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from postroad.pipeline.spark.lake.store_lake import StoreLake
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of a queue's slices the lake has. `first`: the start of the first one. `begun`,
+    """Extent of a queue's slices in the lake. `first`: the start of the first one. `begun`,
     `through`: from when on and until when it has all but the `gaps`: the start of the first, the
     end of the last. `as_of`: begin of the last run of the archive."""
 

@@ -23,7 +23,7 @@ TIMES = "times"
 
 
 class KnownTimes(NamedTuple):
-    """What the store recorded from one moment on and before another is in the lake, but for its
+    """Times: the recorded history from one moment on and before another is in the lake, but for its
     gaps."""
 
     begun: datetime

@@ -43,7 +43,7 @@ _ROW = (
 )
 AUDITED = ("mail_id", "blob_key", "accepted_at", "due_at", "held")
 SELECTED = (*AUDITED, "name", "sender", "recipients", "attributes")
-"""What an audit needs of a row; and what a selector compares."""
+"""Fields that an audit needs of a row; and what a selector compares."""
 
 _NEVER_NULL = ("mail_id", "blob_key", "size_bytes", "accepted_at", "enqueued_at", "attempt")
 """Columns without which a row is undecodable, beside the recipients."""
@@ -194,7 +194,7 @@ def entry_lines(
 
 
 def _addresses(address: AddressColumn) -> dict[str, Column]:
-    """What the lake has of the addresses of a row."""
+    """Form in the lake of the addresses of a row."""
     return {
         "sender": address(F.coalesce("sender", F.lit(""))),
         "recipients": F.transform("recipients", address),

@@ -20,9 +20,9 @@ _NO_SCAN = str(2**62)
 """Partitions from which on the connector would read whole tables instead."""
 
 _CONNECTION_MILLISECONDS = "60000"
-"""How long a new connection waits for the tables of all keyspaces, which it reads first. When they
-come later, the connector goes on without them, and finds no keyspace of the queue. Its default is
-5 s."""
+"""Time that a new connection waits for the tables of all keyspaces, which it reads first. When they
+come later, the connector goes on without them, and finds no keyspace of the queue. Its default
+is 5 s."""
 
 _CIPHERS = ",".join(
     (

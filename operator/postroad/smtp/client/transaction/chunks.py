@@ -44,7 +44,7 @@ _NOT_UNDERSTOOD = range(500, 505)
 
 
 def fits(mail: Outgoing) -> bool:
-    """Whether a mail may be sent as a chunk: all of it is in memory, and small."""
+    """True if a mail may be sent as a chunk: all of it is in memory, and small."""
     content = mail.content
     return (
         content.is_held

@@ -23,25 +23,25 @@ Extensions = Mapping[str, str]
 
 
 class Needs(NamedTuple):
-    """What a mail needs of the next hop."""
+    """Extensions that a mail needs of the next hop."""
 
     size_bytes: int
     """As RFC 1870 counts it."""
 
     has_8bit: bool
-    """Whether the mail certainly needs 8BITMIME."""
+    """True if the mail certainly needs 8BITMIME."""
 
     may_have_8bit: bool
-    """Whether it may need 8BITMIME, its shape being unknown."""
+    """True if it may need 8BITMIME, its shape being unknown."""
 
     has_utf8: bool
-    """Whether sender or header needs SMTPUTF8; a recipient's need is its own."""
+    """True if sender or header needs SMTPUTF8; a recipient's need is its own."""
 
     came_by_utf8: bool
-    """Whether the client that sent the mail declared SMTPUTF8, needed or not."""
+    """True if the client that sent the mail declared SMTPUTF8, needed or not."""
 
     has_nul: bool = False
-    """Whether the content holds a NUL, which no text of mail may. Source: RFC 5322 3.5."""
+    """True if the content holds a NUL, which no text of mail may. Source: RFC 5322 3.5."""
 
     @classmethod
     def of(cls, envelope: Envelope, content: OpenContent) -> Needs:
@@ -61,7 +61,7 @@ class Needs(NamedTuple):
 
 
 def _is_utf8_only(address: str) -> bool:
-    """Whether an address cannot be written in ASCII: its local part is not, or its domain has no
+    """True if an address cannot be written in ASCII: its local part is not, or its domain has no
     A-labels."""
     return not ascii_address(address).isascii()
 

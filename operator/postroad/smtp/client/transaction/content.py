@@ -76,12 +76,12 @@ class OpenContent:
 
     @property
     def may_have_8bit(self) -> bool:
-        """Whether there are octets above 127; True where the shape is unknown."""
+        """True if there are octets above 127; True where the shape is unknown."""
         return self.shape is None or self.shape.has_8bit
 
     @property
     def has_8bit_header(self) -> bool:
-        """Whether the header holds octets above 127."""
+        """True if the header holds octets above 127."""
         return not self.header.isascii() if self.shape is None else self.shape.has_8bit_header
 
     @property
@@ -98,7 +98,7 @@ class OpenContent:
 
     @property
     def is_held(self) -> bool:
-        """Whether the whole content is in memory."""
+        """True if the whole content is in memory."""
         return len(self.first) >= self._size_bytes
 
     async def more(self) -> bytes | None:
@@ -213,7 +213,7 @@ ROOM = LARGEST_CHANGED + LARGEST_CHANGED // 2
 
 
 class Preparation:
-    """What the connections of a process share. Needs a running event loop."""
+    """State that the connections of a process share. Needs a running event loop."""
 
     def __init__(self, signer: Signer | None = None) -> None:
         self._signer = signer

@@ -5,7 +5,7 @@ the transaction did not learn is deferred. Only a connection lost between the fi
 reply can cause a second copy: the mail is deferred, because a loss would be worse (RFC 1047).
 Source: RFC 2920; AMB-20.
 
-What a next hop's replies to one mail mean for its recipients.
+Meaning of a next hop's replies to one mail for its recipients.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Outgoing(NamedTuple):
     content: OpenContent
     responder: Responder
     is_first: bool
-    """Whether its transaction is the first one of its session."""
+    """True if its transaction is the first one of its session."""
 
     def commands(self, extensions: Extensions) -> list[bytes]:
         """Return MAIL and RCPT."""
@@ -85,7 +85,7 @@ class MailReplies:
 
     @property
     def accepted(self) -> int:
-        """How many recipients the next hop accepted."""
+        """Number of recipients the next hop accepted."""
         return len(self._accepted)
 
     def _note_command(self, number: int, reply: Reply) -> None:
@@ -190,7 +190,7 @@ class ClientTransaction(MailReplies):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the next hop answered about a recipient, or may have the mail."""
+        """True if the next hop answered about a recipient, or may have the mail."""
         return bool(self.outcomes or self._accepted or self.is_ended)
 
     @property
@@ -258,7 +258,7 @@ class ClientTransaction(MailReplies):
 
     @property
     def time_left(self) -> timedelta:
-        """How long the next hop may still take to answer the end of the mail."""
+        """Time that the next hop may still take to answer the end of the mail."""
         passed = self._exchange.wire.now() - self._ended_at
         return self._timeouts.data_end - timedelta(seconds=passed)
 
