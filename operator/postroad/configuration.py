@@ -38,7 +38,7 @@ from postroad.domain.configuration.history import (
 )
 from postroad.domain.configuration.rollout import (
     GRACE,
-    LONGEST_READING_LEASE,
+    MAX_READING_LEASE,
     READING_LEASE,
     Rollout,
     RolloutTiming,
@@ -157,7 +157,7 @@ class LeasedConfiguration:
         randomness: Randomness,
         *,
         lease: timedelta = READING_LEASE,
-        longest_lease: timedelta = LONGEST_READING_LEASE,
+        longest_lease: timedelta = MAX_READING_LEASE,
         grace: timedelta = GRACE,
     ) -> None:
         self._history = history
@@ -293,7 +293,7 @@ class Settled:
     def configuration(self) -> Document | None:
         """Return `status.configuration`; None without a state: the status is left as it is."""
         return (
-            effective_document(self.state, self.state.at + LONGEST_READING_LEASE)
+            effective_document(self.state, self.state.at + MAX_READING_LEASE)
             if self.state
             else None
         )

@@ -32,7 +32,7 @@ OPTIONS = (
     # A browse that ends early leaves mails behind that James has fetched and does not dispose of.
     "-Dorg.slf4j.simpleLogger.log.org.apache.james.lifecycle=off",
 )
-LONGEST_ANSWER = 1 << 24
+MAX_ANSWER = 1 << 24
 ANSWER_SECONDS, END_SECONDS = 1800.0, 30.0
 
 
@@ -94,7 +94,7 @@ async def running(where: BenchServers) -> AsyncIterator[James]:
             stdout=PIPE,
             stderr=stream,
             env={**os.environ, **place},
-            limit=LONGEST_ANSWER,
+            limit=MAX_ANSWER,
         )
     try:
         yield James(process, log)

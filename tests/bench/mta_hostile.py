@@ -28,14 +28,14 @@ from support.programs import Program
 
 HONEST, SECONDS, QUIET_SECONDS = 50, float(os.environ.get("BENCH_SECONDS", "60")), 20.0
 CONTENT = b"Subject: honest\r\n\r\n" + (b"0123456789abcdef" * 4 + b"\r\n") * 150 + b".\r\n"
-MOST_MEGABYTES = 300
-LONGEST_SECONDS = 30.0
+MAX_MEGABYTES = 300
+MAX_SECONDS = 30.0
 """After which an honest mail counts as refused."""
 
 GREEDY = 2 * SHARE
 """Sessions that one address tries to open, beside all others."""
 
-LINES, LONGEST_MILLISECONDS = int(os.environ.get("BENCH_LINES", "1000000")), 5.0
+LINES, MAX_MILLISECONDS = int(os.environ.get("BENCH_LINES", "1000000")), 5.0
 
 
 async def measure(base: Path) -> list[Result]:
@@ -75,7 +75,7 @@ async def measure(base: Path) -> list[Result]:
         ),
         compared("honest mails refused", case, "", [_missing(beside)], "alone", [_missing(alone)],
                  less_is_better=True),
-        compared("memory at most", case, "MB", [megabytes], "goal", [MOST_MEGABYTES],
+        compared("memory at most", case, "MB", [megabytes], "goal", [MAX_MEGABYTES],
                  less_is_better=True),
         compared("sessions of a greedy address", case, "", [greedy], "its share", [SHARE],
                  less_is_better=True),
@@ -98,7 +98,7 @@ def fuzz() -> list[Result]:
             dialogue.answer(b"EHLO fuzz.example")
     case = f"{LINES:,} command lines, up to 4,096 octets"
     return [
-        compared("longest answer, CPU", case, "ms", [longest], "goal", [LONGEST_MILLISECONDS],
+        compared("longest answer, CPU", case, "ms", [longest], "goal", [MAX_MILLISECONDS],
                  less_is_better=True)
     ]  # fmt: skip
 
@@ -139,7 +139,7 @@ async def _honest(port: int, seconds: float) -> list[float]:
 async def _hand_in(port: int, address: str) -> float:
     began = time.perf_counter()
     try:
-        async with asyncio.timeout(LONGEST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             reader, writer = await asyncio.open_connection(
                 "127.0.0.1", port, local_addr=(address, 0)
             )
@@ -177,7 +177,7 @@ async def _greedy(port: int) -> int:
         )
         writers.append(writer)
         with suppress(OSError):
-            async with asyncio.timeout(LONGEST_SECONDS):
+            async with asyncio.timeout(MAX_SECONDS):
                 greeted += (await reader.readline()).startswith(b"220")
     for each in writers:
         each.transport.abort()

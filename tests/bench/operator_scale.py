@@ -29,7 +29,7 @@ from support.resources import mail_queue
 COUNTS = [int(each) for each in os.environ.get("COUNTS", "10,100,1000").split(",")]
 MINUTES = float(os.environ.get("MINUTES", "10"))
 
-SECONDS_EACH, LEAST_SECONDS = 2.0, 180.0
+SECONDS_EACH, MIN_SECONDS = 2.0, 180.0
 """Patience with all of them: of so many seconds for each."""
 
 SETTLE_SECONDS = 60.0
@@ -58,7 +58,7 @@ def names(count: int, site: Site, prefix: str = "queue") -> list[QueueName]:
 
 def patience(count: int) -> float:
     """Return the seconds in which so many queues have to be ready."""
-    return max(LEAST_SECONDS, SECONDS_EACH * count)
+    return max(MIN_SECONDS, SECONDS_EACH * count)
 
 
 async def measure() -> list[Result]:

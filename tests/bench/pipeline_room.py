@@ -53,7 +53,7 @@ def measure() -> list[Result]:
 
 
 async def _measure_audit() -> list[Result]:
-    opening.MOST_RACING = 10 * HOUR  # so that mail of some hours ago fits in
+    opening.MAX_RACING = 10 * HOUR  # so that mail of some hours ago fits in
     async with fresh_servers() as target, queue_names(target) as name:
         url = f"distributed://{name}"
         async with open_queue(url, create=True, settings=target.settings):

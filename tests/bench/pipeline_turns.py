@@ -39,7 +39,7 @@ CASE = f"{TURNS:,} turns, {CORES} cores"
 
 async def measure_turns() -> list[Result]:
     """Plant turns, archive them, and ask. Needs root."""
-    opening.MOST_RACING = (HOURS + 2) * HOUR  # so that mail of some hours ago fits in
+    opening.MAX_RACING = (HOURS + 2) * HOUR  # so that mail of some hours ago fits in
     async with fresh_servers() as target, queue_names(target) as name:
         url = f"distributed://{name}"
         async with open_queue(url, create=True, settings=target.settings):

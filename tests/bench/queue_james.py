@@ -28,7 +28,7 @@ from bench.results import Result, compared, percentile, progress
 
 QUEUED = int(os.environ.get("BENCH_JAMES_QUEUED", "10000"))
 WARM_UP = int(os.environ.get("BENCH_JAMES_WARM_UP", "3000"))
-LEAST_WARM_UPS, MOST_WARM_UPS, STILL_BETTER = 3, 8, 0.9
+MIN_WARM_UPS, MAX_WARM_UPS, STILL_BETTER = 3, 8, 0.9
 SIZE = 2000
 HEADER = b"Subject: measured\r\n\r\n"
 CONTENT = HEADER + os.urandom(SIZE).hex().encode()[: SIZE - len(HEADER)]
@@ -59,12 +59,12 @@ async def _warm_up(where: BenchServers, james: James) -> None:
         await mine.leave(IN_FLIGHT, IN_FLIGHT, [])
     async with james.queue(fresh_name(), IN_FLIGHT):
         best = math.inf
-        for number in range(MOST_WARM_UPS):
+        for number in range(MAX_WARM_UPS):
             entered = await james.ask("enqueue", WARM_UP, SIZE, IN_FLIGHT)
             left = await james.ask("dequeue", WARM_UP, SIZE, IN_FLIGHT)
             seconds = entered["seconds"] + left["seconds"]
             print(f"James warms up: {2 * WARM_UP / seconds:.0f} steps/s", file=sys.stderr)
-            if number + 1 >= LEAST_WARM_UPS and seconds > STILL_BETTER * best:
+            if number + 1 >= MIN_WARM_UPS and seconds > STILL_BETTER * best:
                 break
             best = min(best, seconds)
     async with james.queue(fresh_name(), IN_FLIGHT):

@@ -25,8 +25,8 @@ from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.ports.mail_queue import Item, MailQueue
 
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "3"))
-MOST = int(os.environ.get("BENCH_MAILS", "3000"))
-MAILS = {1: MOST // 10, 16: MOST // 2, 64: MOST}
+MAX_MAILS = int(os.environ.get("BENCH_MAILS", "3000"))
+MAILS = {1: MAX_MAILS // 10, 16: MAX_MAILS // 2, 64: MAX_MAILS}
 """Mails of a round for each number in flight."""
 SIZES = {"2 kB": 2_000, "50 kB": 50_000}
 CEILING = "bare pika, cassandra-driver, obstore"

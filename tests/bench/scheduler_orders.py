@@ -20,26 +20,26 @@ from postroad.scheduling.events import Site
 from postroad.scheduling.ranking import Order, SchedulerRules
 from support.simulated_delivery import Simulation
 
-WORKERS, LEAST = 100, 5
+WORKERS, MIN_JOBS = 100, 5
 SMALL = 300
 Allowed = Callable[[int, int, int], bool]
 """Whether a mail may grow that has so many workers, by the free ones and by the mails there are."""
 
 
 def _by_shares(working: int, free: int, _mails: int) -> bool:
-    return working < LEAST or working < SCALE * free
+    return working < MIN_JOBS or working < SCALE * free
 
 
 POLICIES: dict[str, tuple[Allowed, bool]] = {
     "first come, first served": (lambda _working, _free, _mails: True, False),
-    "a fixed limit": (lambda working, _free, _mails: working < LEAST, False),
+    "a fixed limit": (lambda working, _free, _mails: working < MIN_JOBS, False),
     "an equal split": (lambda working, _free, mails: working < max(1, WORKERS // mails), False),
     "shares, as listed": (_by_shares, False),
     "shares, fewest first": (_by_shares, True),
 }
 """With whether the mail with the fewest workers goes first, else the first mail."""
-FEWEST_FIRST = one_job_each(WORKERS, LEAST)
-AS_LISTED = replace(FEWEST_FIRST, order=Order.AS_LISTED)
+MIN_FIRST = one_job_each(WORKERS, MIN_JOBS)
+AS_LISTED = replace(MIN_FIRST, order=Order.AS_LISTED)
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def measure() -> list[Result]:
     rows = []
     for load in LOADS:
         ours = {
-            "fewest first": scheduled(load, FEWEST_FIRST),
+            "fewest first": scheduled(load, MIN_FIRST),
             "as listed": scheduled(load, AS_LISTED),
         }
         for policy, (allowed, fewest_first) in POLICIES.items():

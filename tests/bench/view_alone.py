@@ -21,14 +21,14 @@ from bench.attempts import insist
 from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.view import marks as mark_rows
 from postroad.adapters.cassandra.view import rows
-from postroad.adapters.cassandra.view.marks import MOST_TOGETHER
+from postroad.adapters.cassandra.view.marks import MAX_TOGETHER
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.queues.entries import Entry, Partition
 
 SIZE_BYTES = 2000
 ENVELOPE = Envelope("a@example.org", ("b@example.net",), "measured")
-TOGETHER = 2 * MOST_TOGETHER
+TOGETHER = 2 * MAX_TOGETHER
 """Mails that go the same way at the same time, in a request for each of some partitions."""
 AT_ONCE = 16
 TOLD_EVERY = 30

@@ -72,7 +72,7 @@ def _begin(now: Callable[[Engine], Awaitable[datetime]]) -> Callable[[Engine], A
     async def begin(engine: Engine) -> None:
         if (await engine.limits_cache.refresh()).browse_start is None:
             window = engine.configuration.effective().writing.slice_window
-            start = slice_of(await now(engine) - opening.MOST_RACING, window)
+            start = slice_of(await now(engine) - opening.MAX_RACING, window)
             await engine.view.advance(browse_start=start, content_start=start)
             await engine.limits_cache.refresh()
 

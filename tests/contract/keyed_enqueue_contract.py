@@ -12,7 +12,7 @@ import pytest
 
 from contract.queue_harness import Consumer, Harness, eventually, letter, names
 from postroad.domain.mail.mail import Mail
-from postroad.domain.queues.references import LONGEST_KEY
+from postroad.domain.queues.references import MAX_KEY
 from postroad.errors import InvalidInput, KeyReused
 
 AT_ONCE = 4
@@ -120,7 +120,7 @@ class KeyedEnqueueContract:
 
         for mail, key in (
             (letter(), ""),
-            (letter(), "k" * (LONGEST_KEY + 1)),
+            (letter(), "k" * (MAX_KEY + 1)),
             (letter(), cast("str", b"one")),
             (replace(letter(), content=stream()), "one"),
         ):

@@ -20,7 +20,7 @@ from contract.connections_contract import (
 )
 from postroad.adapters.memory.connections import Loss, MemoryConnector
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
-from postroad.domain.mail.envelope_documents import LARGEST_HANDED, HandedMail
+from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.octet_room import OctetRoom
@@ -135,8 +135,8 @@ class FunctionHop:
         self._gate, self._is_held = Event(), Event()
         self._gate.set()
         call = self._called if is_async else self._take
-        function = HandlerFunction("tests:take", call, timedelta(minutes=1), LARGEST_HANDED)
-        self.connector = FunctionConnector(function, OctetRoom(LARGEST_HANDED), 10)
+        function = HandlerFunction("tests:take", call, timedelta(minutes=1), MAX_HANDED)
+        self.connector = FunctionConnector(function, OctetRoom(MAX_HANDED), 10)
         self.resolved = ResolvedHop(NextHop("function", 0), ())
 
     async def _called(self, mail: HandedMail) -> dict[str, Outcome]:

@@ -190,7 +190,7 @@ async def test_the_oldest_go_first_and_what_was_dropped_is_named(
     await archived_run(whole, ManualClock())
     all_of_them = held(whole).segments
     size = whole.open(LAYOUT.archive / str(all_of_them[0])).size()
-    monkeypatch.setattr(archive, "MOST_BYTES", 3 * size)
+    monkeypatch.setattr(archive, "MAX_BYTES", 3 * size)
     before = unarchived()
     files = LossyFiles()
 

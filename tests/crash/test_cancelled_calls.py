@@ -21,7 +21,7 @@ from postroad.adapters.memory.fault_injection import FaultInjector
 from postroad.ports.mail_queue import Item, MailQueue
 
 ENGINES = ["owner", "client", "memory"]
-MOST = 200
+MAX_AWAITS = 200
 """Awaits of a call; more than any has."""
 
 LONG = 20
@@ -118,7 +118,7 @@ class Cancelled:
 async def at_each_await(
     engine: str, root: Path, check: Callable[[MailQueue, int], Awaitable[bool]]
 ) -> None:
-    for at in range(1, MOST):
+    for at in range(1, MAX_AWAITS):
         async with asyncio.timeout(LONG), opened(engine, root) as queue:
             if not await check(queue, at):
                 return

@@ -19,7 +19,7 @@ from postroad.embedded.log.spool_files import SpoolFiles
 from postroad.embedded.opening import describe, open_store
 from postroad.embedded.rpc.connection import OwnerConnection
 from postroad.embedded.rpc.receiver import SpoolReceiver
-from postroad.embedded.rpc.serving import MOST_LEASED_SLOTS
+from postroad.embedded.rpc.serving import MAX_LEASED_SLOTS
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import OwnedQueue
@@ -102,7 +102,7 @@ class ReceiversOwner:
 
     async def call(self, operation: str) -> list[int]:
         assert operation == "lend"
-        slots = await self._queue.lease_slots(MOST_LEASED_SLOTS)
+        slots = await self._queue.lease_slots(MAX_LEASED_SLOTS)
         self._slots.update(slots)
         return slots
 

@@ -30,7 +30,7 @@ QUEUE = f"embedded://{STORE}"
 SECONDS = 60.0
 """How long all mail may take to arrive."""
 
-LONGEST_SECONDS = 180.0
+MAX_SECONDS = 180.0
 """How long a run may take."""
 
 
@@ -120,7 +120,7 @@ def main() -> int:
         print(f"demo failed: {options.mail} holds no .eml files", file=sys.stderr)
         return 1
     try:
-        summary = asyncio.run(asyncio.wait_for(demo.run(), LONGEST_SECONDS))
+        summary = asyncio.run(asyncio.wait_for(demo.run(), MAX_SECONDS))
     except (OSError, AssertionError, subprocess.SubprocessError) as error:
         print(f"demo failed: {error or type(error).__name__}; logs: {FOLDER}", file=sys.stderr)
         return 1

@@ -49,7 +49,7 @@ BRIEF = ViewConfiguration(4 * SECOND, 1), ViewConfiguration(2 * SECOND, 4)
 """The old and the new configuration, with windows so short that browse start passes them within a
 test."""
 
-LONGEST_DELIVERY = 120
+MAX_DELIVERY = 120
 """Seconds; many redelivery delays and claims."""
 
 
@@ -282,7 +282,7 @@ async def deliver_all(site: Site) -> None:
     """Deliver until every mail was delivered, or for longer than a mail that has a message can
     take."""
     broker = site.servers.broker(site.name)
-    until = asyncio.get_running_loop().time() + LONGEST_DELIVERY
+    until = asyncio.get_running_loop().time() + MAX_DELIVERY
     while len(site.done) < len(site.enqueued) and asyncio.get_running_loop().time() < until:
         queue = await site.process()
         delivering = asyncio.create_task(consume_all(site, queue))

@@ -9,8 +9,8 @@ from prometheus_client import REGISTRY
 
 from postroad.domain.values.networks import Networks
 from postroad.intake.clients import ClientLimits, Rules
-from postroad.intake.dialogue import MOST_ERRORS
-from postroad.intake.message_buffer import MOST_RECEIVED_FIELDS
+from postroad.intake.dialogue import MAX_ERRORS
+from postroad.intake.message_buffer import MAX_RECEIVED_FIELDS
 from support.intakes import an_intake
 from support.recording_queue import RecordingQueue
 
@@ -83,7 +83,7 @@ async def test_no_mail_is_smuggled_from_either_network(end: bytes) -> None:
 async def test_what_is_counted_of_a_mail_is_what_is_stored() -> None:
     async with an_intake(RULES, max_size_bytes=70_000) as (queue, port):
         too_large = await hand_in(port, b"\n" * 40_000, address=OLD)
-        loop = await hand_in(port, b"Received: x\n" * MOST_RECEIVED_FIELDS + b"\nbody", address=OLD)
+        loop = await hand_in(port, b"Received: x\n" * MAX_RECEIVED_FIELDS + b"\nbody", address=OLD)
 
     assert too_large.startswith("552 5.3.4")
     assert loop.startswith("554 5.4.6")
@@ -141,7 +141,7 @@ async def test_refused_clients_are_counted_by_reason_each_connection_once() -> N
         await say(port, *outside, address="127.0.0.4")
         await say(port, DIALOGUE)
         await say(port, b"GET / HTTP/1.1\r\n")
-        await say(port, b"NONSENSE\r\n" * MOST_ERRORS)
+        await say(port, b"NONSENSE\r\n" * MAX_ERRORS)
         await hand_in(port, b"x", address=OLD)
         await say(port, b"HELO x\r\n", b"MAIL FROM:<>\r\n", address=OLD)
         after = counted(queue)

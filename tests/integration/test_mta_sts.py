@@ -17,7 +17,7 @@ from postroad.adapters import mta_sts
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.connections import MemoryResolver
 from postroad.adapters.mta_sts import (
-    LARGEST_POLICY,
+    MAX_POLICY,
     FetchedPolicies,
     PolicyFetcher,
     PolicyFolder,
@@ -188,7 +188,7 @@ BAD = {
     "redirect": {"status": 301, "headers": {"Location": f"https://{HOST}/other"}},
     "no content": {"status": 204},
     "html": {"headers": {"Content-Type": "text/html"}},
-    "large": {"text": TEXT + "x: y\n" * LARGEST_POLICY},
+    "large": {"text": TEXT + "x: y\n" * MAX_POLICY},
     "no policy": {"text": "hello"},
     "not UTF-8": {"text": b"version: STSv1\n\xff"},
 }
@@ -268,7 +268,7 @@ async def test_damaged_files_count_as_absent(world: World, server: WebServer) ->
 async def test_names_of_a_stranger_do_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mta_sts, "MOST_DOMAINS", 3)
+    monkeypatch.setattr(mta_sts, "MAX_DOMAINS", 3)
     resolver = MemoryResolver()
 
     async def fetch(domain: str) -> StsPolicy:

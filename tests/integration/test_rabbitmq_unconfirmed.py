@@ -91,7 +91,7 @@ async def test_publishes_that_differ_are_all_sent(
     assert server.saw(PUBLISH) == 4
 
 
-@pytest.mark.parametrize(("bound", "value"), [("MOST", 3), ("MOST_BYTES", 3000)])
+@pytest.mark.parametrize(("bound", "value"), [("MAX_UNCONFIRMED", 3), ("MAX_BYTES", 3000)])
 async def test_unconfirmed_publishes_are_bounded(
     server: AmqpServer,
     broker: RabbitMQBroker,
@@ -118,7 +118,7 @@ async def test_unconfirmed_publishes_are_bounded(
 async def test_lost_connection_ends_what_was_unconfirmed(
     server: AmqpServer, broker: RabbitMQBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "MOST", 1)
+    monkeypatch.setattr(publisher, "MAX_UNCONFIRMED", 1)
     server.silent = {PUBLISH}
     message_id = uuid4()
     await unconfirmed_publish(broker, message_id)

@@ -27,7 +27,7 @@ from postroad.errors import BrokerUnavailable, PostroadError, StoreFull
 from postroad.intake.clients import ClientLimits, Rules
 from postroad.intake.context import ClientTimeouts, IntakeContext
 from postroad.intake.dialogue import Dialogue, Offer, ReplyAndStep
-from postroad.intake.message_buffer import MOST_RECEIVED_FIELDS
+from postroad.intake.message_buffer import MAX_RECEIVED_FIELDS
 from postroad.intake.server import SmtpServer
 from postroad.intake.sessions import BURST, IntakeSession
 from postroad.ports.mail_queue import MailQueue
@@ -36,7 +36,7 @@ from support.mails import samples
 from support.one_hop import OneHop
 from support.recording_queue import RecordingQueue
 
-MOST_RECIPIENTS = 100
+MAX_RECIPIENTS = 100
 MEBIBYTE = 2**20
 
 
@@ -109,7 +109,7 @@ async def an_intake(
     queue = RecordingQueue()
     context = IntakeContext(
         cast("MailQueue", queue),
-        Offer("intake.example", max_size_bytes, max_recipients=MOST_RECIPIENTS),
+        Offer("intake.example", max_size_bytes, max_recipients=MAX_RECIPIENTS),
         MachineClock(),
         SystemRandomness(),
         None if tls is None else lambda: tls,
@@ -400,8 +400,8 @@ async def test_thousands_of_pipelined_commands_are_answered_and_delay_no_other_c
         assert await other.say("RSET") == ["250 2.0.0 ok"]
         replies = [await busy.reply() for _ in range(count + 1)]
 
-    refused = ["452 4.5.3 too many recipients"] * (count - MOST_RECIPIENTS)
-    assert replies[:-1] == ["250 2.1.5 ok"] * MOST_RECIPIENTS + refused
+    refused = ["452 4.5.3 too many recipients"] * (count - MAX_RECIPIENTS)
+    assert replies[:-1] == ["250 2.1.5 ok"] * MAX_RECIPIENTS + refused
     assert replies[-1].startswith("214 ")
     assert answered.index(b"RSET") < count, "it need not wait until the other is through"
 
@@ -496,10 +496,10 @@ def _sessions() -> list[IntakeSession]:
 async def test_a_mail_that_goes_round_in_circles_is_stopped() -> None:
     async with an_intake() as intake, intake.client() as client:
         await client.envelope()
-        looping = await client.say("Received: x\r\n" * MOST_RECEIVED_FIELDS + "\r\nbody\r\n.")
+        looping = await client.say("Received: x\r\n" * MAX_RECEIVED_FIELDS + "\r\nbody\r\n.")
         await client.envelope()
         well_travelled = await client.say(
-            "Received: x\r\n" * (MOST_RECEIVED_FIELDS - 1) + "\r\nbody\r\n."
+            "Received: x\r\n" * (MAX_RECEIVED_FIELDS - 1) + "\r\nbody\r\n."
         )
 
     assert looping == ["554 5.4.6 too many hops: the mail goes round in circles"]

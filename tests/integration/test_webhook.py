@@ -263,7 +263,7 @@ async def test_an_answer_without_an_end_has_its_outcome(
 
     monkeypatch.setattr(webhook, "_pass_over", noting)
     if not is_aborted:
-        monkeypatch.setattr(webhook, "LONGEST_PASSING", timedelta(milliseconds=20))
+        monkeypatch.setattr(webhook, "MAX_PASSING", timedelta(milliseconds=20))
     server = AnsweringUnread(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome")
     async with server:
         events = Events()

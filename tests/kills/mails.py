@@ -9,7 +9,7 @@ from dataclasses import dataclass
 Key = tuple[str, str]
 """Sender and recipient. Each mail has a sender of its own; that of a report is empty."""
 
-MOST_RECIPIENTS = 100
+MAX_RECIPIENTS = 100
 REFUSED, REFUSED_AT_END = "no", "end"
 """How the address begins of a recipient that is refused for good; of the sender of a mail for one
 recipient that is refused for good at the end of its content."""
@@ -48,7 +48,7 @@ def draw_mails(draw: random.Random, mails: int, sites: int) -> Iterator[PlannedM
     """Yield mails of 1 to 100 recipients, few of them more often than many, at sites drawn. Of a
     hundred recipients one is refused, and one is refused at first; senders have a site, too."""
     for number in range(mails):
-        count = int((MOST_RECIPIENTS + 1) ** draw.random())
+        count = int((MAX_RECIPIENTS + 1) ** draw.random())
         fate = _sender_fate(draw, count)
         sender = f"{fate}{number}@{domain_of_site(draw.randrange(sites))}"
         recipients = tuple(

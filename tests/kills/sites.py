@@ -11,7 +11,7 @@ from pathlib import Path
 from kills.ledger import Ledger, Transmission
 from kills.mails import LATER, LATER_AT_END, REFUSED, REFUSED_AT_END, domain_of_site
 from kills.reports import Reports
-from postroad.smtp.client.jobs import LONGEST_SERIES
+from postroad.smtp.client.jobs import MAX_SERIES
 from support.sink import EXTENSIONS, Delivery, Sink
 
 QUICKEST, SLOWEST = 0.005, 0.03
@@ -39,7 +39,7 @@ class Site(Sink):
         if not delivery.sender:
             (sender,) = delivery.recipients
             name = self._reports.arrive(sender, delivery.content)
-        most_open = LONGEST_SERIES if self.is_chunked else 1
+        most_open = MAX_SERIES if self.is_chunked else 1
         self._ledger.arrive(Transmission(self.number, delivery.connection, keys, name, most_open))
         self.commands.clear()
 

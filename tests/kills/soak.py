@@ -20,11 +20,11 @@ from kills.reports import Reports
 from kills.sites import running_sites, until_quiet, write_routes
 from support.programs import Program
 
-LONGEST_LIFE = 20.0
+MAX_LIFE = 20.0
 """Seconds until a worker is killed whatever has arrived: what the kills before left in the hands of
 workers may be all that waits."""
 
-LONGEST_END = 900.0
+MAX_END = 900.0
 """Seconds in which the last worker has to deliver what is left."""
 
 EARLY, REMOVING = 10, 10
@@ -109,7 +109,7 @@ class Soak:
         if number % EARLY == 0:
             await asyncio.sleep(self._draw.random())
             return
-        until = time.monotonic() + LONGEST_LIFE
+        until = time.monotonic() + MAX_LIFE
         enough = self._ledger.arrivals + self._draw.randrange(max(1, most))
         if number % REMOVING == REMOVING // 2:
             await self._until(worker, (self._ledger.arrivals + enough) // 2, until)
@@ -134,7 +134,7 @@ class Soak:
         """Deliver what is left, without a kill."""
         worker = await self._start()
         await worker.until_ready()
-        until = time.monotonic() + LONGEST_END
+        until = time.monotonic() + MAX_END
         while size := await self._back_end.size():
             if time.monotonic() > until:
                 self._ledger.findings.append(Finding(Kind.WAITING, f"{size} mails"))

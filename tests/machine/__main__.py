@@ -34,7 +34,7 @@ SESSIONS, CLIENTS = 20, 8
 MAILS_OF_A_ROUND = 40
 """Acknowledged mails of a round before its power may go."""
 
-MOST_REQUESTS = 120
+MAX_REQUESTS = 120
 """Writes and flushes of the disk after these, at most, before the power goes."""
 
 
@@ -108,7 +108,7 @@ async def _load(machine: uml.Machine, disk: Disk, world: World, chance: random.R
                 if not machine.runs():
                     raise TimeoutError("the machine turned itself off")
                 await asyncio.sleep(0.02)
-            disk.fail_after(chance.randint(1, MOST_REQUESTS))
+            disk.fail_after(chance.randint(1, MAX_REQUESTS))
             await disk.failed.wait()
         await machine.cut()
     finally:

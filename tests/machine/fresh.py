@@ -33,7 +33,7 @@ FOLDER = "POSTROAD_MACHINE_FOLDER"
 """Set in the network namespace of the machine: the folder with its disk."""
 
 MEMORY = "4G"
-MOST_MAPPINGS = 1_000_000
+MAX_MAPPINGS = 1_000_000
 MAPPINGS = Path("/proc/sys/vm/max_map_count")
 WITH_US = ("setpriv", "--pdeathsig", "KILL")
 """Ends a process when this one ends, however it ends."""
@@ -67,7 +67,7 @@ def _room_for_pages() -> Iterator[None]:
     """Let a process of this machine have a mapping for each page of one of that machine: the usual
     65,530 are not enough for pip."""
     before = MAPPINGS.read_text()
-    MAPPINGS.write_text(f"{max(int(before), MOST_MAPPINGS)}\n")
+    MAPPINGS.write_text(f"{max(int(before), MAX_MAPPINGS)}\n")
     try:
         yield
     finally:

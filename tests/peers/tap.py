@@ -6,7 +6,7 @@ import asyncio
 import re
 from contextlib import suppress
 
-LONGEST_NOTE = 4096
+MAX_NOTE = 4096
 """The octets of one read that are kept; content is dropped."""
 
 
@@ -74,7 +74,7 @@ async def _carry(
 ) -> None:
     with suppress(OSError):
         while octets := await reader.read(1 << 16):
-            if len(octets) <= LONGEST_NOTE:
+            if len(octets) <= MAX_NOTE:
                 notes.append(octets)
             writer.write(octets)
             await writer.drain()

@@ -45,7 +45,7 @@ from support.certificates import Certificates
 from support.recording_queue import RecordingQueue
 
 LONG_SECONDS = 90.0
-MOST_RECIPIENTS, DEFAULT_MOST_RECIPIENTS = 500, 1000
+MAX_RECIPIENTS, DEFAULT_MOST_RECIPIENTS = 500, 1000
 SECTION = "What postroad receives"
 RECEIVED = (*(case for case in CASES if case not in (ONE_REFUSED, MANY)), MANY)
 """The intake refuses no recipient by its address. After a transient refusal a server may avoid a
@@ -120,7 +120,7 @@ def _is_notification(mail: Mail, case: Case) -> bool:
 
 @asynccontextmanager
 async def receiving(
-    certificates: Certificates, most_recipients: int = MOST_RECIPIENTS
+    certificates: Certificates, most_recipients: int = MAX_RECIPIENTS
 ) -> AsyncIterator[Receiving]:
     queue = RecordingQueue()
     offer = Offer("postroad.example", LIMIT_BYTES, most_recipients)
@@ -194,7 +194,7 @@ async def test_postroad_takes_what_a_server_sends(
 ) -> None:
     prepared(kind)
     # OpenSMTPD gives up the whole mail after 25 refusals in a row, so it never reaches the rest.
-    most = DEFAULT_MOST_RECIPIENTS if kind is OpenSmtpd else MOST_RECIPIENTS
+    most = DEFAULT_MOST_RECIPIENTS if kind is OpenSmtpd else MAX_RECIPIENTS
     async with receiving(certificates, most) as intake:
         cells = {}
         for secures in (False, True):

@@ -55,7 +55,7 @@ from support.workers import a_consumer
 
 QUICK = RetryPlan((timedelta(milliseconds=20),), timedelta(seconds=20))
 LONG_SECONDS = 90.0
-MOST_RECIPIENTS = 40
+MAX_RECIPIENTS = 40
 """The most recipients that peers with such a setting accept in one mail: fewer than the worker
 offers at once."""
 
@@ -178,7 +178,7 @@ async def test_a_server_takes_what_postroad_sends(
     prepared(kind)
     async with Sink() as sink:
         road = Road(
-            sink.port, certificates, limit_bytes=LIMIT_BYTES, most_recipients=MOST_RECIPIENTS
+            sink.port, certificates, limit_bytes=LIMIT_BYTES, most_recipients=MAX_RECIPIENTS
         )
         peer = kind(base, road)
         if isinstance(peer, Dovecot):

@@ -17,7 +17,7 @@ from postroad.ports.delivery import (
     Transmission,
 )
 
-LONGEST_SECONDS = 3600
+MAX_SECONDS = 3600
 """Until the next event: longer than any timeout of a connection."""
 
 
@@ -102,7 +102,7 @@ class Events:
 
     async def next(self) -> None:
         self._changed.clear()
-        async with asyncio.timeout(LONGEST_SECONDS):
+        async with asyncio.timeout(MAX_SECONDS):
             await self._changed.wait()
 
     @property

@@ -36,7 +36,7 @@ TTL_SECONDS = 300
 NEGATIVE_TTL_SECONDS = 120
 """The minimum of the SOA record."""
 
-MOST_CNAMES = 16
+MAX_CNAMES = 16
 
 
 class Received(NamedTuple):
@@ -237,7 +237,7 @@ class DnsServer:
     def _right(self, query: dns.message.Message, name: str, kind: str) -> dns.message.Message:
         response = dns.message.make_response(query, recursion_available=True)
         is_validated = _wants_ad(query)
-        for _ in range(MOST_CNAMES):
+        for _ in range(MAX_CNAMES):
             is_validated &= name in self._validated
             found = "CNAME" if (name, "CNAME") in self._records else kind
             texts = self._records.get((name, found), [])

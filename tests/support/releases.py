@@ -25,7 +25,7 @@ tagged. Until there is one, the newest commit, beside which the files here may h
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "operator"
-LONGEST_ANSWER = 60
+MAX_ANSWER = 60
 """Seconds that a command may take on a machine that is busy with much else."""
 
 
@@ -79,7 +79,7 @@ class Peer:
         """Let it carry out a command; return what that returned."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"command": command, **values}).encode() + b"\n")
-        answer = await asyncio.wait_for(self._answers.get(), LONGEST_ANSWER)
+        answer = await asyncio.wait_for(self._answers.get(), MAX_ANSWER)
         assert "error" not in answer, f"{self.name}: {command}: {answer['error']}"
         return answer["result"]
 

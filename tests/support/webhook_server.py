@@ -21,7 +21,7 @@ from aiohttp import web
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.webhook import Webhook, WebhookConnector
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.domain.mail.envelope_documents import LARGEST_HANDED
+from postroad.domain.mail.envelope_documents import MAX_HANDED
 from postroad.octet_room import OctetRoom
 from postroad.ports.clock import Clock
 
@@ -101,7 +101,7 @@ class WebhookServer:
         self.gate.clear()
 
     async def __aenter__(self) -> WebhookServer:
-        application = web.Application(client_max_size=2 * LARGEST_HANDED)
+        application = web.Application(client_max_size=2 * MAX_HANDED)
         application.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(application, shutdown_timeout=0)
         await self._runner.setup()
@@ -164,11 +164,11 @@ def a_webhook_connector(
     secrets: str = SECRET,
     ca_file: Path | None = None,
     timeout: timedelta = timedelta(seconds=60),
-    largest_bytes: int = LARGEST_HANDED,
+    largest_bytes: int = MAX_HANDED,
     clock: Clock | None = None,
 ) -> WebhookConnector:
     """Return what opens connections to a webhook; `folder` gets the file of the secrets."""
     file = folder / "secret"
     file.write_text(secrets)
     webhook = Webhook(WebhookAddress(server.url), file, ca_file, timeout, largest_bytes)
-    return WebhookConnector(webhook, clock or MachineClock(), OctetRoom(LARGEST_HANDED))
+    return WebhookConnector(webhook, clock or MachineClock(), OctetRoom(MAX_HANDED))

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from postroad import Mail, Outcome, open_queue
 from postroad.domain.mail.mail import (
-    LOWEST_PRIORITY,
     MAX_ENVELOPE,
+    MIN_PRIORITY,
     NOTIFY,
     DsnOptions,
     Envelope,
@@ -91,7 +91,7 @@ MAILS = st.builds(
     attributes=st.dictionaries(ANY_TEXT, ANY_TEXT, max_size=3),
     origin=st.none() | ORIGINS,
     dsn=st.none() | DSN,
-    priority=st.integers(LOWEST_PRIORITY, -LOWEST_PRIORITY),
+    priority=st.integers(MIN_PRIORITY, -MIN_PRIORITY),
 )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 import pytest
 
@@ -44,3 +46,45 @@ def test_unclear_words_are_found_in_names_and_over_line_ends(text: str) -> None:
 
     assert unclear_words(guide).search(text.lower())
     assert not unclear_words(guide).search("nones wait; one waitsy; this and that")
+
+
+QUESTION = re.compile(r"(?:What|Whether|How|Which|Where)\b")
+BOUND = re.compile(r"\b_?(?:MOST|LONGEST|LARGEST|LEAST|SOONEST|SHORTEST|FEWEST)(?:_[A-Z_]+)?\b")
+
+
+def docstrings(code: str) -> Iterator[str]:
+    """Yield the strings that stand alone: of modules, classes, functions, and behind values."""
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Expr(ast.Constant(str() as text)):
+                yield text
+
+
+def test_docstrings_behind_values_and_of_functions_are_found() -> None:
+    code = 'A = 1\n"""What A is."""\ndef f() -> None:\n    """How f works."""\n'
+
+    assert [bool(QUESTION.match(each)) for each in docstrings(code)] == [True, True]
+    assert not QUESTION.match("Whatever")
+
+
+def test_a_docstring_begins_with_a_verb_or_a_noun() -> None:
+    found = {
+        name: [each for each in docstrings(text) if QUESTION.match(each)]
+        for name, text in texts("operator")
+        if name.endswith(".py")
+    }
+
+    assert found
+    assert {name: each for name, each in found.items() if each} == {}
+
+
+def test_bounds_are_named_max_and_min() -> None:
+    assert BOUND.search("MOST_HOSTS = 3")
+    assert not BOUND.search("AT_LEAST and ALMOST")
+    found = {
+        name: BOUND.findall(text)
+        for name, text in texts("operator", "tests")
+        if name.endswith(".py") and name != "tests/unit/test_sentences.py"
+    }
+
+    assert {name: each for name, each in found.items() if each} == {}

@@ -52,13 +52,13 @@ PAYLOAD_OCTETS = 1232
 """The largest answer over UDP that is asked for, so that none is fragmented. Source: RFC 6891
 6.2.5; RFC 8085 3.2."""
 
-MOST_QUERIES = 200
+MAX_QUERIES = 200
 """Queries under way at once; each has a socket of its own."""
 
-MOST_ALIASES = 8
+MAX_ALIASES = 8
 """Messages for one question, where a server leaves it to its client to follow CNAME records."""
 
-MOST_RECORDS = 100
+MAX_RECORDS = 100
 """Records of an answer that are kept, the preferred ones: a message has thousands of them, and
 a sender of mail chooses the domains whose answers a cache holds."""
 
@@ -95,7 +95,7 @@ class DnsResolver:
         self._servers = tuple(servers)
         self._seconds = timeout.total_seconds()
         self._first = 0
-        self._queries = asyncio.Semaphore(MOST_QUERIES)
+        self._queries = asyncio.Semaphore(MAX_QUERIES)
 
     async def look_up(self, *questions: Question) -> tuple[Answer, ...]:
         """Return what DNS answers (see the port)."""
@@ -120,7 +120,7 @@ class DnsResolver:
         aliases: tuple[str, ...] = ()
         longest = timedelta.max
         is_validated = True
-        for _ in range(MOST_ALIASES):
+        for _ in range(MAX_ALIASES):
             response, is_trusted = await self._response(name, question.type)
             is_validated &= is_trusted and bool(response.flags & dns.flags.AD)
             chain = _chain(response)
@@ -131,7 +131,7 @@ class DnsResolver:
                 continue
             found = _answer(response, chain, aliases, longest)
             return replace(found, is_validated=is_validated)
-        raise _NoAnswer(f"more than {MOST_ALIASES} messages of CNAME records")
+        raise _NoAnswer(f"more than {MAX_ALIASES} messages of CNAME records")
 
     async def _response(
         self, name: dns.name.Name, type_: RecordType
@@ -237,19 +237,19 @@ def _answer(
     records = list(chain.answer)
     if chain.answer.rdtype == dns.rdatatype.MX:
         named = sorted((each.preference, _text(each.exchange)) for each in records)
-        found = tuple(MxRecord(*each) for each in named[:MOST_RECORDS])
+        found = tuple(MxRecord(*each) for each in named[:MAX_RECORDS])
         return Answer(AnswerKind.RECORDS, ttl, exchanges=found, aliases=aliases)
     if chain.answer.rdtype == dns.rdatatype.TXT:
         texts = sorted(b"".join(each.strings).decode("utf-8", "replace") for each in records)
-        return Answer(AnswerKind.RECORDS, ttl, texts=tuple(texts[:MOST_RECORDS]), aliases=aliases)
+        return Answer(AnswerKind.RECORDS, ttl, texts=tuple(texts[:MAX_RECORDS]), aliases=aliases)
     if chain.answer.rdtype == dns.rdatatype.TLSA:
         certificates = sorted(
             (TlsaRecord(each.usage, each.selector, each.mtype, each.cert) for each in records),
             key=astuple,
         )
-        kept_records = tuple(certificates[:MOST_RECORDS])
+        kept_records = tuple(certificates[:MAX_RECORDS])
         return Answer(AnswerKind.RECORDS, ttl, certificates=kept_records, aliases=aliases)
-    addresses = tuple(sorted(each.address for each in records)[:MOST_RECORDS])
+    addresses = tuple(sorted(each.address for each in records)[:MAX_RECORDS])
     return Answer(AnswerKind.RECORDS, ttl, addresses=addresses, aliases=aliases)
 
 
@@ -262,7 +262,7 @@ def _text(name: dns.name.Name) -> str:
     return name.to_text(omit_final_dot=True).lower().removesuffix(".")
 
 
-LONGEST = {
+MAX_TTL = {
     AnswerKind.RECORDS: timedelta(days=1),
     AnswerKind.NO_NAME: timedelta(hours=3),
     AnswerKind.NO_DATA: timedelta(hours=3),
@@ -270,14 +270,14 @@ LONGEST = {
 }
 """Time that an answer is kept at most. Source: RFC 2308 5, 7; RFC 9520 3.2."""
 
-MOST_ANSWERS = 100_000
+MAX_ANSWERS = 100_000
 """Answers that are kept; those go first that were read longest ago."""
 
 
 class CachingResolver:
     """A resolver with a cache. Needs a running event loop."""
 
-    def __init__(self, resolver: Resolver, clock: Clock, most_answers: int = MOST_ANSWERS) -> None:
+    def __init__(self, resolver: Resolver, clock: Clock, most_answers: int = MAX_ANSWERS) -> None:
         self._resolver = resolver
         self._clock = clock
         self._most = most_answers
@@ -319,7 +319,7 @@ class CachingResolver:
             (answer,) = await self._resolver.look_up(question)
         finally:
             del self._asked[question]
-        answer = replace(answer, ttl=min(answer.ttl, LONGEST[answer.kind]))
+        answer = replace(answer, ttl=min(answer.ttl, MAX_TTL[answer.kind]))
         if answer.ttl > NOT_KEPT:
             self._kept[question] = (self._clock.elapsed() + answer.ttl, answer)
             if len(self._kept) > self._most:

@@ -44,11 +44,11 @@ from postroad.routing.securing import DomainPolicy, KeptPolicy, StsMode, StsPoli
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import STS_FETCHES
 
-LARGEST_POLICY = 64 * 1024
+MAX_POLICY = 64 * 1024
 TIMEOUT = timedelta(seconds=15)
 """Source: RFC 8461 3.3."""
 
-MOST_FETCHES = 100
+MAX_FETCHES = 100
 """At the same time."""
 
 Allow = Callable[[str], bool]
@@ -72,7 +72,7 @@ class PolicyFetcher:
             raise InvalidSettings(str(error), hint=error.hint) from error
         self._context.minimum_version = tls.OLDEST_TLS
         self._resolver, self._allow, self._port = resolver, allow, port
-        self._slots = asyncio.Semaphore(MOST_FETCHES)
+        self._slots = asyncio.Semaphore(MAX_FETCHES)
 
     async def fetch(self, domain: str) -> StsPolicy:
         """Fetch the policy of a domain. Raises: PolicyNotFetched, whose text has nothing that the
@@ -87,7 +87,7 @@ class PolicyFetcher:
         except PolicyNotFetched:
             raise
         except AnswerTooLarge:
-            raise PolicyNotFetched(f"it has more than {LARGEST_POLICY} octets") from None
+            raise PolicyNotFetched(f"it has more than {MAX_POLICY} octets") from None
         except (InvalidInput, UnicodeDecodeError) as error:
             raise PolicyNotFetched(f"it is no policy: {error}") from None
         except (aiohttp.ClientError, OSError, ssl.SSLError, ValueError) as error:
@@ -107,7 +107,7 @@ class PolicyFetcher:
                 raise PolicyNotFetched(f"the server answered {response.status}")
             if response.content_type != "text/plain":
                 raise PolicyNotFetched("the answer is not of the type text/plain")
-            return (await read_body(response, LARGEST_POLICY)).decode()
+            return (await read_body(response, MAX_POLICY)).decode()
 
 
 class _Names(AbstractResolver):
@@ -146,7 +146,7 @@ _log = logger("mta_sts")
 
 SUFFIX = ".sts.json"
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 """Domains whose policies are kept on disk."""
 
 
@@ -175,7 +175,7 @@ class PolicyFolder:
                 domain, kept = _read(json.loads(path.read_text()))
                 if path.name != _name_of(domain) or kept.is_over(now):
                     path.unlink(missing_ok=True)
-                elif len(found) < MOST_FILES:
+                elif len(found) < MAX_FILES:
                     found[domain] = kept
             except (OSError, ArithmeticError, ValueError, TypeError, KeyError) as error:
                 _log.warning("policy not read", path=str(path), error=type(error).__name__)
@@ -234,7 +234,7 @@ def _read(stored: dict[str, Any]) -> tuple[str, KeptPolicy]:
     )
 
 
-MOST_DOMAINS = MOST_FILES
+MAX_DOMAINS = MAX_FILES
 """Whose policies, or failures to fetch one, are in memory; those go first that were looked up
 longest ago."""
 
@@ -330,4 +330,4 @@ class FetchedPolicies:
 
 def _shorten(entries: OrderedDict[str, Any]) -> list[str]:
     """Forget what is beyond the bound; return its domains."""
-    return [entries.popitem(last=False)[0] for _ in range(len(entries) - MOST_DOMAINS)]
+    return [entries.popitem(last=False)[0] for _ in range(len(entries) - MAX_DOMAINS)]

@@ -30,9 +30,9 @@ from postroad.ports.view import TableOptions, View
 from postroad.settings import Settings, from_environment
 
 ROW_LIFETIME = timedelta(days=14)
-LONGEST_SLICE = timedelta(hours=1)
+MAX_SLICE = timedelta(hours=1)
 
-MOST_REPLICAS = 3
+MAX_REPLICAS = 3
 """Copies of a row; fewer where the data center has not as many nodes."""
 
 
@@ -42,8 +42,8 @@ async def create_tables(servers: ClusterServers) -> None:
     views = servers.views()
     if await views.exists():
         return
-    lifetimes = lifetimes_of(ROW_LIFETIME, [LONGEST_SLICE], max(DEFAULT_LANES))
-    replicas = min(MOST_REPLICAS, await views.local_nodes())
+    lifetimes = lifetimes_of(ROW_LIFETIME, [MAX_SLICE], max(DEFAULT_LANES))
+    replicas = min(MAX_REPLICAS, await views.local_nodes())
     await views.create(
         TableOptions(
             replication={

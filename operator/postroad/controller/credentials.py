@@ -43,7 +43,7 @@ from postroad.logins import LOGIN, S3_LOGIN
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Servers
 from postroad.settings import Settings
-from postroad.settings.pipeline import LEAST_KEY
+from postroad.settings.pipeline import MIN_KEY
 from postroad.settings.servers import S3, Cassandra, RabbitMQ
 from postroad.tls import ClientTls, server_context
 
@@ -229,9 +229,9 @@ async def check_certificate(api: Reads, namespace: str, name: str) -> None:
 async def check_address_key(api: Reads, namespace: str, reference: SecretReference) -> None:
     """Check that a Secret has a key for hashed addresses. Raises: CredentialsMissing."""
     read = await _read(api, namespace, reference, (ADDRESS_KEY,))
-    if len(read.texts((ADDRESS_KEY,))[ADDRESS_KEY]) < LEAST_KEY:
+    if len(read.texts((ADDRESS_KEY,))[ADDRESS_KEY]) < MIN_KEY:
         raise CredentialsMissing(
-            f"`{ADDRESS_KEY}` of Secret {namespace}/{reference.name} has fewer than {LEAST_KEY} "
+            f"`{ADDRESS_KEY}` of Secret {namespace}/{reference.name} has fewer than {MIN_KEY} "
             "characters (spec.pipeline.addresses.keyRef)"
         )
 

@@ -365,7 +365,7 @@ def version_of(body: Mapping[str, Any]) -> int:
 READS_A_SECOND = 3.0
 """Objects that are read again; many are then kept for longer."""
 
-LEAST_AGE = timedelta(seconds=4)
+MIN_AGE = timedelta(seconds=4)
 """For so long an object is kept at least: less than the interval at which the Secrets of a
 QueueCluster are compared. A missing one is not kept."""
 
@@ -408,7 +408,7 @@ class RememberedReads:
     def _age(self) -> timedelta:
         """The age at which objects are read again. Of many it is more than it takes to read all, so
         that each is before the first one is again."""
-        return max(LEAST_AGE, timedelta(seconds=1.5 * len(self._read) / READS_A_SECOND))
+        return max(MIN_AGE, timedelta(seconds=1.5 * len(self._read) / READS_A_SECOND))
 
     def _may_read_again(self, now: timedelta) -> bool:
         if self._next > now:

@@ -142,7 +142,11 @@ class Hop(ConnectionSection):
         if self.socket is None:
             return self
         # Compared with defaults, because an API server fills these in.
-        others = {name: each for name, each in type(self).model_fields.items() if name not in ("socket", "tier")}
+        others = {
+            name: each
+            for name, each in type(self).model_fields.items()
+            if name not in ("socket", "tier")
+        }
         if more := [n for n, each in others.items() if getattr(self, n) != each.default]:
             names = ", ".join(sorted(map(to_camel, more)))
             raise ValueError(

@@ -38,12 +38,12 @@ from postroad.routing.tables import (
     SenderPatterns,
 )
 
-MOST_RULES = 1000
-MOST_VALUES = 10_000
+MAX_RULES = 1000
+MAX_VALUES = 10_000
 """Of one condition: so that a MailQueue stays small enough to be stored."""
 
 _T = TypeVar("_T")
-_Values = Annotated[tuple[_T, ...], Field(min_length=1, max_length=MOST_VALUES)]
+_Values = Annotated[tuple[_T, ...], Field(min_length=1, max_length=MAX_VALUES)]
 
 
 class RouteRule(DeliverySection):
@@ -143,7 +143,7 @@ class StsSettings(DeliverySection):
 class RoutingSettings(DeliverySection):
     """Routes by which mail goes."""
 
-    rules: Annotated[tuple[RouteRule, ...], Field(max_length=MOST_RULES)] = ()
+    rules: Annotated[tuple[RouteRule, ...], Field(max_length=MAX_RULES)] = ()
     """The first that matches decides. Where none does, the MX records of the domain."""
 
     mx: ByMx = ByMx()

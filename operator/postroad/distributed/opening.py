@@ -9,7 +9,7 @@ from postroad.distributed.engine.engine import Engine
 from postroad.domain.queues.entries import slice_of
 from postroad.errors import BucketNotOwned, QueueNotFound, ServerError
 
-MOST_RACING = timedelta(minutes=10)
+MAX_RACING = timedelta(minutes=10)
 """Several processes may create a queue at once; each sets its limits this much earlier than its own
 now."""
 
@@ -38,7 +38,7 @@ async def begin(engine: Engine) -> None:
     if limits.browse_start is None:
         await engine.limits_cache.check_clock()
         window = engine.configuration.effective().writing.slice_window
-        start = slice_of(await engine.limits_cache.earliest_now() - MOST_RACING, window)
+        start = slice_of(await engine.limits_cache.earliest_now() - MAX_RACING, window)
         await engine.view.advance(browse_start=start, content_start=start)
         await engine.limits_cache.refresh()
 

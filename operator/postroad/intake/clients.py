@@ -19,7 +19,7 @@ TOO_MANY_MAILS = Reply(421, ("4.7.0 too many mails from your address, come again
 
 MINUTE = 60.0
 
-FEWEST_KEPT = 1000
+MIN_KEPT = 1000
 """Clients in the table before it is searched for idle ones."""
 
 
@@ -55,7 +55,7 @@ class Clients:
     def __init__(self, limits: ClientLimits) -> None:
         self._limits = limits
         self._clients: dict[str, _Client] = {}
-        self._search_at = FEWEST_KEPT
+        self._search_at = MIN_KEPT
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -94,7 +94,7 @@ class Clients:
     def _new(self, key: str, now: float) -> _Client:
         if len(self._clients) >= self._search_at:
             kept = {each: its for each, its in self._clients.items() if not its.is_idle(now)}
-            self._clients, self._search_at = kept, max(FEWEST_KEPT, 2 * len(kept))
+            self._clients, self._search_at = kept, max(MIN_KEPT, 2 * len(kept))
         client = self._clients[key] = _Client()
         return client
 

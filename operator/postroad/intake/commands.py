@@ -16,7 +16,7 @@ from postroad.domain.mail.xtext import decode_xtext
 from postroad.domain.smtp.replies import Reply
 from postroad.errors import InvalidInput, InvalidMail
 
-LONGEST_LINE = 4096
+MAX_LINE = 4096
 """Octets of a command without its CRLF. RFC 5321 4.5.3.1.4 allows 512, and every extension adds to
 it; ORCPT alone adds 500."""
 
@@ -34,7 +34,7 @@ _PATH = re.compile(
 )
 _ROUTE = re.compile(r"@[^:]*:")
 _PARAMETER = re.compile(r"([A-Za-z0-9][A-Za-z0-9-]*)(?:=([^\s=\x00-\x20\x7f]+))?")
-LONGEST_ENVID, LONGEST_ORCPT = 100, 500
+MAX_ENVID, MAX_ORCPT = 100, 500
 """Characters of xtext; the next hop may refuse a longer one for good. Source: RFC 3461 4.4, 4.2."""
 
 
@@ -97,8 +97,8 @@ def parse_mail(argument: str) -> MailFrom:
         raise Refused(501, "5.5.4 RET is FULL or HDRS")
     sender = _mailbox(path, "5.1.7 malformed sender", utf8=utf8) if path else None
     envid = values.get("ENVID")
-    if envid is not None and len(envid) > LONGEST_ENVID:
-        raise Refused(501, f"5.5.4 ENVID has at most {LONGEST_ENVID} characters")
+    if envid is not None and len(envid) > MAX_ENVID:
+        raise Refused(501, f"5.5.4 ENVID has at most {MAX_ENVID} characters")
     return MailFrom(
         sender, None if size is None else int(size), utf8, ret, envid and _decoded(envid)
     )
@@ -173,6 +173,6 @@ def _original_recipient(text: str | None) -> str | None:
         raise Refused(501, "5.5.4 ORCPT is type;address")
     # utf-8-addr-unitext may hold raw UTF-8; stored in its ASCII form, which any next hop accepts.
     ascii_form = "".join(char if char.isascii() else f"\\x{{{ord(char):X}}}" for char in address)
-    if len(kind) + len(semicolon) + len(ascii_form) > LONGEST_ORCPT:
-        raise Refused(501, f"5.5.4 ORCPT has at most {LONGEST_ORCPT} characters")
+    if len(kind) + len(semicolon) + len(ascii_form) > MAX_ORCPT:
+        raise Refused(501, f"5.5.4 ORCPT has at most {MAX_ORCPT} characters")
     return f"{kind};{_decoded(ascii_form)}"

@@ -18,22 +18,22 @@ from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.commands import MailFrom, Refused, parse_mail, parse_rcpt, split_command
 
-MOST_ERRORS = 20
+MAX_ERRORS = 20
 """Refused commands since the last accepted mail, after which the session ends, because the client
 is broken or guesses."""
 
-MOST_REFUSED_RECIPIENTS = 100
+MAX_REFUSED_RECIPIENTS = 100
 """The same for RCPT alone, because one mail of a list can have many malformed recipients."""
 
-MOST_IDLE_COMMANDS = 100
+MAX_IDLE_COMMANDS = 100
 """Commands since the last accepted mail that belong to no mail, after which the session ends: they
 take the processor from other clients. Postfix has the same limit (smtpd_junk_command_limit)."""
 
-MOST_OVERSHOOT = 1000
+MAX_OVERSHOOT = 1000
 """RCPT commands since the last accepted mail that add no recipient to a mail that has as many as it
 may have: the replies show the client which to send in the next mail. Postfix has the same limit
 (smtpd_recipient_overshoot_limit). Where the mail may have more, the limit is the number of its
-recipients and MOST_IDLE_COMMANDS."""
+recipients and MAX_IDLE_COMMANDS."""
 
 _IDLE = frozenset(("NOOP", "RSET", "VRFY", "HELP", "EHLO", "HELO"))
 
@@ -211,7 +211,7 @@ class Dialogue:
 
     def _idles_too_much(self) -> bool:
         self.idle_commands += 1
-        return self.idle_commands > MOST_IDLE_COMMANDS
+        return self.idle_commands > MAX_IDLE_COMMANDS
 
     def _count(self, reply: Reply, step: NextStep, *, is_recipient: bool = False) -> ReplyAndStep:
         if reply.code < 500:
@@ -220,7 +220,7 @@ class Dialogue:
             self.refused_recipients += 1
         else:
             self.errors += 1
-        if self.errors >= MOST_ERRORS or self.refused_recipients >= MOST_REFUSED_RECIPIENTS:
+        if self.errors >= MAX_ERRORS or self.refused_recipients >= MAX_REFUSED_RECIPIENTS:
             return TOO_MANY_ERRORS, NextStep.CLOSE
         return reply, step
 
@@ -292,7 +292,7 @@ class Dialogue:
         """Count an RCPT that adds no recipient; return whether these are too many."""
         self.needless_recipients += 1
         is_full = len(self._recipients) >= self.offer.max_recipients
-        most = MOST_OVERSHOOT if is_full else len(self._recipients) + MOST_IDLE_COMMANDS
+        most = MAX_OVERSHOOT if is_full else len(self._recipients) + MAX_IDLE_COMMANDS
         return self.needless_recipients > most
 
     def _data(self, argument: str) -> ReplyAndStep:

@@ -30,7 +30,7 @@ from postroad.domain.smtp.replies import Reply
 from postroad.errors import StoreFull
 from postroad.intake import reply_texts
 
-MOST_RECEIVED_FIELDS = 100
+MAX_RECEIVED_FIELDS = 100
 """`Received:` fields of a mail that counts as looping. Source: RFC 5321 6.3."""
 
 _FIELD = b"\nreceived:"
@@ -158,7 +158,7 @@ class MessageBuffer:
             return reply_texts.NUL_OCTETS
         if self._lines is not None and self._lines.longest:
             return reply_texts.LONG_LINE
-        if self._hops.hops >= MOST_RECEIVED_FIELDS:
+        if self._hops.hops >= MAX_RECEIVED_FIELDS:
             return reply_texts.LOOP
         return reply_texts.reply_for(self.problem) if self.problem else None
 

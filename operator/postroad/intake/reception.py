@@ -18,7 +18,7 @@ from postroad.telemetry.logs import logger
 
 _log = logger("intake")
 
-MOST_DROPPED = 3
+MAX_DROPPED = 3
 """Times the largest mail: the session reads so much of a larger one before it closes, because many
 clients read the reply only after the mail's end."""
 
@@ -44,7 +44,7 @@ class Reception:
     @property
     def is_far_too_large(self) -> bool:
         """True if the session closes instead of reading the mail to its end."""
-        return self.buffer.size_bytes > MOST_DROPPED * self._context.offer.max_size_bytes
+        return self.buffer.size_bytes > MAX_DROPPED * self._context.offer.max_size_bytes
 
     async def enqueue(self) -> Reply:
         """Enqueue the mail that was read, count it, and return the reply to it."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 from postroad.domain.smtp.replies import Reply
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
-from postroad.intake.commands import LONGEST_LINE
+from postroad.intake.commands import MAX_LINE
 from postroad.intake.context import Deadlines, IntakeContext
 from postroad.intake.dialogue import BYE, Admission, Dialogue, NextStep
 from postroad.intake.reception import Reception
@@ -66,7 +66,7 @@ class IntakeSession:
         """The mail that is being received."""
 
         self._next: Callable[[IntakeSession], Awaitable[None]] = IntakeSession._leave
-        """What the task does when it is woken. An unbound method, because a session that refers to
+        """Step of the task when it is woken. An unbound method, because a session that refers to
         itself is memory until the garbage collector runs."""
 
         self._is_over = self._has_quit = False
@@ -124,7 +124,7 @@ class IntakeSession:
         result = RoundResult.AGAIN
         for _ in range(BURST):
             try:
-                line = wire.next_line(LONGEST_LINE)
+                line = wire.next_line(MAX_LINE)
                 if line is None:
                     result = RoundResult.WAIT
                     break

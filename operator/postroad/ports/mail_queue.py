@@ -32,15 +32,15 @@ from postroad.ports.delivery import Board, SuppressionList
 
 NO_DELAY = timedelta(0)
 
-LARGEST_PREFETCH = 65535
+MAX_PREFETCH = 65535
 """Range that RabbitMQ can count; 0 means there that a consumer gets all messages (AMQP 0-9-1,
 basic.qos)."""
 
 
 def check_prefetch(prefetch: int) -> None:
     """Raise InvalidInput for what no consumer can have."""
-    if type(prefetch) is not int or not 1 <= prefetch <= LARGEST_PREFETCH:
-        raise InvalidInput(f"a prefetch is 1 to {LARGEST_PREFETCH} items, not {prefetch}")
+    if type(prefetch) is not int or not 1 <= prefetch <= MAX_PREFETCH:
+        raise InvalidInput(f"a prefetch is 1 to {MAX_PREFETCH} items, not {prefetch}")
 
 
 def check_delay(delay: timedelta) -> None:

@@ -49,8 +49,8 @@ class Question:
 
 class AnswerKind(StrEnum):
     """Kind of an answer. NO_NAME: the name does not exist (NXDOMAIN). NO_DATA: it has no record of
-    this type. UNAVAILABLE: nothing is known, because no server gave a usable answer. Source: RFC
-    2308 1, 2; RFC 8020 for names below."""
+    this type. UNAVAILABLE: nothing is known, because no server gave a usable answer.
+    Source: RFC 2308 1, 2; RFC 8020 for names below."""
 
     RECORDS = "records"
     NO_NAME = "no such name"

@@ -51,7 +51,7 @@ from postroad.routing.routes import (
 from postroad.routing.securing import DomainPolicy, PublishedSecurity, SecuredHop, secured
 from postroad.routing.tables import RouteRequest, Rule, SmartHost
 
-MOST_HOSTS = 20
+MAX_HOSTS = 20
 """Hosts of one domain whose addresses are looked up, so that a domain with a thousand MX records
 costs no thousand questions."""
 
@@ -178,7 +178,7 @@ class _Search(Search):
         tiers = self._tiers_in(domain, answer)
         better = self._before_own_name(tiers)
         chosen = [(rank, host) for rank, hosts in better for host in shuffled(hosts, self._pick)]
-        found = yield from self._examined(chosen[:MOST_HOSTS])
+        found = yield from self._examined(chosen[:MAX_HOSTS])
         own = [each.rank for each in found if each.addresses.is_own]
         if own:
             self.note(domain, f"this server has preference {min(own)}: only lower ones are used")

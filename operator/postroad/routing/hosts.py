@@ -18,7 +18,7 @@ from postroad.routing.routes import NOT_UNICAST, AddressFamily, Explanation, Pic
 
 T = TypeVar("T")
 
-MOST_ADDRESSES = 16
+MAX_ADDRESSES = 16
 """Addresses of one host that are kept."""
 
 
@@ -123,7 +123,7 @@ def _explained(
         shuffled((each for each in found.addresses if _family(each) is family), pick)
         for family in plan.families
     ]
-    addresses = alternating(kept)[:MOST_ADDRESSES]
+    addresses = alternating(kept)[:MAX_ADDRESSES]
     unanswered = [
         f"{family.record_type}: {answer.reason}"
         for family, answer in answers.items()

@@ -21,10 +21,10 @@ from postroad.domain.smtp.next_hops import NextHop, OldestTls, SourceAddresses, 
 from postroad.errors import InvalidInput
 from postroad.routing.answers import Answer, AnswerKind, TlsaRecord
 
-LONGEST_AGE = timedelta(seconds=31_557_600)
+MAX_AGE = timedelta(seconds=31_557_600)
 """Source: RFC 8461 3.2."""
 
-SHORTEST_AGE = timedelta(minutes=5)
+MIN_AGE = timedelta(minutes=5)
 """A policy holds at least so long, else a domain could have itself asked for every mail. Source:
 RFC 8461 3.3."""
 
@@ -149,7 +149,7 @@ def _age(fields: Mapping[str, str]) -> timedelta:
     text = fields.get("max_age", "")
     if not re.fullmatch(r"[0-9]{1,10}", text):
         raise InvalidInput("the policy has no max_age")
-    return max(SHORTEST_AGE, min(timedelta(seconds=int(text)), LONGEST_AGE))
+    return max(MIN_AGE, min(timedelta(seconds=int(text)), MAX_AGE))
 
 
 class PublishedSecurity(StrEnum):

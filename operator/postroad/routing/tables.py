@@ -101,8 +101,8 @@ class SenderPatterns:
 class Rule:
     """Rule for the destination of some mail. A condition that is None holds for all mail.
 
-    `tiers`: the smart hosts that are tried first, the next and so on; without any, mail goes by the MX
-    records of its domain, with `security`.
+    `tiers`: the smart hosts that are tried first, the next and so on; without any, mail goes by the
+    MX records of its domain, with `security`.
     """
 
     name: str

@@ -38,10 +38,10 @@ class ConnectionRecord:
         self.began_at = now
         """When it began what it does now: to open, or its first job."""
         self.is_slow = False
-        """Whether it takes long over that."""
+        """True if it takes long over that."""
         self.jobs: dict[int, None] = {}
         self.longest_queue = 0
-        """Where rides on it end, if that is more than `SchedulerRules.longest_queue`."""
+        """Bound of rides on it, if that is more than `SchedulerRules.longest_queue`."""
         self.precedence = Precedence.BULK
         """That of the job that it was opened for, or that ended its idleness."""
         self.taken = 0
@@ -87,16 +87,16 @@ class Destination:
         self.last_connection = 0
         """The number of the newest connection that there ever was; 0 for none."""
         self.busy = 0
-        """How many connections have jobs."""
+        """Number of connections that have jobs."""
         self.apart = 0
-        """How many of them count apart, since they wait for it."""
+        """Number of them that count apart, since they wait for it."""
         self.slow = 0
-        """How many connections take long."""
+        """Number of connections that take long."""
         self.has_answered = False
         self.needs_time = False
-        """Whether it failed: until it has answered, the time of a first try may be too little."""
+        """True if it failed: until it has answered, the time of a first try may be too little."""
         self.was_slow = False
-        """Whether the last job took long."""
+        """True if the last job took long."""
         self.trust = Trust.NEW
 
     @property

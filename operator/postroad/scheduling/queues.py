@@ -26,9 +26,9 @@ class MailShare(Share):
         self.mail = mail
         self.home = home
         self.is_spread = False
-        """Whether it has had jobs for other sites than its first."""
+        """True if it has had jobs for other sites than its first."""
         self.is_list = False
-        """Whether it is in the contest itself: it has had jobs for many destinations, or mails are
+        """True if it is in the contest itself: it has had jobs for many destinations, or mails are
         taken as they are listed."""
         self.waiting: dict[SiteQueue, list[DeliveryJob]] = {}
         self.at: dict[str, dict[SiteQueue, None]] = {}
@@ -50,7 +50,7 @@ class MailShare(Share):
 
     def claim(self, order: Order) -> Rank:
         """Key that compares two mails where one waits for a connection that the other uses."""
-        number = self.working if order is Order.FEWEST_FIRST else self.number
+        number = self.working if order is Order.MIN_FIRST else self.number
         return (self.precedence, number)
 
 

@@ -28,7 +28,7 @@ from postroad.scheduling.events import Precedence
 class Order(Enum):
     """Order in which mails of one precedence get a connection or a router. Source: AMB-14; SC-9."""
 
-    FEWEST_FIRST = "the mail with the fewest jobs at work, then the one that has waited longest"
+    MIN_FIRST = "the mail with the fewest jobs at work, then the one that has waited longest"
     AS_LISTED = "the mail that arrived first; each decision costs a step a mail at its limit"
 
 
@@ -72,7 +72,7 @@ class SchedulerRules:
 
     connections: int = 200
     routers: int = 50
-    order: Order = Order.FEWEST_FIRST
+    order: Order = Order.MIN_FIRST
     limits: Mapping[Precedence, ShareLimits] = field(default_factory=_usual_limits)
     per_destination: int = 20
     backlog: int = 3
@@ -262,7 +262,7 @@ class Contest(Generic[C]):
         first = self._ranking.first()
         if first is None or self._may_grow(first, free):
             return first
-        return None if self._order is Order.FEWEST_FIRST else self._beyond(free)
+        return None if self._order is Order.MIN_FIRST else self._beyond(free)
 
     def _beyond(self, free: int) -> C | None:
         passed = []

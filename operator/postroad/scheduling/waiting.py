@@ -25,7 +25,7 @@ from postroad.scheduling.queues import Contenders, DestinationQueue, Locals, Mai
 from postroad.scheduling.ranking import Contest, Order, Rank, Ranking, SchedulerRules
 from postroad.scheduling.trust import Trust
 
-MOST_RANKED = 8
+MAX_RANKED = 8
 """Destinations at which a mail is ranked again whenever a job of it begins or ends."""
 
 
@@ -211,7 +211,7 @@ class Waiting:
             share.at.setdefault(name, {})[queue] = None
         if share.is_list:
             names = queue.names
-        elif len(share.at) > MOST_RANKED:
+        elif len(share.at) > MAX_RANKED:
             names = list(share.at)
             for name in names:
                 self._discard(name, share.precedence, share)

@@ -12,7 +12,7 @@ from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.reports.deciding import (
     DELAY_REPORTED_AFTER,
-    LARGEST_RETURNED_BYTES,
+    MAX_RETURNED_BYTES,
     REPORTS_PER_MINUTE,
 )
 from postroad.domain.smtp.next_hops import Protocol, TlsMode
@@ -123,7 +123,7 @@ class Reports(Section):
     """The address that gets reports about mail with the null reverse-path, such as reports; None:
     none are made."""
 
-    largest_returned_bytes: Annotated[int, Field(ge=0, le=2**20)] = LARGEST_RETURNED_BYTES
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=2**20)] = MAX_RETURNED_BYTES
     """A mail of up to this size goes back whole with the report of its failure, of a larger one the
     header alone."""
 

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr
 
 from postroad.settings.values import Section
 
-LEAST_KEY = 16
+MIN_KEY = 16
 """Characters of a key of hashed addresses, at least."""
 
 
@@ -32,7 +32,7 @@ class Pipeline(Section):
     addresses: AddressKind = AddressKind.HASHED
     """Form in the lake of addresses; their domains are plain."""
 
-    address_key: Annotated[SecretStr, Field(min_length=LEAST_KEY)] | None = None
+    address_key: Annotated[SecretStr, Field(min_length=MIN_KEY)] | None = None
     """The key of hashed addresses: the same for all runs, or the same address has two hashes."""
 
     address_key_file: Path | None = None

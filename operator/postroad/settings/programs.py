@@ -8,11 +8,11 @@ from typing import Annotated
 
 from pydantic import Field, SecretStr
 
-from postroad.domain.mail.envelope_documents import LARGEST_HANDED, LONGEST_HANDING
+from postroad.domain.mail.envelope_documents import MAX_HANDED, MAX_HANDING
 from postroad.settings.values import Duration, Section
 
-TimeoutSetting = Annotated[Duration, Field(ge=timedelta(seconds=1), le=LONGEST_HANDING)]
-HandedBytes = Annotated[int, Field(ge=65536, le=LARGEST_HANDED)]
+TimeoutSetting = Annotated[Duration, Field(ge=timedelta(seconds=1), le=MAX_HANDING)]
+HandedBytes = Annotated[int, Field(ge=65536, le=MAX_HANDED)]
 
 
 class WorkerWebhook(Section):
@@ -31,7 +31,7 @@ class WorkerWebhook(Section):
     timeout: TimeoutSetting = timedelta(seconds=60)
     """For one mail, from the connection to the answer."""
 
-    largest_bytes: HandedBytes = LARGEST_HANDED
+    largest_bytes: HandedBytes = MAX_HANDED
     """A longer mail is refused for good."""
 
 
@@ -44,5 +44,5 @@ class WorkerFunction(Section):
     timeout: TimeoutSetting = timedelta(seconds=60)
     """For one mail."""
 
-    largest_bytes: HandedBytes = LARGEST_HANDED
+    largest_bytes: HandedBytes = MAX_HANDED
     """A longer mail is refused for good."""

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from postroad.errors import InvalidInput
 
-LEAST_BITS, MOST_BITS = 1024, 4096
+MIN_BITS, MAX_BITS = 1024, 4096
 """Of an RSA key: verifiers refuse less, and need not take more. Source: RFC 8301 3.2."""
 
 GOOD_BITS = 2048
@@ -51,9 +51,9 @@ class SigningKey:
 
     @classmethod
     def _of_rsa(cls, key: RSAPrivateKey) -> SigningKey:
-        if not LEAST_BITS <= key.key_size <= MOST_BITS:
+        if not MIN_BITS <= key.key_size <= MAX_BITS:
             raise InvalidInput(
-                f"an RSA key has {LEAST_BITS} to {MOST_BITS} bits, and this one has {key.key_size}"
+                f"an RSA key has {MIN_BITS} to {MAX_BITS} bits, and this one has {key.key_size}"
             )
         info = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         return cls(

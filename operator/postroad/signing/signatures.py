@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from postroad.domain.mail.address_lists import addresses_in
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.mail.seven_bits import ascii_domain
-from postroad.domain.mail.shapes import LONGEST_HEADER
+from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.errors import InvalidInput, InvalidMail
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class BodyDigest:
         self._breaks = 0
         """Line breaks that have not come to text yet."""
         self._has_blank = False
-        """Whether a blank stands behind them."""
+        """True if a blank stands behind them."""
         self._held_cr = False
         self._is_empty = True
 
@@ -239,7 +239,7 @@ SIGNED = (
     *("cfbl-address", "cfbl-feedback-id", "auto-submitted"),
 )
 
-MOST_SIGNED = 200
+MAX_SIGNED = 200
 """Fields that a signature lists. RFC 5322 3.6 allows most of them once."""
 
 _WIDTH = 72
@@ -266,7 +266,7 @@ class MailSigner:
             end = 2
         elif (found := self._begun.find(_BLANK_LINE)) >= 0:
             end = found + len(_BLANK_LINE)
-        elif len(self._begun) > LONGEST_HEADER:
+        elif len(self._begun) > MAX_HEADER:
             end = len(self._begun)
         else:
             return
@@ -278,8 +278,8 @@ class MailSigner:
         """Return the fields that go before the mail, each ended by CRLF; nothing may be fed any
         more. Raises: InvalidMail where the header cannot be signed."""
         header = bytes(self._begun) if self._header is None else self._header
-        if len(header) > LONGEST_HEADER:
-            raise InvalidMail(f"the header is longer than {LONGEST_HEADER} octets")
+        if len(header) > MAX_HEADER:
+            raise InvalidMail(f"the header is longer than {MAX_HEADER} octets")
         fields = fields_of(header)
         names = signed_names(fields)
         digest = base64.b64encode(self._body.end()).decode()
@@ -317,8 +317,8 @@ def signed_names(fields: Sequence[HeaderField]) -> list[str]:
         names += [name] * (counts[name] + 1 if counts[name] else 0)
     for name in SIGNED:
         names += [name] * counts[name]
-    if len(names) > MOST_SIGNED:
-        raise InvalidMail(f"the header has more than {MOST_SIGNED} fields to sign")
+    if len(names) > MAX_SIGNED:
+        raise InvalidMail(f"the header has more than {MAX_SIGNED} fields to sign")
     return names
 
 

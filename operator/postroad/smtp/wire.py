@@ -21,7 +21,7 @@ from postroad.errors import PostroadError
 HIGH_WATER = 256 * 1024
 """Unread octets at which the wire pauses reading."""
 
-LONGEST_TIMER = 60.0
+MAX_TIMER = 60.0
 """Seconds until the timer next checks the deadline, at most. Deadlines of minutes, one after the
 other, share one timer so."""
 
@@ -263,7 +263,7 @@ class Wire(asyncio.BaseProtocol):
         because one timer for each line would cost more than the line."""
         if self._watch is not None:
             self._watch.cancel()
-        self._watched_until = min(due, self._loop.time() + LONGEST_TIMER)
+        self._watched_until = min(due, self._loop.time() + MAX_TIMER)
         self._watch = self._loop.call_at(self._watched_until, self._check_deadline)
 
     def _check_deadline(self) -> None:

@@ -18,7 +18,7 @@ _log = logger("health")
 
 REQUEST_TIMEOUT_SECONDS = 5.0
 
-MOST_CONNECTIONS = 100
+MAX_CONNECTIONS = 100
 """At the same time. One more aborts the oldest: clients that send nothing take neither the
 descriptors of the process nor the place of a probe, which sends its request at once."""
 
@@ -95,7 +95,7 @@ class HealthServer:
             await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= MOST_CONNECTIONS:
+        if len(self._open) >= MAX_CONNECTIONS:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.transport.abort()

@@ -59,7 +59,7 @@ PATIENCE = timedelta(seconds=30)
 """Time that a mail waits for a place on a connection, or for a router, while it keeps others from
 being seen."""
 
-LONGEST_GOODBYE = timedelta(seconds=2)
+MAX_GOODBYE = timedelta(seconds=2)
 """At the end, for what was answered to be recorded, and again for connections to close: a pod has
 30 seconds, of which `drain_seconds` are 25."""
 
@@ -347,7 +347,7 @@ class Driving:
             )
         self._transmissions.abort_all()
         try:  # what the next hops answered until now is recorded
-            async with asyncio.timeout(min(within, LONGEST_GOODBYE).total_seconds()):
+            async with asyncio.timeout(min(within, MAX_GOODBYE).total_seconds()):
                 await self.until_empty()
         except TimeoutError:
             pass
@@ -356,7 +356,7 @@ class Driving:
         self._look_ups.cancel()
         if self._screening is not None:
             self._screening.cancel()
-        await self._links.close_all(LONGEST_GOODBYE.total_seconds())
+        await self._links.close_all(MAX_GOODBYE.total_seconds())
 
     async def until_empty(self) -> None:
         """Wait until no item is in hand."""

@@ -20,14 +20,14 @@ from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Site
 from postroad.worker.sites.rerouting import explained, no_rule, plan_by
 
-LONGEST_KEPT = timedelta(minutes=1)
+MAX_KEPT_FOR = timedelta(minutes=1)
 """Of a found route. The resolver keeps answers for longer; this saves the search alone, and orders
 the addresses of a host anew often enough to spread connections over them."""
 
-MOST_RECIPIENTS = 100
+MAX_RECIPIENTS = 100
 """Per transmission. Every server accepts so many; it may refuse more (RFC 5321 4.5.3.1.8)."""
 
-MOST_KEPT = 10_000
+MAX_KEPT = 10_000
 """Routes; the oldest ones go first."""
 
 
@@ -110,7 +110,7 @@ class DeliveryRoute:
     def most_recipients(self, sender: str | None) -> int:
         """Return how many recipients a transmission of such mail may have."""
         is_named = sender is not None and any(each.next_hop.verp for each in self.hops.values())
-        return 1 if is_named else MOST_RECIPIENTS
+        return 1 if is_named else MAX_RECIPIENTS
 
     @classmethod
     def of(cls, route: Route) -> DeliveryRoute:
@@ -211,8 +211,8 @@ class FoundRoutes:
         key, kept = self._finder.decisive(request), self._kept
         route = await self._finder.route(key)
         found = route if isinstance(route, NoRoute) else DeliveryRoute.of(route)
-        ttl = LONGEST_KEPT if route.ttl is None else min(route.ttl, LONGEST_KEPT)
+        ttl = MAX_KEPT_FOR if route.ttl is None else min(route.ttl, MAX_KEPT_FOR)
         kept[key] = found, self._clock.elapsed() + ttl
-        while len(kept) > MOST_KEPT:
+        while len(kept) > MAX_KEPT:
             del kept[next(iter(kept))]
         return found

@@ -129,7 +129,7 @@ async def test_mail_of_one_step_is_neither_lost_nor_doubled_while_leaders_of_its
 
 
 AWAY_SECONDS, AT_ONCE = 120, 300
-MOST_GROWTH = 128 * 2**20
+MAX_GROWTH = 128 * 2**20
 """Of the whole process, which publishes envelopes of 10 kB: twice what may be unconfirmed."""
 
 
@@ -185,4 +185,4 @@ async def test_memory_of_a_publisher_is_bounded_while_two_nodes_of_the_broker_st
     print(f"enqueues by error: {dict(failed)}; MB more: {[each >> 20 for each in sizes]}")
 
     assert sum(failed.values()) - failed["none"] > AT_ONCE
-    assert max(sizes) < MOST_GROWTH
+    assert max(sizes) < MAX_GROWTH

@@ -80,7 +80,7 @@ def test_a_new_file_begins_after_an_hour_or_when_it_is_full_or_the_clock_goes_ba
         counts.append(len(files(tmp_path)))
     assert counts == [1, 1, 2, 3]
 
-    monkeypatch.setattr(attempt_log, "LARGEST_FILE", 1)
+    monkeypatch.setattr(attempt_log, "MAX_FILE", 1)
     hand.now += timedelta(seconds=1)
     log.write(attempted(), OK)
     assert len(files(tmp_path)) == 4

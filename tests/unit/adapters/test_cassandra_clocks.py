@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.cassandra.connection.clocks import (
-    MOST,
+    MAX_ASKED_HOSTS,
     HostClocks,
     RightClocksFirst,
     Timestamps,
@@ -221,10 +221,10 @@ class OneWay(Driver):
 
 
 def test_of_many_hosts_some_are_asked_and_each_in_the_course_of_time() -> None:
-    driver = hosts(*[timedelta(0)] * (2 * MOST))
+    driver = hosts(*[timedelta(0)] * (2 * MAX_ASKED_HOSTS))
     clocks = clocks_of(driver)
     for _ in range(2):
         clocks.read(driver)
         driver.ns += 10 * SECOND_NS
 
-    assert len(driver.asked) == 2 * MOST == len(set(driver.asked))
+    assert len(driver.asked) == 2 * MAX_ASKED_HOSTS == len(set(driver.asked))

@@ -19,11 +19,11 @@ from postroad.errors import ViewUnavailable
 
 MONTH = "2026-02"
 START = datetime(2026, 2, 3, tzinfo=UTC)
-MOST, PAGE = 10, 3
+MAX_DELETIONS, PAGE = 10, 3
 
 
 class RefusingSession(Session):
-    """One month, whose requests fail when a page meets more than `MOST` deletions."""
+    """One month, whose requests fail when a page meets more than `MAX_DELETIONS` deletions."""
 
     def __init__(self, letters: Sequence[UUID], deleted: Sequence[UUID]) -> None:
         self.letters, self.deleted = sorted(letters), sorted(deleted)
@@ -51,7 +51,7 @@ class RefusingSession(Session):
         assert isinstance(through, UUID)
         page = _between(self.letters, after, through)[:PAGE]
         last = page[-1] if len(page) == PAGE else through
-        if len(_between(self.deleted, after, last)) > MOST:
+        if len(_between(self.deleted, after, last)) > MAX_DELETIONS:
             self.refusals += 1
             raise TooManyTombstones
         return page

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.dns import LONGEST, CachingResolver
+from postroad.adapters.dns import MAX_TTL, CachingResolver
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
 from postroad.adapters.memory.connections import MemoryResolver
 from postroad.routing.answers import NOT_KEPT, Answer, AnswerKind, Question, RecordType
@@ -57,10 +57,10 @@ async def test_no_answer_is_kept_for_longer_than_its_kind_may_be(kind: AnswerKin
     resolver = CachingResolver(inner, clock)
 
     (first,) = await resolver.look_up(ASKED)
-    clock.jump(LONGEST[kind])
+    clock.jump(MAX_TTL[kind])
     await resolver.look_up(ASKED)
 
-    assert (first.ttl, inner.count) == (LONGEST[kind], 2)
+    assert (first.ttl, inner.count) == (MAX_TTL[kind], 2)
 
 
 async def test_an_answer_without_a_time_is_used_once() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from postroad.adapters.programs.function import NO_THREAD, FunctionConnector, HandlerFunction
-from postroad.domain.mail.envelope_documents import LARGEST_HANDED, HandedMail
+from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.octet_room import OctetRoom
@@ -27,8 +27,8 @@ ONE, TWO = "one@dest.example", "two@dest.example"
 def a_connector(
     call: Callable[[HandedMail], Any], timeout: timedelta = timedelta(minutes=1), threads: int = 2
 ) -> FunctionConnector:
-    function = HandlerFunction("app:take", call, timeout, LARGEST_HANDED)
-    return FunctionConnector(function, OctetRoom(LARGEST_HANDED), threads)
+    function = HandlerFunction("app:take", call, timeout, MAX_HANDED)
+    return FunctionConnector(function, OctetRoom(MAX_HANDED), threads)
 
 
 async def outcomes_of(connector: FunctionConnector, job: int = 1) -> dict[str, Outcome]:

@@ -119,7 +119,7 @@ async def test_a_mail_that_no_key_signs_goes_as_it_is(mail: bytes) -> None:
 async def test_a_mail_too_large_to_be_in_memory_goes_unsigned_and_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(preparations, "LARGEST_CHANGED", 2 * MEBIBYTE)
+    monkeypatch.setattr(preparations, "MAX_CHANGED", 2 * MEBIBYTE)
     mail = b"From: a\r\n\r\n" + b"x\r\n" * MEBIBYTE
     labels = {"reason": "size"}
     before = REGISTRY.get_sample_value("postroad_unsigned_mails_total", labels) or 0

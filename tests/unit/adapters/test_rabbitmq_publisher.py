@@ -191,7 +191,7 @@ async def test_a_message_that_cannot_be_sent_takes_no_tag(
 async def test_a_queue_that_confirms_nothing_gets_no_more_than_its_limit(
     channel: OneChannel, confirming: _Confirming, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "MOST", 1)
+    monkeypatch.setattr(publisher, "MAX_UNCONFIRMED", 1)
     confirming.send("x", message(1))
 
     with pytest.raises(BrokerUnavailable, match="for work") as refused:
@@ -255,7 +255,7 @@ async def test_a_missing_exchange_leaves_open_what_became_of_messages_before_the
 
 
 async def test_the_bytes_of_a_queue_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "MOST_BYTES", 20)
+    monkeypatch.setattr(publisher, "MAX_BYTES", 20)
     waiting = Unconfirmed()
     for tag in (1, 2):
         waiting.check_room("work")
@@ -276,7 +276,7 @@ async def test_an_error_shows_whether_the_message_can_have_been_sent(
     monkeypatch: pytest.MonkeyPatch, opening: str, is_sent: bool
 ) -> None:
     monkeypatch.setattr(publisher, "CONFIRM_DEADLINE", timedelta(milliseconds=20))
-    monkeypatch.setattr(publisher, "MOST", 0 if opening == "full" else 1)
+    monkeypatch.setattr(publisher, "MAX_UNCONFIRMED", 0 if opening == "full" else 1)
     made = OneChannel()
 
     async def channel() -> OneChannel:

@@ -16,7 +16,7 @@ def message(number: int) -> PublishedMessage:
 
 
 async def test_each_confirm_makes_room_for_one_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(publisher, "MOST", 3)
+    monkeypatch.setattr(publisher, "MAX_UNCONFIRMED", 3)
     waiting = Unconfirmed()
     for tag in range(3):
         waiting.check_room("work")

@@ -10,7 +10,7 @@ from support.manual_loop import move, run
 
 def test_a_next_hop_is_remembered_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
-        monkeypatch.setattr(connecting, "MOST_REMEMBERED", 2)
+        monkeypatch.setattr(connecting, "MAX_REMEMBERED", 2)
         known = RememberedHops()
         known.add(NextHop("a.example"))
         assert known.has(NextHop("a.example"))

@@ -17,8 +17,8 @@ from postroad.smtp.server.serving import (
     CHUNK,
     COMMANDS,
     FEW_ROUNDS,
-    MOST_DROPPED,
-    MOST_LINGERING,
+    MAX_DROPPED,
+    MAX_LINGERING,
     PASS_SECONDS,
     REPLIES,
     RoundResult,
@@ -181,7 +181,7 @@ async def test_a_line_that_is_too_long_is_dropped_as_it_comes() -> None:
 async def test_a_line_counts_again_as_too_long_after_so_many_dropped_octets() -> None:
     echo = Echo()
     task = await echo.serving()
-    for _ in range(MOST_DROPPED // COMMANDS):
+    for _ in range(MAX_DROPPED // COMMANDS):
         echo.wire.data_received(b"x" * COMMANDS)
     assert echo.transport.written == [], "the last octet may be a CR, and is kept"
 
@@ -420,11 +420,11 @@ async def test_a_lingering_connection_reads_a_bounded_number_of_octets() -> None
     while not echo.transport.pauses:
         echo.wire.data_received(b"x" * 1000)
         sent += 1000
-        assert sent <= MOST_LINGERING + 1000
+        assert sent <= MAX_LINGERING + 1000
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    assert sent >= MOST_LINGERING
+    assert sent >= MAX_LINGERING
     assert not lingering.done()  # the client has time to read its replies
     await lingering
     assert echo.transport.pauses

@@ -15,7 +15,7 @@ from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.ports.delivery import TakesSeries, Transmission
 from postroad.smtp.client.connecting import RememberedHops, Timeouts
 from postroad.smtp.client.connections import SmtpConnection
-from postroad.smtp.client.jobs import LONGEST_SERIES
+from postroad.smtp.client.jobs import MAX_SERIES
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.jumping_loop import jumping
@@ -74,7 +74,7 @@ async def amid_a_series(hop: FakeHop, events: Events) -> SmtpConnection:
     connection = connect(hop, events)
     for job in range(1, 30):
         connection.submit(a_job(job))
-    while hop.verbs.count("BDAT") < LONGEST_SERIES - 1 or hop.verbs[-1] != "DATA":
+    while hop.verbs.count("BDAT") < MAX_SERIES - 1 or hop.verbs[-1] != "DATA":
         await asyncio.sleep(0)
     return connection
 
@@ -82,10 +82,10 @@ async def amid_a_series(hop: FakeHop, events: Events) -> SmtpConnection:
 @pytest.mark.parametrize(
     ("sizes", "extensions", "reported"),
     [
-        ([100] * 6, CHUNKING, [1 + LONGEST_SERIES]),
+        ([100] * 6, CHUNKING, [1 + MAX_SERIES]),
         ([100] * 2, CHUNKING, []),
         ([100] * 6, ("PIPELINING",), []),
-        ([100, 100, 100, 100_000, 100_000, 100], CHUNKING, [3, 1, 1 + LONGEST_SERIES]),
+        ([100, 100, 100, 100_000, 100_000, 100], CHUNKING, [3, 1, 1 + MAX_SERIES]),
     ],
     ids=["small", "as few as to show nothing", "by DATA", "large ones between"],
 )
@@ -104,7 +104,7 @@ async def test_a_series_is_bounded() -> None:
     hop, events = FakeHop(silent_at_the_second_dot, extensions=CHUNKING), Events()
     connection = await amid_a_series(hop, events)
 
-    assert hop.verbs.count("MAIL") == 2 + LONGEST_SERIES
+    assert hop.verbs.count("MAIL") == 2 + MAX_SERIES
     connection.abort()
     await events.until_closed()
     assert len(events.jobs) == 29
@@ -122,7 +122,7 @@ async def test_of_mails_that_may_not_end_a_next_hop_has_one_series() -> None:
     for _ in range(50):
         await asyncio.sleep(0)
 
-    assert len(hop.kept) == 1 + LONGEST_SERIES
+    assert len(hop.kept) == 1 + MAX_SERIES
     held.go_on()
     await events.until_finished(39)
     connection.close()
@@ -137,8 +137,8 @@ async def test_a_close_amid_a_series_finishes_what_was_sent() -> None:
     hop.go_on(b"250 kept\r\n")
     await events.until_closed()
 
-    assert list(events.finished) == list(range(1, 3 + LONGEST_SERIES))
-    assert events.unsaid == tuple(range(3 + LONGEST_SERIES, 30))
+    assert list(events.finished) == list(range(1, 3 + MAX_SERIES))
+    assert events.unsaid == tuple(range(3 + MAX_SERIES, 30))
 
 
 async def test_large_mails_go_by_data_and_lines_as_they_go_there() -> None:

@@ -13,7 +13,7 @@ from postroad.domain.mail.shapes import shape_of
 from postroad.domain.smtp.next_hops import Protocol
 from postroad.errors import BlobsUnavailable
 from postroad.ports.delivery import ConnectionClosed, ConnectionOpened, JobFinished
-from postroad.smtp.client.transaction.transactions import LARGEST_END
+from postroad.smtp.client.transaction.transactions import MAX_END
 from support.connections import Events, HeldEnds, a_job, body_of
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.jumping_loop import jumping
@@ -82,7 +82,7 @@ async def test_an_end_that_waits_holds_up_neither_commands_nor_content() -> None
     await held.until_held()
     await quiet()
 
-    assert hop.received.endswith(large[-LARGEST_END:])
+    assert hop.received.endswith(large[-MAX_END:])
     assert hop.kept.keys() == {1}
 
     held.go_on()

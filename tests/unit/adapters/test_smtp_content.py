@@ -9,7 +9,7 @@ from email import message_from_bytes
 import pytest
 
 from postroad.domain.mail.seven_bits import PIECE
-from postroad.domain.mail.shapes import LONGEST_HEADER, Shape, shape_of
+from postroad.domain.mail.shapes import MAX_HEADER, Shape, shape_of
 from postroad.smtp.client.transaction import content as contents
 from postroad.smtp.client.transaction.content import OpenContent
 from support.manual_loop import run
@@ -80,13 +80,13 @@ async def test_of_a_mail_without_a_body_no_more_than_a_header_is_parsed(
         return False
 
     monkeypatch.setattr(contents, "is_signed", note)
-    no_body = b"x" * (2 * LONGEST_HEADER)
+    no_body = b"x" * (2 * MAX_HEADER)
     with_body = b"Subject: x\r\n\r\n" + no_body
     for mail in (no_body, with_body):
         await OpenContent.peek(each([mail]), len(mail))
         await OpenContent.peek(each([mail]), len(mail) + 1)
 
-    assert parsed == [LONGEST_HEADER, LONGEST_HEADER, 14, 14]
+    assert parsed == [MAX_HEADER, MAX_HEADER, 14, 14]
 
 
 @pytest.mark.parametrize("is_8bit", [True, False])

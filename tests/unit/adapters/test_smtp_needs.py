@@ -10,9 +10,9 @@ import pytest
 from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.mail.shapes import Shape
 from postroad.smtp.client.transaction.commands import Needs, recipient_command, refusals
-from postroad.smtp.client.transaction.content import LARGEST_CHANGED, OpenContent
+from postroad.smtp.client.transaction.content import MAX_CHANGED, OpenContent
 
-SIZE = LARGEST_CHANGED + 1
+SIZE = MAX_CHANGED + 1
 
 
 async def no_more() -> AsyncIterator[bytes]:

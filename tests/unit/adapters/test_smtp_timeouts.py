@@ -8,13 +8,13 @@ import pytest
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.smtp.replies import MAX_REPLY
 from postroad.smtp.client.client import MAX_REPLY_LINE, MOMENT
-from postroad.smtp.client.connecting import MOST_ADDRESSES, SHUN, Timeouts
-from postroad.smtp.client.transaction.content import LARGEST_CHANGED
+from postroad.smtp.client.connecting import MAX_ADDRESSES, SHUN, Timeouts
+from postroad.smtp.client.transaction.content import MAX_CHANGED
 from postroad.smtp.client.transaction.transactions import GROUP
 from postroad.smtp.server.serving import (
     COMMANDS,
-    MOST_DROPPED,
-    MOST_LINGERING,
+    MAX_DROPPED,
+    MAX_LINGERING,
     REPLIES,
 )
 
@@ -45,12 +45,12 @@ def test_a_next_hop_has_the_time_of_rfc_5321(timeout: timedelta, minutes: int) -
         (USUAL.goodbye, timedelta(seconds=2)),
         (MOMENT, timedelta(seconds=2)),
         (SHUN, timedelta(minutes=5)),
-        (MOST_ADDRESSES, 8),
+        (MAX_ADDRESSES, 8),
         (GROUP, 100),
         ((MAX_REPLY_LINE, MAX_REPLY), (64 << 10, 1 << 20)),
-        (LARGEST_CHANGED, 64 << 20),
+        (MAX_CHANGED, 64 << 20),
         ((COMMANDS, REPLIES), (8 << 10, 4 << 10)),
-        ((MOST_LINGERING, MOST_DROPPED), (64 << 10, 1 << 20)),
+        ((MAX_LINGERING, MAX_DROPPED), (64 << 10, 1 << 20)),
     ],
 )
 def test_a_session_has_these_times_and_limits(value: object, usual: object) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from postroad.domain.mail.mail import Envelope, Outcome, OutcomeKind
 from postroad.domain.mail.shapes import shape_of
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
-from postroad.domain.smtp.replies import LONGEST_TEXT
+from postroad.domain.smtp.replies import MAX_TEXT
 from postroad.ports.delivery import at_once
 from postroad.smtp.client.client import ClientWire, Exchange, SessionRefused
 from postroad.smtp.client.connecting import Addresses, Timeouts
@@ -255,7 +255,7 @@ async def test_a_reply_of_any_length_counts_by_its_code(kept: bytes) -> None:
     outcomes = await hand_over(hop, ONE)
 
     assert outcomes["b@dest.example"].kind is OutcomeKind.DELIVERED
-    assert len(outcomes["b@dest.example"].text) <= LONGEST_TEXT
+    assert len(outcomes["b@dest.example"].text) <= MAX_TEXT
 
 
 async def test_a_reply_has_its_timeout_as_a_whole() -> None:

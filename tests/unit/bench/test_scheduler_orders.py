@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from bench.scheduler_orders import AS_LISTED, FEWEST_FIRST, POLICIES, Load, naive, scheduled
+from bench.scheduler_orders import AS_LISTED, MIN_FIRST, POLICIES, Load, naive, scheduled
 from postroad.scheduling.ranking import SchedulerRules
 
 
 @pytest.mark.parametrize(
     ("policy", "rules"),
-    [("shares, fewest first", FEWEST_FIRST), ("shares, as listed", AS_LISTED)],
+    [("shares, fewest first", MIN_FIRST), ("shares, as listed", AS_LISTED)],
 )
 def test_the_scheduler_takes_as_long_as_a_policy_that_looks_at_all_mails(
     policy: str, rules: SchedulerRules

@@ -53,7 +53,7 @@ def test_names_that_are_not_answered_leave_files_and_a_few_other_names_alone(
         assert await loop.getaddrinfo("answers.example", 25)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    assert event_loop.MOST_LOOK_UPS == 200
+    assert event_loop.MAX_LOOK_UPS == 200
     with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(main())
     assert all(threads), "a look-up that hangs would hold up the end of the process"

@@ -15,7 +15,7 @@ from support.resources import intake, mail_queue, queue_cluster, secrets, worker
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
-LONGEST_RETRY = 70
+MAX_RETRY = 70
 UNTIL_A_DELETION_ENDS = 200
 
 PIPELINE = {
@@ -121,7 +121,7 @@ def test_without_the_rights_to_executors_all_is_ready_and_a_condition_names_the_
             assert "pipelineExecutors=true" in found["message"]
 
             await operator.change({"pipeline": {"executors": None}})
-            await move(LONGEST_RETRY)
+            await move(MAX_RETRY)
             assert operator.condition("PipelineReady")["status"] == "True"
             assert operator.at("cronjobs", NAMESPACE, "outgoing-archive") is not None
 
@@ -143,7 +143,7 @@ def test_a_right_that_is_missing_is_named_and_ends_nothing(right: tuple[str, str
             await move(UNTIL_A_DELETION_ENDS)
             assert operator.at(MAIL_QUEUE.plural, NAMESPACE, "outgoing") is None
             await operator.create(mail_queue(NAMESPACE, "second", workers=workers()))
-            await move(LONGEST_RETRY)
+            await move(MAX_RETRY)
             for kind, name in ((QUEUE_CLUSTER, "main"), (MAIL_QUEUE, "second")):
                 assert operator.condition("Ready", kind, name)["status"] == "True"
 

@@ -14,7 +14,7 @@ from support.manual_loop import move, run
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
-LONGEST_RETRY = 70
+MAX_RETRY = 70
 
 
 def user(uid: str, created: int, *, configured: bool = False) -> Object:
@@ -76,7 +76,7 @@ def test_the_queue_that_comes_last_waits_for_a_place_and_the_others_go_on() -> N
             await operator.declare(workers=workers())
             await set_quota(operator, queues=1)
             await operator.create(mail_queue(NAMESPACE, "second", workers=workers()))
-            await move(LONGEST_RETRY)
+            await move(MAX_RETRY)
 
             assert reason(operator, "second") == "QuotaExceeded"
             assert operator.at("configmaps", NAMESPACE, "second-queue") is None
@@ -87,14 +87,14 @@ def test_the_queue_that_comes_last_waits_for_a_place_and_the_others_go_on() -> N
 
             await set_quota(operator, queues=1)
             await operator.delete(MAIL_QUEUE, "outgoing")
-            await move(LONGEST_RETRY)
+            await move(MAX_RETRY)
             await operator.create(mail_queue(NAMESPACE, workers=workers()))
-            await move(PATIENCE.total_seconds() + LONGEST_RETRY)
+            await move(PATIENCE.total_seconds() + MAX_RETRY)
             assert operator.condition("Ready")["status"] == "True", "it was only replaced"
             assert reason(operator, "second") == "QuotaExceeded"
 
             await operator.delete(MAIL_QUEUE, "outgoing")
-            await move(PATIENCE.total_seconds() + 2 * LONGEST_RETRY)
+            await move(PATIENCE.total_seconds() + 2 * MAX_RETRY)
             assert operator.condition("Ready", name="second")["status"] == "True"
 
     run(scene())
@@ -111,7 +111,7 @@ def test_refused_queues_that_ask_again_cost_no_lists() -> None:
             await move(5)
             before = len(operator.calls)
 
-            await move(LONGEST_RETRY)
+            await move(MAX_RETRY)
 
             calls = [each.split()[:2] for each in operator.calls[before:]]
             assert {reason(operator, each) for each in names} == {"QuotaExceeded"}
@@ -137,7 +137,7 @@ def test_more_workers_than_the_quota_are_not_made_and_those_there_stay() -> None
             assert deployment["spec"]["replicas"] == 4
 
             await set_quota(operator, workersPerQueue=None)
-            await move(LONGEST_RETRY)
+            await move(MAX_RETRY)
             assert operator.condition("WorkersReady")["status"] == "True"
             deployment = operator.at("deployments", NAMESPACE, "outgoing-worker")
             assert deployment

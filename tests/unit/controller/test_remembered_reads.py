@@ -9,7 +9,7 @@ from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import SECRET
-from postroad.controller.reads import LEAST_AGE, READS_A_SECOND, RememberedReads
+from postroad.controller.reads import MIN_AGE, READS_A_SECOND, RememberedReads
 from support.resources import secret
 
 
@@ -41,7 +41,7 @@ async def test_an_object_is_read_again_after_some_seconds() -> None:
     (name,) = await world.create(1)
 
     assert await world.read(name, name) == 1
-    await world.clock.advance(LEAST_AGE - timedelta(seconds=1))
+    await world.clock.advance(MIN_AGE - timedelta(seconds=1))
     assert await world.read(name) == 0
     await world.clock.advance(timedelta(seconds=1))
     assert await world.read(name) == 1
@@ -76,7 +76,7 @@ async def test_what_is_not_asked_for_is_forgotten() -> None:
     await world.read(kept, left)
 
     for _ in range(3):
-        await world.clock.advance(LEAST_AGE)
+        await world.clock.advance(MIN_AGE)
         await world.read(kept)
         world.reads.forget_old()
 

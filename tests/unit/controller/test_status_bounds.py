@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from postroad import errors
 from postroad.cli.processes.operator_command import operator
-from postroad.controller.cluster.health import LONGEST_VERSION
+from postroad.controller.cluster.health import MAX_VERSION
 from postroad.controller.cluster.keeping import MAX_WATCHED, keeper
 from postroad.controller.mailqueue.deletion_progress import DeletionProgress, why
 from postroad.controller.mailqueue.pipeline_runs import summary
@@ -111,7 +111,7 @@ def test_selector_of_the_longest_name_fits() -> None:
 
 
 def test_long_version_of_a_server_fits() -> None:
-    versions = {"s3": shortened(LONG, LONGEST_VERSION)}
+    versions = {"s3": shortened(LONG, MAX_VERSION)}
 
     assert refused("queueclusters", {"versions": versions}) == []
 

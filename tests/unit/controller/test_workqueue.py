@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 
-from postroad.controller.run.workqueue import LEAST_INTERVAL_SECONDS, Urgency, Workqueue
+from postroad.controller.run.workqueue import MIN_INTERVAL_SECONDS, Urgency, Workqueue
 from support.manual_loop import move, run
 
 
@@ -261,7 +261,7 @@ def test_a_key_rests_between_two_reconciles_whatever_happens_to_it() -> None:
 
         begun = [at for key, at in reconciled if key == "rolling"]
         assert len(begun) in (10, 11)
-        assert min(b - a for a, b in pairwise(begun)) >= LEAST_INTERVAL_SECONDS
+        assert min(b - a for a, b in pairwise(begun)) >= MIN_INTERVAL_SECONDS
         assert dict(reconciled)["new"] <= 3
         tasks.cancel()
         await asyncio.gather(tasks, return_exceptions=True)

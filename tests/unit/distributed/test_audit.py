@@ -548,7 +548,7 @@ async def test_maintenance_leaves_most_of_the_bytes_to_a_person(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The view may have been restored from a backup, or the bucket may be another queue's too."""
-    monkeypatch.setattr(audits, "MOST_UNASKED", 2)
+    monkeypatch.setattr(audits, "MAX_UNASKED", 2)
     await cluster.enqueue(process, "mail", delay=10**6)
     for number in range(5):
         orphaned(cluster, number)

@@ -18,7 +18,7 @@ from support.in_memory_cluster import Before, InMemoryCluster, Process
 
 SOON = timedelta(minutes=3)
 MINUTE = timedelta(minutes=1)
-MOST_STEPS = 60
+MAX_STEPS = 60
 
 
 async def enqueue(cluster: InMemoryCluster, process: Process) -> UUID | None:
@@ -43,7 +43,7 @@ async def enqueue(cluster: InMemoryCluster, process: Process) -> UUID | None:
 async def test_an_enqueue_that_stops_or_fails_anywhere_is_repeated_as_one_mail(
     fault: Fault, *, delivers: bool
 ) -> None:
-    for number in range(MOST_STEPS):
+    for number in range(MAX_STEPS):
         cluster = InMemoryCluster(seed=number)
         healthy, victim = await cluster.start(), await cluster.start()
         first = len(victim.faults.steps)

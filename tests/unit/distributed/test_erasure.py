@@ -225,7 +225,7 @@ async def test_a_server_that_is_away_holds_up_its_part_and_the_history_alone(sce
 async def test_a_server_that_hangs_counts_as_away(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(erasure, "LONGEST_REQUEST", 0.01)
+    monkeypatch.setattr(erasure, "MAX_REQUEST", 0.01)
 
     async def hang(step: Step) -> None:
         if step.server == "blobs":

@@ -379,7 +379,7 @@ async def test_failed_enqueues_whose_messages_the_broker_cannot_have_are_not_fol
 async def test_failed_enqueues_that_are_followed_are_bounded_and_the_oldest_are_counted(
     cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(later_looks, "MOST", 40)
+    monkeypatch.setattr(later_looks, "MAX_FOLLOWED", 40)
     monkeypatch.setattr(later_looks, "DROPPED", 5)
     producer = await cluster.start()
     producer.faults.plan = unconfirmed
@@ -471,7 +471,7 @@ async def test_withdrawals_that_wait_for_the_view_are_bounded(
     cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not withdrawn is counted already, and maintenance finds its row."""
-    monkeypatch.setattr(engine, "MOST_UNTIL_CLOSED", 5)
+    monkeypatch.setattr(engine, "MAX_UNTIL_CLOSED", 5)
     producer = await cluster.start()
     producer.faults.plan = lambda step: Fault.AWAY if step.operation in {"publish", "end"} else None
     before = unwithdrawn(NOT_WITHDRAWN)

@@ -9,7 +9,7 @@ import pytest
 
 from contract.queue_harness import Consumer, letter
 from postroad.adapters.memory.blobs import MemoryBlobs
-from postroad.distributed.dequeue.items import MOST_KEPT
+from postroad.distributed.dequeue.items import MAX_KEPT
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.errors import BlobMissing, EntryEnded, QueueClosed
 from postroad.ports.mail_queue import Item
@@ -52,7 +52,7 @@ def slow_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_content_is_fetched_once_for_many_sites(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    content = b"x" * MOST_KEPT
+    content = b"x" * MAX_KEPT
     item = await _leased(cluster, process, letter(content=content))
     before = _count(process, "get")
 
@@ -64,7 +64,7 @@ async def test_a_content_is_fetched_once_for_many_sites(
 
 
 async def test_a_large_content_is_not_kept(cluster: InMemoryCluster, process: Process) -> None:
-    content = b"x" * (MOST_KEPT + 1)
+    content = b"x" * (MAX_KEPT + 1)
     item = await _leased(cluster, process, letter(content=content))
     before = _count(process, "get")
 
@@ -73,7 +73,7 @@ async def test_a_large_content_is_not_kept(cluster: InMemoryCluster, process: Pr
 
 
 @pytest.mark.usefixtures("slow_bucket")
-@pytest.mark.parametrize("size", [1, MOST_KEPT, MOST_KEPT + 1])
+@pytest.mark.parametrize("size", [1, MAX_KEPT, MAX_KEPT + 1])
 async def test_the_bytes_of_a_mail_are_missing_once(
     cluster: InMemoryCluster, process: Process, size: int
 ) -> None:

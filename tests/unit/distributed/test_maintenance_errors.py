@@ -16,7 +16,7 @@ from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, away, no_fault
 from postroad.distributed.administration.dead_queue import KEPT_BYTES
 from postroad.distributed.engine.timing import AT_ONCE
-from postroad.distributed.entries.endings import IN_A_ROW, MOST
+from postroad.distributed.entries.endings import IN_A_ROW, MAX_LOGGED
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
 from postroad.errors import BrokerUnavailable, CredentialsRefused, ViewRefused, ViewUnavailable
@@ -79,7 +79,7 @@ async def test_trouble_with_very_many_mails_keeps_no_other_from_maintenance_and_
     cluster: InMemoryCluster, process: Process, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is never rolled forward is lost when its row expires."""
-    bad = [f"bad{number}" for number in range(MOST + 1)]
+    bad = [f"bad{number}" for number in range(MAX_LOGGED + 1)]
     await cluster.enqueue(process, *bad, "good", "better", delay=10**6)
     await wait_half_a_lifetime(cluster)
     order = [
@@ -96,7 +96,7 @@ async def test_trouble_with_very_many_mails_keeps_no_other_from_maintenance_and_
     assert sorted(entry.envelope.name or "" for entry in old) == sorted(bad)
     assert errors() == before + len(bad)
     logged = [each for each in caplog.records if "failed for a mail" in each.getMessage()]
-    assert len(logged) == MOST
+    assert len(logged) == MAX_LOGGED
 
 
 async def test_server_that_is_away_ends_the_round_at_once(

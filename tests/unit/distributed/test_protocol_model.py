@@ -11,7 +11,7 @@ import pytest
 from postroad.domain.queues.entries import Mark
 from unit.distributed.protocol_model import Message, Model, Process, State
 
-MOST_STATES = 400_000
+MAX_STATES = 400_000
 
 
 FIRST = Message(0)
@@ -38,7 +38,7 @@ def explore(state: State, model: Model) -> list[State]:
             seen.add(each)
             if len(seen) > known:  # a look before would hash the state twice, which takes longest
                 stack.append(each)
-        assert len(seen) < MOST_STATES, "the model is too large to be searched"
+        assert len(seen) < MAX_STATES, "the model is too large to be searched"
     return final
 
 

@@ -299,7 +299,7 @@ async def test_what_a_count_reads_is_bounded_over_all_slices(
         await cluster.pass_time(WINDOW)
     await maintenance(cluster, process, 2 * LIFETIME)
     assert (len(cluster.tables.unexpired()), len(cluster.tables.marks)) == (2, 15)
-    monkeypatch.setattr(size, "MOST_READ", most)
+    monkeypatch.setattr(size, "MAX_READ", most)
 
     for found in (first, second):
         assert await process.queue.size() == Sizes(found, 0, 0, 0, at_least=found < 2)
@@ -315,6 +315,6 @@ async def test_mails_that_are_delayed_or_held_are_counted_at_least(
     await process.queue.hold(Selector(name="held"))
     await process.queue.flush(Selector(name="due"))
     await maintenance(cluster, process, 2 * LIFETIME)
-    monkeypatch.setattr(size, "MOST_READ", 0)
+    monkeypatch.setattr(size, "MAX_READ", 0)
 
     assert await process.queue.size() == Sizes(2, 1, 1, 0, at_least=True)

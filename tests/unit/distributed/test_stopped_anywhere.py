@@ -22,7 +22,7 @@ from postroad.ports.mail_queue import Item
 from support.in_memory_cluster import InMemoryCluster, Process
 
 ALL = Selector.all()
-MOST_STEPS = 200
+MAX_STEPS = 200
 FAULTS = (Fault.STOP_AFTER, Fault.AWAY, Fault.ANSWER_LOST)
 """Stopping before a step is stopping after the one before it."""
 
@@ -222,7 +222,7 @@ CASES = {
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name.lower())
 @pytest.mark.parametrize("name", CASES)
 async def test_operation_may_stop_or_fail_at_any_step(name: str, fault: Fault) -> None:
-    for number in range(MOST_STEPS):
+    for number in range(MAX_STEPS):
         reached = await attempt(CASES[name], name, number, fault)
         if not reached:
             return

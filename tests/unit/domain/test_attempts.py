@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.delivery.attempts import MOST_COUNTS, AttemptOutcomes, OutcomeCount
+from postroad.domain.delivery.attempts import MAX_COUNTS, AttemptOutcomes, OutcomeCount
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass
 
@@ -73,8 +73,8 @@ def test_counts_add_up_and_are_few(heard: list[tuple[str, Outcome]]) -> None:
     for each in counts:
         found[each.kind] += each.count
     assert found == Counter(each.kind for each in outcomes.values())
-    assert len(counts) <= MOST_COUNTS + len(OutcomeKind)
-    kept, rest = counts[:MOST_COUNTS], counts[MOST_COUNTS:]
+    assert len(counts) <= MAX_COUNTS + len(OutcomeKind)
+    kept, rest = counts[:MAX_COUNTS], counts[MAX_COUNTS:]
     assert [each.count for each in kept] == sorted((each.count for each in kept), reverse=True)
     assert all((each.domain, each.site, each.code, each.words) == ("", "", 0, "") for each in rest)
     assert len({each.kind for each in rest}) == len(rest)

@@ -13,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postroad.domain.smtp.bounces import (
-    LONGEST_READ,
-    LONGEST_WORDS,
+    MAX_READ,
+    MAX_WORDS,
     BounceClass,
     BounceRule,
     _table,
@@ -213,13 +213,13 @@ def test_words_are_short() -> None:
     found = bounce_of("550 " + "word " * 1000)
 
     assert found.words == ("word " * 20).rstrip()
-    assert len(bounce_of("550 " + "x" * 1000).words) == LONGEST_WORDS == 100
+    assert len(bounce_of("550 " + "x" * 1000).words) == MAX_WORDS == 100
 
 
 def test_no_more_of_a_reply_is_read_than_a_relay_keeps() -> None:
-    assert bounce_of("550 " + "x" * (LONGEST_READ - 8) + " spam").reason is B.OTHER
-    assert bounce_of("550 " + "x" * (LONGEST_READ - 9) + " spam").reason is B.CONTENT
-    assert LONGEST_READ == 500
+    assert bounce_of("550 " + "x" * (MAX_READ - 8) + " spam").reason is B.OTHER
+    assert bounce_of("550 " + "x" * (MAX_READ - 9) + " spam").reason is B.CONTENT
+    assert MAX_READ == 500
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from postroad.domain.smtp.next_hops import (
-    LONGEST_SOCKET,
+    MAX_SOCKET,
     NextHop,
     Protocol,
     TlsMode,
@@ -64,7 +64,7 @@ def test_a_server_at_a_unix_socket_takes_lmtp_in_clear() -> None:
     hop = NextHop.at_socket(Path("/run/lmtp"))
 
     assert (hop.protocol, hop.tls, str(hop)) == (Protocol.LMTP, TlsMode.NONE, "unix:/run/lmtp")
-    assert NextHop.at_socket(Path("/" + "a" * (LONGEST_SOCKET - 1)))
+    assert NextHop.at_socket(Path("/" + "a" * (MAX_SOCKET - 1)))
 
 
 @pytest.mark.parametrize("path", ["", "lmtp", "/a\0b", "/" + "ä" * 54])

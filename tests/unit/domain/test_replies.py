@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.replies import (
     KEPT_LINES,
-    LONGEST_TEXT,
     MAX_REPLY,
+    MAX_TEXT,
     EnhancedCode,
     Reply,
     ReplyReader,
@@ -36,7 +36,7 @@ def test_a_reply_shown_to_people_is_one_printable_line(reply: Reply) -> None:
     shown = str(reply)
 
     assert shown.startswith(str(reply.code))
-    assert len(shown) <= LONGEST_TEXT
+    assert len(shown) <= MAX_TEXT
     assert shown.isprintable()
 
 
@@ -150,8 +150,8 @@ def test_too_many_recipients_by_code_or_by_the_enhanced_one(
 
 
 def test_a_reply_is_kept_up_to_its_longest_text() -> None:
-    assert str(Reply(250, ("x" * 1000,))) == ("250 " + "x" * 1000)[:LONGEST_TEXT]
-    assert LONGEST_TEXT == 500
+    assert str(Reply(250, ("x" * 1000,))) == ("250 " + "x" * 1000)[:MAX_TEXT]
+    assert MAX_TEXT == 500
     assert str(Reply(250, ("a\x00b",))) == "250 a b"
     assert str(EnhancedCode(5, 7, 26)) == "5.7.26"
 

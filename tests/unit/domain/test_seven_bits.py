@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail import seven_bits
-from postroad.domain.mail.seven_bits import DEEPEST, MOST_PARTS, PIECE, is_signed
+from postroad.domain.mail.seven_bits import DEEPEST, MAX_PARTS, PIECE, is_signed
 from postroad.domain.mail.shapes import has_bare_line_ends, shape_of, with_crlf
 
 UTF8 = b"Content-Type: text/plain; charset=utf-8\r\n"
@@ -226,7 +226,7 @@ def test_signed_mail_is_not_converted_nor_a_mail_that_holds_it(kind: str) -> Non
         pytest.param(multipart(b"\r\nx").replace(b"preamble", b"\xff"), id="preamble"),
         pytest.param(multipart(b"\r\nx").replace(b"epilogue", b"\xff"), id="epilogue"),
         pytest.param(b"Content-Type: message/partial\r\n\r\n\xff\r\n", id="a part of a message"),
-        pytest.param(multipart(*[b"\r\nx"] * MOST_PARTS, b"\r\n\xff"), id="too many parts"),
+        pytest.param(multipart(*[b"\r\nx"] * MAX_PARTS, b"\r\n\xff"), id="too many parts"),
     ],
 )
 def test_what_would_take_a_guess_is_not_converted(mail: bytes) -> None:

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postroad.domain.mail.shapes import (
-    LONGEST_CONTINUATION,
-    LONGEST_HEADER,
-    LONGEST_LINE,
+    MAX_CONTINUATION,
+    MAX_HEADER,
+    MAX_LINE,
     Scanner,
     Shape,
     has_bare_line_ends,
@@ -39,7 +39,7 @@ def read_plainly(content: bytes) -> Shape:
     blank = re.search(rb"(?:^|\n|\r\n)(\r?\n)", content)
     header = len(content) if blank is None else blank.end()
     lines = re.sub(rb"\r\n|\r|\n", b"\n", content).split(b"\n")
-    long = [len(line) for line in lines if len(line) > LONGEST_LINE]
+    long = [len(line) for line in lines if len(line) > MAX_LINE]
     return Shape(
         header,
         has_8bit_header=any(octet > 127 for octet in content[:header]),
@@ -47,7 +47,7 @@ def read_plainly(content: bytes) -> Shape:
         has_leading_dots=any(line.startswith(b".") for line in lines),
         bare_line_ends=sum(each != b"\r\n" for each in re.findall(rb"\r\n|\r|\n", content)),
         longest_line=max(long, default=0),
-        folds=sum(len(range(LONGEST_LINE, length, LONGEST_CONTINUATION)) for length in long),
+        folds=sum(len(range(MAX_LINE, length, MAX_CONTINUATION)) for length in long),
         is_terminated=not content or content.endswith((b"\r", b"\n")),
         has_nul=b"\0" in content,
     )
@@ -75,10 +75,10 @@ def test_a_line_is_measured_exactly_at_the_limit(length: int, line_end: bytes) -
 
 def test_a_header_without_an_end_within_its_limit_is_all_of_the_content() -> None:
     field = b"x" * 98 + b"\r\n"
-    content = field * (LONGEST_HEADER // len(field) + 1)
-    within, beyond = content[: LONGEST_HEADER - 4], content[: LONGEST_HEADER - 3]
+    content = field * (MAX_HEADER // len(field) + 1)
+    within, beyond = content[: MAX_HEADER - 4], content[: MAX_HEADER - 3]
 
-    assert shape_of((within + b"\r\n\r\n\xff",)).header_size == LONGEST_HEADER
+    assert shape_of((within + b"\r\n\r\n\xff",)).header_size == MAX_HEADER
     assert shape_of((beyond + b"\r\n\r\n\xff",)).header_size == len(beyond) + 5
     assert shape_of((beyond + b"\r\n\r\n", b"\xff")).has_8bit_header
 

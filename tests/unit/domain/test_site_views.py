@@ -8,7 +8,7 @@ import json
 import pytest
 
 from postroad.domain.delivery.sites import (
-    MOST_SHOWN,
+    MAX_SHOWN,
     SiteState,
     SiteView,
     has_no_rule,
@@ -38,11 +38,11 @@ def test_a_note_that_does_not_show_it_shows_neither_a_program_nor_the_lack_of_a_
     assert not has_no_rule("slow", text)
 
 
-@pytest.mark.parametrize("number", [0, MOST_SHOWN, MOST_SHOWN + 1])
+@pytest.mark.parametrize("number", [0, MAX_SHOWN, MAX_SHOWN + 1])
 def test_a_rule_is_known_to_be_missing_where_all_are_shown(number: int) -> None:
     text = posted_views([], (f"rule {each}" for each in range(number)), has_program=True)
 
-    assert has_no_rule("slow", text) is (number <= MOST_SHOWN)
+    assert has_no_rule("slow", text) is (number <= MAX_SHOWN)
     assert not (number and has_no_rule("rule 0", text))
     assert has_program(text)
     assert json.loads(text)["sites"] == []

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from postroad.domain.delivery.sites import (
-    MOST_SHOWN,
+    MAX_SHOWN,
     AnswerCounts,
     SiteState,
     SiteView,
@@ -137,7 +137,7 @@ def test_what_is_no_suspension_is_refused(text: str) -> None:
 
 
 def test_the_note_of_a_worker_has_the_sites_with_the_most_to_show() -> None:
-    views = [SiteView(f"s{n:03}", SiteState.IDLE) for n in range(MOST_SHOWN)]
+    views = [SiteView(f"s{n:03}", SiteState.IDLE) for n in range(MAX_SHOWN)]
     views += [
         SiteView("busy", SiteState.ACTIVE, 3, 2, 1, reply="250 ok", replied_at="x"),
         SiteView("resting", SiteState.RESTING, until="y"),
@@ -147,7 +147,7 @@ def test_the_note_of_a_worker_has_the_sites_with_the_most_to_show() -> None:
 
     assert [each.site for each in found[:3]] == ["resting", "busy", "s000"]
     assert found[1] == views[-2]
-    assert (len(found), more) == (MOST_SHOWN, 2)
+    assert (len(found), more) == (MAX_SHOWN, 2)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.delivery.webhooks import (
-    LONGEST_REST,
+    MAX_REST,
     WebhookAddress,
     WebhookRequest,
     outcome_of_status,
@@ -66,11 +66,11 @@ def test_a_status_decides_the_outcome(status: int, kind: OutcomeKind, code: str)
     [
         ("0", timedelta(0)),
         (" 90 ", timedelta(seconds=90)),
-        ("99999999999999999999", LONGEST_REST),
+        ("99999999999999999999", MAX_REST),
         ("Fri, 02 Jan 2026 03:05:05 GMT", timedelta(minutes=1)),
         ("Fri, 02 Jan 2026 03:05:05", timedelta(minutes=1)),
         ("Fri, 02 Jan 2025 03:05:05 GMT", timedelta(0)),
-        ("Fri, 02 Jan 2027 03:05:05 GMT", LONGEST_REST),
+        ("Fri, 02 Jan 2027 03:05:05 GMT", MAX_REST),
         ("soon", timedelta(0)),
         ("-5", timedelta(0)),
         ("1.5", timedelta(0)),

@@ -16,8 +16,8 @@ from postroad.domain.mail.mail import DsnOptions, Envelope, Origin, RecipientDsn
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.entries import Entry, EntryKey, place
 from postroad.domain.queues.references import (
-    LARGEST_BODY,
-    LONGEST_ERROR,
+    MAX_BODY,
+    MAX_ERROR,
     Reference,
     decode,
     encode,
@@ -188,14 +188,14 @@ def test_envelope_that_is_too_large_is_left_to_the_row() -> None:
 
     body = encode(replace(PLAIN, envelope=envelope))
 
-    assert len(body) <= LARGEST_BODY
+    assert len(body) <= MAX_BODY
     assert decode(body) == replace(PLAIN, envelope=None)
     assert decode(body).entry is None
 
 
 @pytest.mark.parametrize(("beyond", "is_whole"), [(0, True), (1, False)])
 def test_a_message_of_the_largest_size_has_its_envelope(beyond: int, *, is_whole: bool) -> None:
-    room = LARGEST_BODY - len(encode(PLAIN))
+    room = MAX_BODY - len(encode(PLAIN))
     envelope = Envelope(
         "a@example.org", ("b@example.net",), "n" * (1 + room + beyond), {"k": "v"}, Origin("h")
     )
@@ -208,8 +208,8 @@ def test_a_message_of_the_largest_size_has_its_envelope(beyond: int, *, is_whole
 def test_very_long_error_is_cut_so_that_a_message_stays_small() -> None:
     body = encode(replace(PLAIN, last_error="ü" * 10**6))
 
-    assert len(body) <= LARGEST_BODY
-    assert decode(body).last_error == "ü" * LONGEST_ERROR
+    assert len(body) <= MAX_BODY
+    assert decode(body).last_error == "ü" * MAX_ERROR
 
 
 @pytest.mark.parametrize("recipients", [1, 10_000])
@@ -221,7 +221,7 @@ def test_the_size_of_a_row_is_that_of_its_reference_with_all_recipients(recipien
     size = size_of(entry)
 
     in_body = len(encode(Reference.to(entry, claim=False)))
-    assert size == in_body if size <= LARGEST_BODY else size > 14 * recipients > in_body
+    assert size == in_body if size <= MAX_BODY else size > 14 * recipients > in_body
 
 
 def test_a_message_carries_the_whole_entry() -> None:

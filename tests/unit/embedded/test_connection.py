@@ -75,7 +75,7 @@ async def test_a_call_that_fits_into_no_frame_is_refused_and_the_connection_goes
 ) -> None:
     """The owner would end the connection, and give all that it has leased to others."""
     with pytest.raises(InvalidMail, match="too large"):
-        await connection.call("refused", reason="x" * rpc.LONGEST)
+        await connection.call("refused", reason="x" * rpc.MAX_FRAME)
 
     connection.tell("give_back", item=1)
     _, _, body = await owner.next_frame()

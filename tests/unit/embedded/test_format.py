@@ -28,7 +28,7 @@ from postroad.embedded.log.layout import (
     lane_of,
     segment_of,
 )
-from postroad.embedded.log.options import LONGEST_LEASE, MIB, TOLERANCE, StoreOptions
+from postroad.embedded.log.options import MAX_LEASE, MIB, TOLERANCE, StoreOptions
 from postroad.embedded.log.records import DeliveryKind, FinishKind
 from postroad.embedded.log.segments import Header, Segment
 from postroad.embedded.log.slots import SLOT_BYTES, Checkpoint, LaneState
@@ -74,7 +74,7 @@ def test_lanes_have_the_numbers_of_the_format() -> None:
 
 
 def test_an_item_may_be_in_hand_as_long_as_in_the_distributed_engine() -> None:
-    assert Timing().longest_lease == LONGEST_LEASE
+    assert Timing().longest_lease == MAX_LEASE
 
 
 def test_a_slot_is_a_file_in_a_directory_of_a_thousand() -> None:
@@ -160,15 +160,15 @@ AGREED = {
     "a sparse segment is live by less than": (USUAL.compact_below, 0.25),
     "a retry may be early by": (TOLERANCE, timedelta(milliseconds=100)),
     "the format, and the version of the socket": ((FORMAT, rpc.PROTOCOL), (1, 1)),
-    "octets of a frame of the socket": (rpc.LONGEST, 16 << 20),
-    "octets of a piece of content there": (rpc.LONGEST_DATA, 1 << 20),
+    "octets of a frame of the socket": (rpc.MAX_FRAME, 16 << 20),
+    "octets of a piece of content there": (rpc.MAX_DATA, 1 << 20),
     "octets of frames that are not whole, of all connections": (rpc.MAX_HELD, 64 << 20),
     "elements without a request for more": (rpc.BURST, 100),
-    "slots that one process borrows": (serving.MOST_LEASED_SLOTS, 32),
+    "slots that one process borrows": (serving.MAX_LEASED_SLOTS, 32),
     "octets of a page that the disk may refuse": (log_salvage.PAGE, 4096),
     "mails that one compaction moves": (maintenance.COMPACTED_AT_ONCE, 2000),
-    "octets of contents in memory": (engine.MOST_BYTES, 16 << 20),
-    "octets of the domains of a record": (envelopes.LONGEST_DOMAINS, 65_535),
+    "octets of contents in memory": (engine.MAX_BYTES, 16 << 20),
+    "octets of the domains of a record": (envelopes.MAX_DOMAINS, 65_535),
     "numbers of recipients": (envelopes.NUMBERS, 1 << 32),
     "a mail has an enqueue key for": (LIFETIME_US, 24 * 3600 * 10**6),
     "records reach the disk by themselves after": (lanes.FLUSH_DELAY_SECONDS, 0.2),

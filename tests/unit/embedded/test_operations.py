@@ -19,12 +19,12 @@ from postroad.domain.values.text import to_json
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.log.records import cut
 from postroad.embedded.rpc.operations import CALLS, Leased, leased_value
-from postroad.embedded.rpc.rpc import LONGEST
+from postroad.embedded.rpc.rpc import MAX_FRAME
 from postroad.embedded.rpc.serving import OPERATIONS
 from postroad.ports.administration import Operation
 from support.leased_mails import NotedMail
 
-LARGEST_ENVELOPE = StoreOptions().largest_envelope
+MAX_ENVELOPE = StoreOptions().largest_envelope
 ENVELOPE = Envelope(None, ("b@example.net",))
 HEARD = AttemptOutcomes.of({"b@example.net": Outcome.deferred("450 Greylisted")}, 0.5)
 COUNTS = b'[["example.net","","deferred",450,"greylisted","Greylisted",1]]'
@@ -137,7 +137,7 @@ def test_what_was_heard_of_any_number_of_recipients_fits_into_a_frame(text: str)
 
     for value in leased["failures"], recorded["outcomes"]:
         assert value.keys() == heard.keys()
-    assert max(len(to_json(leased)), len(to_json(recorded))) < LONGEST - LARGEST_ENVELOPE
+    assert max(len(to_json(leased)), len(to_json(recorded))) < MAX_FRAME - MAX_ENVELOPE
 
 
 def test_the_owner_does_each_call() -> None:

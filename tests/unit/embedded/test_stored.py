@@ -18,7 +18,7 @@ from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.values.text import to_json
 from postroad.embedded.log.envelopes import (
-    LONGEST_DOMAINS,
+    MAX_DOMAINS,
     EnvelopeRecord,
     decode_envelope,
     domains_of,
@@ -214,8 +214,8 @@ async def test_the_owner_reads_the_envelope_of_a_stored_mail_once(queue: OwnedQu
 
 @pytest.mark.parametrize("beyond", [0, 1])
 def test_of_the_domains_as_many_are_kept_as_the_record_counts(beyond: int) -> None:
-    first, last = "a" * 255, "b" * (LONGEST_DOMAINS % 256 + beyond)
-    domains = [f"{number:03}." + first[4:] for number in range(LONGEST_DOMAINS // 256)]
+    first, last = "a" * 255, "b" * (MAX_DOMAINS % 256 + beyond)
+    domains = [f"{number:03}." + first[4:] for number in range(MAX_DOMAINS // 256)]
     envelope = Envelope(None, tuple(f"x@{each}" for each in (*domains, last)))
 
     assert domains_of(envelope).split() == [*domains, last][: len(domains) + 1 - beyond]

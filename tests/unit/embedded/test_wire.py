@@ -25,7 +25,7 @@ def test_frames_are_the_same_however_they_arrive(step: int) -> None:
     assert found == SENT
 
 
-@pytest.mark.parametrize("length", [0, 4, rpc.LONGEST + 1])
+@pytest.mark.parametrize("length", [0, 4, rpc.MAX_FRAME + 1])
 def test_a_length_that_no_frame_has_is_refused(length: int) -> None:
     with pytest.raises(InvalidInput):
         list(FrameReader().feed(rpc.HEAD.pack(length, 1, FrameKind.DATA)))
@@ -48,7 +48,7 @@ def unfinished(kind: FrameKind, length: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("kind", "longest"),
-    [(FrameKind.DATA, rpc.LONGEST_DATA), (FrameKind.CALL, rpc.LONGEST - 5)],
+    [(FrameKind.DATA, rpc.MAX_DATA), (FrameKind.CALL, rpc.MAX_FRAME - 5)],
 )
 def test_a_frame_is_at_most_as_long_as_the_protocol_says(kind: FrameKind, longest: int) -> None:
     reader = rpc.FrameReader()
@@ -62,16 +62,16 @@ def test_frames_that_are_not_whole_take_bounded_memory_over_all_connections() ->
     readers = [rpc.FrameReader() for _ in range(5)]
     try:
         for each in readers[:4]:
-            list(each.feed(unfinished(FrameKind.CALL, rpc.LONGEST - 5)))
-            list(each.feed(bytes(rpc.LONGEST - 100)))
-        list(readers[4].feed(unfinished(FrameKind.CALL, rpc.LONGEST - 5)))
+            list(each.feed(unfinished(FrameKind.CALL, rpc.MAX_FRAME - 5)))
+            list(each.feed(bytes(rpc.MAX_FRAME - 100)))
+        list(readers[4].feed(unfinished(FrameKind.CALL, rpc.MAX_FRAME - 5)))
         with pytest.raises(InvalidInput, match="not whole yet"):
             list(readers[4].feed(bytes(rpc.READ + 1000)))
         readers[4].close()
 
         readers[0].close()
         reader = rpc.FrameReader()
-        list(reader.feed(unfinished(FrameKind.CALL, rpc.LONGEST - 5) + bytes(rpc.READ + 1000)))
+        list(reader.feed(unfinished(FrameKind.CALL, rpc.MAX_FRAME - 5) + bytes(rpc.READ + 1000)))
         reader.close()
     finally:
         for each in readers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from postroad.intake.clients import (
-    FEWEST_KEPT,
+    MIN_KEPT,
     TOO_MANY_CONNECTIONS,
     TOO_MANY_MAILS,
     TOO_MANY_SESSIONS,
@@ -82,12 +82,12 @@ def test_clients_whose_rates_are_whole_again_are_forgotten() -> None:
     clients = Clients(ClientLimits(connections_per_minute=1))
     clients.connected(ONE, 0.0)
     most = 0
-    for number in range(50 * FEWEST_KEPT):
+    for number in range(50 * MIN_KEPT):
         now = number / 10
         address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
         assert clients.connected(address, now) is None
         clients.left(address, now)
         most = max(most, len(clients))
 
-    assert most <= 2 * FEWEST_KEPT, "600 of them can have used something within a minute"
+    assert most <= 2 * MIN_KEPT, "600 of them can have used something within a minute"
     clients.left(ONE, 1e6)

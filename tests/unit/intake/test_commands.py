@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from postroad.domain.mail.mail import DsnOptions, Envelope, RecipientDsn
 from postroad.intake.commands import (
-    LONGEST_LINE,
+    MAX_LINE,
     MailFrom,
     RcptTo,
     Refused,
@@ -180,7 +180,7 @@ def test_any_octets_are_either_read_or_refused(line: bytes) -> None:
 @pytest.mark.parametrize("blank", [b" ", b"\t", b" \t"])
 def test_a_line_of_blanks_costs_no_more_than_any_other(blank: bytes, end: bytes) -> None:
     """Were it split in every way there is, this test would take minutes."""
-    line = (b"NOOP" + blank * LONGEST_LINE)[: LONGEST_LINE - 1] + end
+    line = (b"NOOP" + blank * MAX_LINE)[: MAX_LINE - 1] + end
     for _ in range(1000):
         with pytest.raises(Refused):
             split_command(line)

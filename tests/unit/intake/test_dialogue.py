@@ -10,10 +10,10 @@ from postroad.domain.mail.mail import DsnOptions, RecipientDsn
 from postroad.intake import reply_texts
 from postroad.intake.clients import Rights
 from postroad.intake.dialogue import (
-    MOST_ERRORS,
-    MOST_IDLE_COMMANDS,
-    MOST_OVERSHOOT,
-    MOST_REFUSED_RECIPIENTS,
+    MAX_ERRORS,
+    MAX_IDLE_COMMANDS,
+    MAX_OVERSHOOT,
+    MAX_REFUSED_RECIPIENTS,
     Dialogue,
     NextStep,
     Offer,
@@ -114,9 +114,9 @@ def test_the_protocol_is_named_as_it_was_spoken() -> None:
 def test_a_client_that_only_errs_is_sent_away() -> None:
     dialogue = Dialogue(OFFER, INSIDE)
 
-    steps = [dialogue.answer(b"NONSENSE")[1] for _ in range(MOST_ERRORS)]
+    steps = [dialogue.answer(b"NONSENSE")[1] for _ in range(MAX_ERRORS)]
 
-    assert steps == [NextStep.NEXT_COMMAND] * (MOST_ERRORS - 1) + [NextStep.CLOSE]
+    assert steps == [NextStep.NEXT_COMMAND] * (MAX_ERRORS - 1) + [NextStep.CLOSE]
 
 
 def test_a_name_that_could_break_out_of_the_trace_field_is_refused() -> None:
@@ -171,7 +171,7 @@ def test_malformed_recipients_are_counted_apart_from_other_errors() -> None:
     dialogue = Dialogue(OFFER, INSIDE)
     say(dialogue, "EHLO x", "MAIL FROM:<>")
 
-    assert say(dialogue, *["RCPT TO:<no>"] * (MOST_REFUSED_RECIPIENTS - 1)) == [501] * 99
+    assert say(dialogue, *["RCPT TO:<no>"] * (MAX_REFUSED_RECIPIENTS - 1)) == [501] * 99
     assert say(dialogue, "NONSENSE", "RCPT TO:<no>") == [502, 421]
 
 
@@ -179,7 +179,7 @@ def test_an_accepted_mail_makes_up_for_errors_before_it() -> None:
     dialogue = Dialogue(OFFER, INSIDE)
 
     for _ in range(3):
-        assert say(dialogue, "EHLO x", *["NONSENSE"] * (MOST_ERRORS - 1))[-1] == 502
+        assert say(dialogue, "EHLO x", *["NONSENSE"] * (MAX_ERRORS - 1))[-1] == 502
         dialogue.accepted()
 
 
@@ -221,7 +221,7 @@ def test_behind_a_refused_data_a_client_that_may_talk_early_is_read_no_further(
 
 
 def test_commands_that_bring_no_mail_nearer_are_counted_until_a_mail_is_accepted() -> None:
-    idle = ("NOOP", "RSET", "VRFY x", "HELP", "EHLO x") * (MOST_IDLE_COMMANDS // 5)
+    idle = ("NOOP", "RSET", "VRFY x", "HELP", "EHLO x") * (MAX_IDLE_COMMANDS // 5)
     dialogue = Dialogue(OFFER, INSIDE)
 
     assert not {421} & set(say(dialogue, *idle))
@@ -245,7 +245,7 @@ def test_recipients_named_twice_end_the_session_once_they_far_outnumber_the_othe
     say(dialogue, "EHLO x", "MAIL FROM:<>")
     say(dialogue, *(f"RCPT TO:<r{number}@b.example>" for number in range(recipients)))
 
-    allowed = say(dialogue, *["RCPT TO:<r0@b.example>"] * (recipients + MOST_IDLE_COMMANDS))
+    allowed = say(dialogue, *["RCPT TO:<r0@b.example>"] * (recipients + MAX_IDLE_COMMANDS))
     reply, step = dialogue.answer(b"RCPT TO:<r0@b.example>")
 
     assert set(allowed) == {250}
@@ -258,7 +258,7 @@ def test_recipients_beyond_the_limit_end_the_session_when_they_are_very_many() -
     dialogue = Dialogue(OFFER, INSIDE)
     say(dialogue, "EHLO x", "MAIL FROM:<>", *(f"RCPT TO:<r{n}@b.example>" for n in range(3)))
 
-    refused = say(dialogue, *(f"RCPT TO:<x{n}@b.example>" for n in range(MOST_OVERSHOOT)))
+    refused = say(dialogue, *(f"RCPT TO:<x{n}@b.example>" for n in range(MAX_OVERSHOOT)))
     reply, step = dialogue.answer(b"RCPT TO:<r0@b.example>")
 
     assert set(refused) == {452}
@@ -267,7 +267,7 @@ def test_recipients_beyond_the_limit_end_the_session_when_they_are_very_many() -
 
 def test_rset_forgives_no_recipient_that_was_named_twice_and_an_accepted_mail_does() -> None:
     dialogue = Dialogue(OFFER, INSIDE)
-    begun = ("EHLO x", "MAIL FROM:<>", *["RCPT TO:<a@b.example>"] * (MOST_IDLE_COMMANDS + 2))
+    begun = ("EHLO x", "MAIL FROM:<>", *["RCPT TO:<a@b.example>"] * (MAX_IDLE_COMMANDS + 2))
 
     assert 421 not in say(dialogue, *begun)
     dialogue.finish()
@@ -280,7 +280,7 @@ def test_a_client_whose_mails_are_all_refused_at_mail_is_sent_away_in_the_end() 
     dialogue = Dialogue(OFFER, INSIDE, lambda _: reply_texts.FULL)
     say(dialogue, "EHLO x")
 
-    assert set(say(dialogue, *["MAIL FROM:<>"] * (MOST_IDLE_COMMANDS - 1))) == {452}
+    assert set(say(dialogue, *["MAIL FROM:<>"] * (MAX_IDLE_COMMANDS - 1))) == {452}
     assert str(dialogue.answer(b"MAIL FROM:<>")[0]) == TOO_IDLE
 
 

@@ -15,12 +15,12 @@ from prometheus_client import REGISTRY
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.intake.clients import Rights
-from postroad.intake.commands import LONGEST_LINE
+from postroad.intake.commands import MAX_LINE
 from postroad.intake.context import IntakeContext
-from postroad.intake.dialogue import MOST_ERRORS, Offer
+from postroad.intake.dialogue import MAX_ERRORS, Offer
 from postroad.intake.sessions import BURST, IntakeSession
 from postroad.ports.mail_queue import MailQueue
-from postroad.smtp.server.serving import CHUNK, COMMANDS, MOST_DROPPED, ServingWire
+from postroad.smtp.server.serving import CHUNK, COMMANDS, MAX_DROPPED, ServingWire
 from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport
 
@@ -167,8 +167,8 @@ async def test_a_client_that_is_sent_away_for_lines_that_are_too_long_is_counted
 
     before = counted()
     async with a_session() as wire:
-        for _ in range(MOST_ERRORS):
-            wire.data_received(b"x" * (LONGEST_LINE + 1) + b"\r\n")
+        for _ in range(MAX_ERRORS):
+            wire.data_received(b"x" * (MAX_LINE + 1) + b"\r\n")
 
         assert said(wire)[-1] == b"421 4.7.0 too many errors\r\n"
     assert counted() == before + 1
@@ -177,7 +177,7 @@ async def test_a_client_that_is_sent_away_for_lines_that_are_too_long_is_counted
 async def test_a_client_whose_line_has_no_end_is_sent_away() -> None:
     async with a_session() as wire:
         wire.data_received(b"NOOP ")
-        for _ in range(MOST_ERRORS * MOST_DROPPED // COMMANDS + 100):
+        for _ in range(MAX_ERRORS * MAX_DROPPED // COMMANDS + 100):
             wire.data_received(b"x" * COMMANDS)
 
         assert said(wire)[-1] == b"421 4.7.0 too many errors\r\n"

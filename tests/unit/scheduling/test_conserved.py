@@ -112,7 +112,7 @@ def first_of_all(simulation: Simulation) -> MailShare | None:
         }
         limits = inside._rules.limits[precedence]
         ranked = sorted(open_for_one, key=lambda each: each.rank(order))
-        if order is Order.FEWEST_FIRST:
+        if order is Order.MIN_FIRST:
             ranked = ranked[:1]
         for share in ranked:
             if may_grow(share.working, limits, free):

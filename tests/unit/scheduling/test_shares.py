@@ -147,7 +147,7 @@ def test_the_usual_rules_are_those_of_the_source() -> None:
     """Source: AMB-17."""
     usual, limits = SchedulerRules(), ShareLimits(5, 10)
 
-    assert (usual.connections, usual.routers, usual.order) == (200, 50, Order.FEWEST_FIRST)
+    assert (usual.connections, usual.routers, usual.order) == (200, 50, Order.MIN_FIRST)
     assert (usual.per_destination, usual.backlog, usual.longest_queue) == (20, 3, 6)
     assert (usual.idle, usual.age, usual.jobs_per_connection) == (60, 300, 1000)
     assert (usual.first_rest, usual.longest_rest) == (15, 3600)

@@ -74,9 +74,9 @@ def test_an_error_says_what_is_wrong_and_nothing_of_the_key(pem: bytes, problem:
 def test_an_rsa_key_that_verifiers_need_not_take_is_refused(
     monkeypatch: pytest.MonkeyPatch, least: int, most: int
 ) -> None:
-    assert (keys.LEAST_BITS, keys.MOST_BITS) == (1024, 4096)
-    monkeypatch.setattr(keys, "LEAST_BITS", least)
-    monkeypatch.setattr(keys, "MOST_BITS", most)
+    assert (keys.MIN_BITS, keys.MAX_BITS) == (1024, 4096)
+    monkeypatch.setattr(keys, "MIN_BITS", least)
+    monkeypatch.setattr(keys, "MAX_BITS", most)
 
     with pytest.raises(InvalidInput, match=f"{least} to {most} bits, and this one has 2048"):
         SigningKey.read(rsa_pem())

@@ -14,7 +14,7 @@ from postroad.domain.mail.dot_stuffing import Stuffer, Unstuffer
 from postroad.domain.mail.shapes import shape_of
 from postroad.errors import InvalidMail
 from postroad.signing.signatures import (
-    MOST_SIGNED,
+    MAX_SIGNED,
     Canonical,
     MailSigner,
     SigningRule,
@@ -155,7 +155,7 @@ def test_the_fields_of_a_signature_are_what_its_readers_need() -> None:
     [
         b"From: a@origin.example\r\nno field\r\n",
         b" From: a@origin.example\r\n",
-        b"From: a@origin.example\r\n" + b"To: b@c.example\r\n" * MOST_SIGNED,
+        b"From: a@origin.example\r\n" + b"To: b@c.example\r\n" * MAX_SIGNED,
         b"From: a@origin.example\r\nX: " + b"x" * 300_000 + b"\r\n",
     ],
     ids=["no field", "begins with a fold", "too many", "too long"],

@@ -6,7 +6,7 @@ import pytest
 
 from postroad.errors import InvalidSettings, StoreFailed
 from postroad.telemetry import metrics
-from postroad.telemetry.health import MOST_CONNECTIONS, HealthServer, Readiness
+from postroad.telemetry.health import MAX_CONNECTIONS, HealthServer, Readiness
 
 
 async def ask(readiness: Readiness, path: str, method: str = "GET") -> tuple[int, str]:
@@ -86,7 +86,7 @@ async def test_clients_that_send_nothing_are_few_and_keep_no_probe_waiting() -> 
     server = HealthServer(Readiness())
     await server.listen("127.0.0.1", 0)
     silent = [
-        await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2 * MOST_CONNECTIONS)
+        await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2 * MAX_CONNECTIONS)
     ]
 
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -95,7 +95,7 @@ async def test_clients_that_send_nothing_are_few_and_keep_no_probe_waiting() -> 
     ended = [reader for reader, _ in silent if reader.at_eof() or reader.exception() is not None]
 
     assert response.startswith(b"HTTP/1.1 200 ")
-    assert len(ended) >= MOST_CONNECTIONS
+    assert len(ended) >= MAX_CONNECTIONS
     for _, each in [*silent, (reader, writer)]:
         each.transport.abort()
     await server.close()

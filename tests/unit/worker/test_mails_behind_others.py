@@ -27,7 +27,7 @@ from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
 from postroad.settings.delivery import Worker as WorkerSettings
 from postroad.smtp.client.connections import SmtpConnection
-from postroad.smtp.client.jobs import LONGEST_SERIES
+from postroad.smtp.client.jobs import MAX_SERIES
 from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.jobs.ledger import Ledger
@@ -273,8 +273,8 @@ async def test_whole_series_follow_one_another_and_one_lacks_a_record(connection
 
         assert set(worker.hops.kept.values()) == {1}
         series = sum(hop.verbs.count("DATA") for hop in worker.hops.opened)
-        assert series <= mails // LONGEST_SERIES + 3 * connections
-        assert LONGEST_SERIES <= worker.most_unrecorded <= LONGEST_SERIES * connections
+        assert series <= mails // MAX_SERIES + 3 * connections
+        assert MAX_SERIES <= worker.most_unrecorded <= MAX_SERIES * connections
 
 
 class HeldItem:

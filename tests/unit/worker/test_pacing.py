@@ -17,7 +17,7 @@ from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import Board, Topic
-from postroad.worker.sites.pacing import LONGEST_HOLD, LONGEST_NOTED, Pacer
+from postroad.worker.sites.pacing import MAX_HOLD, MAX_NOTED, Pacer
 
 SECOND = timedelta(seconds=1)
 MX = LimitedMail("mx.example", frozenset({"d.example"}), "acme", "192.0.2.1")
@@ -163,7 +163,7 @@ async def test_what_is_beyond_what_a_worker_holds_comes_again_when_it_may_go() -
     assert delays == [timedelta(seconds=11 + each) for each in range(3)]
     for number in range(13, 5000):
         found = pod.admit(number, MX)
-    assert found == LONGEST_HOLD
+    assert found == MAX_HOLD
 
 
 async def test_notes_that_cannot_be_read_count_for_nothing() -> None:
@@ -227,7 +227,7 @@ async def test_long_names_of_sites_make_no_long_notes_and_are_shared_all_the_sam
         pods.start(name)
     await pods.pass_seconds(30, long)
     for note in (await pods.board().posted(Topic.LIMITS)).values():
-        assert len(note) < 2 * LONGEST_NOTED
+        assert len(note) < 2 * MAX_NOTED
 
     await pods.pass_seconds(120, long)
 

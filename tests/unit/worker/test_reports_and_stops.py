@@ -31,7 +31,7 @@ MAIL = Mail(
     b"Subject: hello\r\n\r\nbody\r\n",
     name="mail",
 )
-MOST_STEPS = 200
+MAX_STEPS = 200
 
 
 def of_process(process: Process, hop: RefusingHop) -> OneByOne:
@@ -86,7 +86,7 @@ async def test_a_process_over_servers_may_stop_or_fail_at_any_step(fault: Fault)
         ]
         await cluster.close()
         number += 1
-        assert number < MOST_STEPS
+        assert number < MAX_STEPS
     assert number > 10
 
 
@@ -110,7 +110,7 @@ async def test_a_process_may_stop_or_fail_at_any_step_of_shortening_a_report(fau
         assert sorted(view.mail.sender or "" for view in letters) == ["", SENDER]
         await cluster.close()
         number += 1
-        assert number < MOST_STEPS
+        assert number < MAX_STEPS
     assert number > 5
 
 

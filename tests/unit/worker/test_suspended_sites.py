@@ -13,7 +13,7 @@ from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.delivery import Topic
 from postroad.worker.jobs.admission import Gate
 from postroad.worker.sites.board_use import BoardReader
-from postroad.worker.sites.control import LONGEST_PUT_OFF, MOST_SUSPENDED, SiteControl
+from postroad.worker.sites.control import MAX_PUT_OFF, MAX_SUSPENDED, SiteControl
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
@@ -69,7 +69,7 @@ async def test_a_suspended_site_gets_no_mail_until_it_is_resumed() -> None:
         assert await worker.waiting() == {"a@one.example": (0, "451 4.3.2 suspended: they asked")}
 
         await controlled.board.take_down(Topic.SUSPENSIONS, ONE)
-        await worker.pass_time(LONGEST_PUT_OFF * 1.2)
+        await worker.pass_time(MAX_PUT_OFF * 1.2)
         assert worker.delivered == {"a@one.example": 1, "b@two.example": 1}
 
 
@@ -211,11 +211,11 @@ async def test_what_answers_led_to_holds_though_the_board_goes_away_amid_it() ->
 async def test_answers_suspend_a_bounded_number_of_sites() -> None:
     """A sender may have as many domains as there are names, each with a server that is busy."""
     async with a_controlled_worker() as controlled:
-        for number in range(MOST_SUSPENDED + 5):
+        for number in range(MAX_SUSPENDED + 5):
             controlled.control.heard(f"mx{number}.example", (BUSY,))
         await controlled.reader.read()
 
-        assert len(await controlled.board.posted(Topic.SUSPENSIONS)) == MOST_SUSPENDED
+        assert len(await controlled.board.posted(Topic.SUSPENSIONS)) == MAX_SUSPENDED
         controlled.control.heard("one-more.example", (BUSY,))
         assert controlled.control.suspended("one-more.example") is None
         await controlled.worker.pass_time(11 * MINUTE)

@@ -27,8 +27,8 @@ from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import UNLOGGED_ATTEMPTS
 
 PREFIX, SUFFIX = "attempts-", ".jsonl"
-LONGEST_FILE = timedelta(hours=1)
-LARGEST_FILE = 16 * 1024 * 1024
+MAX_FILE_AGE = timedelta(hours=1)
+MAX_FILE = 16 * 1024 * 1024
 _STAMP = "%Y%m%dT%H%M%S%f"
 
 _log = logger("worker")
@@ -88,8 +88,8 @@ class FileAttemptLog:
         self._close_file()
 
     def _append(self, data: bytes) -> None:
-        is_old = not timedelta(0) <= self._now() - self._began < LONGEST_FILE
-        if self._file is None or is_old or self._size >= LARGEST_FILE:
+        is_old = not timedelta(0) <= self._now() - self._began < MAX_FILE_AGE
+        if self._file is None or is_old or self._size >= MAX_FILE:
             self._begin_file()
         assert self._file is not None
         if self._is_failing:
@@ -126,11 +126,11 @@ def outlived(folder: Path, limits: LogLimits, now: datetime) -> list[Path]:
         with suppress(FileNotFoundError):  # another process deleted it
             length = path.stat().st_size
             size += length
-            if now - began >= 2 * LONGEST_FILE:
+            if now - began >= 2 * MAX_FILE_AGE:
                 closed.append((began, path, length))
     going: list[Path] = []
     for began, path, length in closed:
-        if now - began > limits.lifetime + LONGEST_FILE or size > limits.most_bytes:
+        if now - began > limits.lifetime + MAX_FILE_AGE or size > limits.most_bytes:
             going.append(path)
             size -= length
     return going
@@ -152,7 +152,7 @@ def read_attempts(folder: Path, since: datetime | None = None) -> Iterator[Logge
     the last one of a process whose machine lost power. Files that ended before `since` are not
     opened. Raises: OSError."""
     for path, began in _files(folder):
-        if since is not None and began + 2 * LONGEST_FILE < since:
+        if since is not None and began + 2 * MAX_FILE_AGE < since:
             continue
         with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as lines:
             yield from map(_read_line, filter(str.strip, lines))

@@ -89,7 +89,7 @@ class SerialConnection:
         self._changed = asyncio.Event()
         self._is_open = self._is_closing = self._is_aborted = self._has_ended = False
         self._is_handed = False
-        """Whether the program may have the mail that is under way."""
+        """True if the program may have the mail that is under way."""
         self._under_way: asyncio.Task[ProgramAnswer] | None = None
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name="a connection to a program")
@@ -197,7 +197,7 @@ def _all(job: Transmission, outcome: Outcome) -> dict[str, Outcome]:
 
 NO_THREAD = "451 4.3.2 no thread was free for the function: calls before have not returned"
 
-LONGEST_TEXT = 500
+MAX_TEXT = 500
 """Characters of what a function says of an outcome."""
 
 _BEGINNINGS = {
@@ -303,7 +303,7 @@ class _Calling:
 
     def _written(self, outcome: Outcome) -> Outcome:
         """Return an outcome with a text that begins with codes, as a reply does."""
-        text = " ".join(outcome.text.split())[:LONGEST_TEXT]
+        text = " ".join(outcome.text.split())[:MAX_TEXT]
         if not re.match(rf"{_FIRST_DIGITS[outcome.kind]}\d\d(?!\d)", text):
             text = f"{_BEGINNINGS[outcome.kind]} {text or 'by the function'}"
         responder = Responder("localhost", is_final=True)

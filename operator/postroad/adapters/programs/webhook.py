@@ -43,15 +43,15 @@ _log = logger("worker")
 UNSIGNABLE = "451 4.3.5 the secrets of the webhook cannot be used"
 TOO_EARLY = "451 4.3.0 the webhook answered before it had the whole mail"
 
-LONGEST_CONNECT = timedelta(seconds=30)
+MAX_CONNECT = timedelta(seconds=30)
 
 KEPT_IDLE = timedelta(minutes=2)
 """Longer than the scheduler leaves a connection without a mail."""
 
-LARGEST_ANSWER = 64 * 1024
+MAX_ANSWER = 64 * 1024
 """Octets of an answer that are read, and passed over, so that its connection can be used again."""
 
-LONGEST_PASSING = timedelta(seconds=2)
+MAX_PASSING = timedelta(seconds=2)
 """For what is passed over: the outcome is not recorded before."""
 
 
@@ -165,7 +165,7 @@ class _Posting:
                 ),
                 timeout=aiohttp.ClientTimeout(
                     total=total.total_seconds(),
-                    sock_connect=min(total, LONGEST_CONNECT).total_seconds(),
+                    sock_connect=min(total, MAX_CONNECT).total_seconds(),
                 ),
                 headers={"User-Agent": "postroad", "Accept": "*/*"},
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -207,9 +207,9 @@ async def _pass_over(response: aiohttp.ClientResponse) -> None:
     """Read an answer to its end, so that its connection can be used again; a long one, a slow one,
     or one that breaks off, ends the connection. So does a cancellation: the status has decided, and
     the mail would go again if its outcome were dropped."""
-    left = LARGEST_ANSWER
+    left = MAX_ANSWER
     try:
-        async with asyncio.timeout(LONGEST_PASSING.total_seconds()):
+        async with asyncio.timeout(MAX_PASSING.total_seconds()):
             async for chunk in response.content.iter_any():
                 left -= len(chunk)
                 if left < 0:

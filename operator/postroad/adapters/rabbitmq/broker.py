@@ -17,7 +17,7 @@ from postroad.errors import BrokerUnavailable, NotPublished, ServerError, Unrout
 from postroad.ports.broker import DELAY_SECONDS, Depths
 from postroad.telemetry.logs import logger
 
-LONGEST_WAIT = timedelta(seconds=15)
+MAX_WAIT = timedelta(seconds=15)
 """The longest wait before a lost consumer tries again."""
 
 QUIET = timedelta(seconds=1)
@@ -167,4 +167,4 @@ def longest_wait(failures: int) -> float:
     >>> [longest_wait(failures) for failures in (0, 1, 3, 6, 10**6)]
     [0.25, 0.5, 2.0, 15.0, 15.0]
     """
-    return min(LONGEST_WAIT.total_seconds(), 0.25 * 2.0 ** min(failures, 10))
+    return min(MAX_WAIT.total_seconds(), 0.25 * 2.0 ** min(failures, 10))

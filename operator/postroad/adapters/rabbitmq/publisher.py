@@ -34,11 +34,11 @@ from postroad.adapters.rabbitmq.translation import translated
 from postroad.batching import Shared
 from postroad.errors import BrokerUnavailable, ExchangeGone, NotPublished, ServerError, Unroutable
 
-MOST = 4096
+MAX_UNCONFIRMED = 4096
 """Unconfirmed messages with one routing key: many times those in flight with a healthy queue, and a
 few megabytes of the driver's memory."""
 
-MOST_BYTES = 64 * 2**20
+MAX_BYTES = 64 * 2**20
 """The same, by the size of their bodies: as many messages with the largest envelopes."""
 
 
@@ -70,7 +70,7 @@ class Unconfirmed:
     def check_room(self, routing_key: str) -> None:
         """Raises: NotPublished at the limits of a routing key."""
         count, size = self._count[routing_key], self._bytes[routing_key]
-        if count >= MOST or size >= MOST_BYTES:
+        if count >= MAX_UNCONFIRMED or size >= MAX_BYTES:
             raise NotPublished(
                 f"RabbitMQ has not confirmed {count} messages ({size} bytes) for {routing_key}",
                 hint="see whether a majority of the queue's nodes runs: rabbitmq-queues"

@@ -133,7 +133,7 @@ def _check(size: int, limit_bytes: int | None) -> None:
         raise MailTooLarge(f"the mail is larger than {limit_bytes} octets")
 
 
-MOST_TOGETHER = 100
+MAX_TOGETHER = 100
 """Objects in one request; S3 allows a thousand, but the mails of one request wait for each
 other."""
 
@@ -147,7 +147,7 @@ class S3Blobs:
         self._deleting: Batcher[None, str, PostroadError | None] = Batcher(
             self._delete_batch,
             lambda: BlobsUnavailable("the object store did not answer others in time"),
-            most=MOST_TOGETHER,
+            most=MAX_TOGETHER,
             max_wait=SILENCE,
         )
 

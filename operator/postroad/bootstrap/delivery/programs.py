@@ -7,7 +7,7 @@ from importlib import import_module
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.domain.mail.envelope_documents import LARGEST_HANDED
+from postroad.domain.mail.envelope_documents import MAX_HANDED
 from postroad.errors import InvalidInput, InvalidSettings
 from postroad.octet_room import OctetRoom
 from postroad.ports.delivery import Connector
@@ -16,7 +16,7 @@ from postroad.settings import Settings
 SCHEME = "python:"
 """May stand before the name of a function."""
 
-ROOM = LARGEST_HANDED + 14 * 2**20
+ROOM = MAX_HANDED + 14 * 2**20
 """Octets of contents in memory: a pod has 512 MiB."""
 
 

@@ -113,13 +113,13 @@ def _login(section: Worker) -> HopLogin | None:
     return login
 
 
-LONGEST_RELAY_REST = 300.0
+MAX_RELAY_REST = 300.0
 """Seconds between two attempts at a relay or a program that is away: all mail waits for it, so that
 it costs one connection and not one a site, and an administrator who has mended it sees mail within
 minutes."""
 
 
-LONGEST_RELAY_QUEUE, ENOUGH_AT_ONCE = 2, 100
+MAX_RELAY_QUEUE, ENOUGH_AT_ONCE = 2, 100
 """Mails that a connection to a relay has at most: one that is transmitted, and one whose first
 commands go out behind its end, which saves a round trip; by DATA no more of them can. And mails at
 work at once with which distance costs no speed: connections of that number have one each, because
@@ -129,8 +129,8 @@ a slow mail holds up the one behind it."""
 def _longest_queue(way: Way, connections: int) -> int:
     """Return how many mails a connection to a relay or a program has at most; a program gets one
     after the other."""
-    few = ENOUGH_AT_ONCE // LONGEST_RELAY_QUEUE
-    return LONGEST_RELAY_QUEUE if isinstance(way, NextHop) and connections <= few else 1
+    few = ENOUGH_AT_ONCE // MAX_RELAY_QUEUE
+    return MAX_RELAY_QUEUE if isinstance(way, NextHop) and connections <= few else 1
 
 
 def rules_of(settings: Settings, way: Way) -> SchedulerRules:
@@ -144,7 +144,7 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
         per_destination=connections,
         backlog=1,
         longest_queue=_longest_queue(way, connections),
-        longest_rest=LONGEST_RELAY_REST,
+        longest_rest=MAX_RELAY_REST,
         least_for_new=1.0,
         least_for_troubled=1.0,
         overdue_share=0.0,

@@ -31,7 +31,7 @@ COMPONENTS = (WORKER, INTAKE)
 """The containers of the queue's pods, each of which has what a command needs."""
 
 CONTAINER = "postroad"
-LONGEST_SECONDS = 3600
+MAX_SECONDS = 3600
 """After this time the pod ends by itself."""
 
 _OF_THE_POD = (
@@ -75,13 +75,13 @@ def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str
         "spec": {
             **_chosen(spec, _OF_THE_POD),
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": LONGEST_SECONDS,
+            "activeDeadlineSeconds": MAX_SECONDS,
             "terminationGracePeriodSeconds": 1,
             "containers": [
                 {
                     **_chosen(container, _OF_THE_CONTAINER),
                     "name": CONTAINER,
-                    "command": ["sleep", str(LONGEST_SECONDS)],
+                    "command": ["sleep", str(MAX_SECONDS)],
                 }
             ],
         },

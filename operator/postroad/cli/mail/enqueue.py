@@ -14,7 +14,7 @@ import click
 
 from postroad.cli.options import DURATION, json_option, say, with_queue
 from postroad.domain.mail.address_lists import addresses_in
-from postroad.domain.mail.mail import HIGHEST_PRIORITY, LOWEST_PRIORITY, Mail
+from postroad.domain.mail.mail import MAX_PRIORITY, MIN_PRIORITY, Mail
 from postroad.errors import InvalidInput
 from postroad.ports.mail_queue import NO_DELAY, MailQueue
 
@@ -39,7 +39,7 @@ _BARE_CR = re.compile(rb"\r(?!\n)")
 @click.option("--name", help="A name to find the mail by; default: none.")
 @click.option(
     "--priority",
-    type=click.IntRange(LOWEST_PRIORITY, HIGHEST_PRIORITY),
+    type=click.IntRange(MIN_PRIORITY, MAX_PRIORITY),
     default=0,
     help="Kept with the mail; higher is more urgent.",
 )

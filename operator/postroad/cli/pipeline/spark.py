@@ -33,7 +33,7 @@ from postroad.pipeline.java.executors import (
 from postroad.pipeline.java.jars import java_home
 from postroad.pipeline.java.key_stores import KeyStores, key_stores
 from postroad.settings import Settings, from_environment
-from postroad.settings.pipeline import LEAST_KEY, AddressKind
+from postroad.settings.pipeline import MIN_KEY, AddressKind
 
 if TYPE_CHECKING:
     from postroad.pipeline.spark.jobs.tracing import ViewTables
@@ -216,8 +216,8 @@ def _key_in(file: Path | None) -> SecretStr | None:
         key = file.read_text().strip("\r\n")
     except (OSError, ValueError) as error:
         raise InvalidSettings(f"POSTROAD_PIPELINE_ADDRESS_KEY_FILE: {error}") from error
-    if len(key) < LEAST_KEY:
-        raise InvalidSettings(f"{file}: a key of addresses has at least {LEAST_KEY} characters")
+    if len(key) < MIN_KEY:
+        raise InvalidSettings(f"{file}: a key of addresses has at least {MIN_KEY} characters")
     return SecretStr(key)
 
 

@@ -37,7 +37,7 @@ from postroad.ports.delivery import AttemptLog, Topic
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
-from postroad.worker.driving import LONGEST_GOODBYE, Driving
+from postroad.worker.driving import MAX_GOODBYE, Driving
 from postroad.worker.jobs.admission import Gate
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.routing import RelayRoutes
@@ -189,7 +189,7 @@ async def _controlled(
             each.cancel()
         await asyncio.wait(running)
         with suppress(TimeoutError):
-            async with asyncio.timeout(LONGEST_GOODBYE.total_seconds()):
+            async with asyncio.timeout(MAX_GOODBYE.total_seconds()):
                 await control.close()
                 if pacer is not None:
                     await pacer.close()

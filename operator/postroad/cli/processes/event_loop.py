@@ -27,16 +27,16 @@ MANY_KEPT = (5_000, 5, 5)
 """Thresholds for a program that keeps many objects, and comes to rest: what it had in hand while it
 read them is found before it has as many again."""
 
-MOST_LOOK_UPS = 200
+MAX_LOOK_UPS = 200
 """Names that are looked up at a time: each takes a thread for as long as no name server answers."""
 
-LEAST_DESCRIPTORS = 64
+MIN_DESCRIPTORS = 64
 """With fewer, the log of a store may not find one for its next segment, and mail stands still."""
 
 OWN_DESCRIPTORS = 32
 """Of a process without sessions and connections: its log, sockets, libraries."""
 
-_TOO_MANY = f"{MOST_LOOK_UPS} names are being looked up, and none more: do name servers answer?"
+_TOO_MANY = f"{MAX_LOOK_UPS} names are being looked up, and none more: do name servers answer?"
 
 
 class EventLoop(uvloop.Loop):
@@ -48,7 +48,7 @@ class EventLoop(uvloop.Loop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._look_ups = ThreadedCalls(MOST_LOOK_UPS)
+        self._look_ups = ThreadedCalls(MAX_LOOK_UPS)
 
     async def getaddrinfo(
         self,
@@ -89,9 +89,9 @@ def within_descriptors(settings: Settings) -> Settings:
     the descriptors that they need; a large mail takes a second one. Raises: InvalidSettings."""
     allow_all_descriptors()
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= limit < LEAST_DESCRIPTORS:
+    if 0 <= limit < MIN_DESCRIPTORS:
         raise InvalidSettings(
-            f"this process may open {limit} files, and needs {LEAST_DESCRIPTORS} at least",
+            f"this process may open {limit} files, and needs {MIN_DESCRIPTORS} at least",
             hint="raise the limit (ulimit -n, or LimitNOFILE= of systemd)",
         )
     sessions, connections = settings.intake.max_sessions, settings.worker.concurrency

@@ -29,7 +29,7 @@ from postroad.worker.maintenance_loop import MAINTENANCE_INTERVAL, run_maintenan
 
 _log = logs.logger("process")
 
-LONGEST_PAUSE_SECONDS = 30.0
+MAX_PAUSE_SECONDS = 30.0
 """Between attempts to open a queue whose servers are away."""
 
 ORPHANED_DRAIN = timedelta(seconds=1)
@@ -156,5 +156,5 @@ async def _open(
             _log.warning("queue not open yet", error=error.explain())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), pause)
-        pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        pause = min(2 * pause, MAX_PAUSE_SECONDS)
     return None

@@ -15,8 +15,8 @@ from postroad.cli.sites.sites import known_sites, site_name
 from postroad.delivery_settings.hops import Hop
 from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.sites import (
-    LONGEST_SUSPENSION,
-    MOST_REROUTES,
+    MAX_REROUTES,
+    MAX_SUSPENSION,
     Reroute,
     RerouteOf,
     has_no_rule,
@@ -76,9 +76,9 @@ async def reroute(
         return
     if way is None or duration is None or reason is None:
         raise click.UsageError("give --to, --for and --reason, or --end")
-    if not timedelta(seconds=1) <= duration <= LONGEST_SUSPENSION:
+    if not timedelta(seconds=1) <= duration <= MAX_SUSPENSION:
         raise InvalidInput(
-            f"mail is rerouted for 1s to {format_duration(LONGEST_SUSPENSION)}: repeat the command"
+            f"mail is rerouted for 1s to {format_duration(MAX_SUSPENSION)}: repeat the command"
             " before that is over"
         )
     until = MachineClock().now() + duration
@@ -132,9 +132,9 @@ def _hop(way: str, tls: TlsMode) -> NextHop:
 async def _check_room(board: Board, made: Reroute) -> None:
     """Raises: InvalidInput, ServerError."""
     notes = await board.posted(Topic.REROUTES)
-    if made.key not in notes and len(notes) >= MOST_REROUTES:
+    if made.key not in notes and len(notes) >= MAX_REROUTES:
         raise InvalidInput(
-            f"{MOST_REROUTES} sites and domains are rerouted already",
+            f"{MAX_REROUTES} sites and domains are rerouted already",
             hint="end some with --end, or write a rule into the routes",
         )
 

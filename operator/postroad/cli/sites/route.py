@@ -175,7 +175,7 @@ def _kept(ttl: timedelta | None) -> str:
     return "" if ttl is None else f", for {format_duration(ttl)}"
 
 
-_LONGEST_STRING = 255
+_MAX_STRING = 255
 """Octets of one string of a TXT record. Source: RFC 1035 3.3.14."""
 
 
@@ -195,8 +195,8 @@ def signing(file: Path, as_json: bool) -> None:
 
 
 def _line(name: str, record: str) -> str:
-    pieces = range(0, len(record), _LONGEST_STRING)
-    strings = " ".join(f'"{record[at : at + _LONGEST_STRING]}"' for at in pieces)
+    pieces = range(0, len(record), _MAX_STRING)
+    strings = " ".join(f'"{record[at : at + _MAX_STRING]}"' for at in pieces)
     return f"{name}. TXT ( {strings} )"
 
 

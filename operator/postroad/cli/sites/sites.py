@@ -28,7 +28,7 @@ from postroad.cli.options import (
 from postroad.distributed.administration.found_entries import EntryChange
 from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.sites import (
-    LONGEST_SUSPENSION,
+    MAX_SUSPENSION,
     FlushAnswer,
     Reroute,
     RerouteOf,
@@ -48,9 +48,9 @@ from postroad.ports.clock import Clock
 from postroad.ports.delivery import Board, Topic
 from postroad.ports.mail_queue import MailQueue
 from postroad.worker.sites.board_use import READ_EVERY
-from postroad.worker.sites.control import LONGEST_PUT_OFF
+from postroad.worker.sites.control import MAX_PUT_OFF
 
-LONGEST_SITE = 320
+MAX_SITE = 320
 """Characters of a site's name."""
 
 
@@ -114,9 +114,9 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
     Workers obey within seconds. Mail that a connection has goes on; all other mail for the site
     waits, without an attempt.
     """
-    if not timedelta(seconds=1) <= duration <= LONGEST_SUSPENSION:
+    if not timedelta(seconds=1) <= duration <= MAX_SUSPENSION:
         raise InvalidInput(
-            f"a site is suspended for 1s to {format_duration(LONGEST_SUSPENSION)}: repeat the"
+            f"a site is suspended for 1s to {format_duration(MAX_SUSPENSION)}: repeat the"
             " command before that is over"
         )
     text = checked_reason(reason)
@@ -148,13 +148,13 @@ async def resume(queue: MailQueue, site: str) -> None:
         raise InvalidInput(f"{site} is not suspended", hint="`postroad sites` names those that are")
     click.echo(
         f"{site} gets mail again within {format_duration(READ_EVERY)}; what was put off comes"
-        f" within {format_duration(LONGEST_PUT_OFF)}"
+        f" within {format_duration(MAX_PUT_OFF)}"
     )
 
 
 def site_name(text: str) -> str:
     """Return the name of a site. Raises: InvalidInput."""
-    if not text or len(text) > LONGEST_SITE or not text.isprintable():
+    if not text or len(text) > MAX_SITE or not text.isprintable():
         raise InvalidInput("this is no name of a site: take one that `postroad sites` shows")
     return text
 

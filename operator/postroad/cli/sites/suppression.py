@@ -34,7 +34,7 @@ of a directory, so that each write changes most of it, twice: with its journal."
 
 BY_HAND = "by an administrator"
 
-LONGEST_LINE = 4096
+MAX_LINE = 4096
 
 
 def _checked_tenant(_context: click.Context, _option: click.Parameter, tenant: str) -> str:
@@ -180,11 +180,11 @@ def _entries(
 ) -> Iterable[SuppressedAddress]:
     """Yield the entries of a file, line by line. Raises: InvalidInput, which names the line."""
     number = 0
-    while line := file.readline(LONGEST_LINE):
+    while line := file.readline(MAX_LINE):
         number += 1
         try:
-            if len(line) == LONGEST_LINE:
-                raise InvalidInput(f"it has more than {LONGEST_LINE} characters")
+            if len(line) == MAX_LINE:
+                raise InvalidInput(f"it has more than {MAX_LINE} characters")
             found = read_line(line, reason, at, is_hashed=is_hashed)
         except InvalidInput as error:
             raise InvalidInput(f"line {number}: {error}") from error

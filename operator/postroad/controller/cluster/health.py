@@ -42,7 +42,7 @@ STILL_USED = timedelta(seconds=10)
 """Interval of the checks whether queues still use a cluster that is being deleted."""
 
 
-LONGEST_VERSION = 128
+MAX_VERSION = 128
 """Characters of a server's version; the CRD allows no more."""
 
 MAIL_TABLES = frozenset(
@@ -78,7 +78,7 @@ class ClusterHealth:
         self._finalizers = Finalizers(api, clusters)
         self._logins = QueueLogins(api, clusters, clock)
         self.answers: dict[str, Mapping[str, bool]] = {}
-        """Which servers of each QueueCluster answered when they were last checked."""
+        """Servers of each QueueCluster that answered when they were last checked."""
         self._clock = clock
 
     async def keep(self, found: Object) -> Object | None:
@@ -197,7 +197,7 @@ class ClusterHealth:
             if self._clusters.claims.conflict_of(cluster.uid):
                 fields["tables"] = None  # they are another QueueCluster's
         versions = {
-            server: shortened(each.version, LONGEST_VERSION)
+            server: shortened(each.version, MAX_VERSION)
             for server, each in checked.items()
             if each.version
         }

@@ -89,7 +89,7 @@ def _decoded(value: str | None) -> str:
         raise ValueError("not base64") from error
 
 
-MOST_STEPS = 4
+MAX_STEPS = 4
 """In one reconcile: no more follow each other at one instant."""
 
 PASSWORD_BYTES = 32
@@ -123,7 +123,7 @@ class QueueLogins:
             return changes
         first = QueueUser(queue.name, await self._clusters.claims.token(plan.place.holder))
         users = plan.place.servers.queue_users()
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             kept = await self._kept(queue, first)
             rights = await _rights(users, first)
             facts = UserFacts(first, kept.current if kept else None, rights, queue.rotate)

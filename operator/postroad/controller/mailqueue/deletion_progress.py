@@ -22,7 +22,7 @@ from postroad.errors import BucketNotOwned, PostroadError, ResourceConflict
 SOON, LATEST = timedelta(seconds=3), timedelta(minutes=1)
 """Bounds of the time until a deletion that a server holds up is tried again."""
 
-LONGEST_WHY = 500
+MAX_WHY = 500
 """Characters of one error."""
 
 OTHERS = (BucketNotOwned, ResourceConflict)
@@ -132,7 +132,7 @@ def named(part: Part, name: QueueName, bucket: str) -> str:
 
 def why(error: PostroadError) -> str:
     """Return an error as a deletion reports it."""
-    return shortened(error.explain(), LONGEST_WHY)
+    return shortened(error.explain(), MAX_WHY)
 
 
 def _parts(entries: Iterable[Mapping[str, str]]) -> tuple[tuple[Part, str], ...]:

@@ -31,7 +31,7 @@ from postroad.ports.kubernetes import Kubernetes, Object
 
 JOB_FAILED = "JobFailed"
 MAX_NUMBER = 10**12
-LONGEST_RESULT = 300
+MAX_RESULT = 300
 _JOB_OF_POD = "batch.kubernetes.io/job-name"
 _ERROR = "postroad: "
 """Prefix that the line of an error begins with."""
@@ -106,7 +106,7 @@ def summary(text: str) -> dict[str, Any]:
         found = json.loads(text)
         counts = {str(name): int(count) for name, count in found["counts"].items()}
         result = ", ".join(f"{count} {name}" for name, count in counts.items()) or "nothing to do"
-        fields: dict[str, Any] = {"result": shortened(result, LONGEST_RESULT)}
+        fields: dict[str, Any] = {"result": shortened(result, MAX_RESULT)}
         if found.get("lag_seconds") is not None:
             fields["lag"] = format_duration(timedelta(seconds=_natural(found["lag_seconds"])))
         if found.get("findings") is not None:
@@ -148,8 +148,8 @@ def _error(run: Mapping[str, Any], words: str | None) -> str:
     """Return the line in which the run names its error; else why Kubernetes ended it."""
     lines = [each for each in (words or "").splitlines() if each.startswith(_ERROR)]
     if lines:
-        return shortened(lines[-1].removeprefix(_ERROR), LONGEST_RESULT)
+        return shortened(lines[-1].removeprefix(_ERROR), MAX_RESULT)
     for each in (run.get("status") or {}).get("conditions") or []:
         if each["type"] == "Failed":
-            return shortened(str(each.get("message") or each.get("reason")), LONGEST_RESULT)
+            return shortened(str(each.get("message") or each.get("reason")), MAX_RESULT)
     return "see the log of its pod"

@@ -33,7 +33,7 @@ PIPELINE, EXECUTOR = "pipeline", "executor"
 """Components: the pods of jobs, and the pods that share their work."""
 
 RETRIES = 2
-LONGEST_RUN_SECONDS = 24 * 3600
+MAX_RUN_SECONDS = 24 * 3600
 """A run that hangs would keep all later ones away."""
 
 STARTING_DEADLINE_SECONDS = 900
@@ -42,7 +42,7 @@ STARTING_DEADLINE_SECONDS = 900
 MENDED_FIRST = (1, 2)
 """Exit codes of a run that fails again until an administrator acts."""
 
-LONGEST_NAME = 52
+MAX_NAME = 52
 """Characters of a CronJob's name."""
 
 CORES = 2
@@ -94,10 +94,10 @@ def check(spec: Pipeline, context: PodContext) -> None:
 def job_name(queue: Queue, job: str) -> str:
     """Return the name of a job's CronJob."""
     name = f"{queue.name.name}-{job}"
-    if len(name) <= LONGEST_NAME:
+    if len(name) <= MAX_NAME:
         return name
     end = f"-{hash_of(queue.name.name)[:8]}-{job}"
-    return queue.name.name[: LONGEST_NAME - len(end)].rstrip("-.") + end
+    return queue.name.name[: MAX_NAME - len(end)].rstrip("-.") + end
 
 
 def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when: JobSpec) -> Child:
@@ -105,7 +105,7 @@ def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when:
     tags = {**labels(queue, PIPELINE), PIPELINE_JOB: job, MANAGED_BY: "postroad"}
     run = {
         "backoffLimit": RETRIES,
-        "activeDeadlineSeconds": LONGEST_RUN_SECONDS,
+        "activeDeadlineSeconds": MAX_RUN_SECONDS,
         "podFailurePolicy": {
             "rules": [
                 {

@@ -26,10 +26,10 @@ from postroad.telemetry import logs
 
 K = TypeVar("K", bound=Hashable)
 
-FIRST_RETRY, LONGEST_RETRY = timedelta(seconds=1), timedelta(minutes=5)
+FIRST_RETRY, MAX_RETRY = timedelta(seconds=1), timedelta(minutes=5)
 """Delay of a key whose reconcile failed: doubled each time, with jitter."""
 
-LEAST_INTERVAL_SECONDS = 1.0
+MIN_INTERVAL_SECONDS = 1.0
 """Between the begins of two reconciles of one key, whatever happens to it meanwhile."""
 
 TASKS, SHARE = 32, 0.25
@@ -176,7 +176,7 @@ class Workqueue(Generic[K]):
                 await self._reconcile_once(key)
             finally:
                 self._leave(servers)
-                loop.call_at(began + LEAST_INTERVAL_SECONDS, self._release, key)
+                loop.call_at(began + MIN_INTERVAL_SECONDS, self._release, key)
 
     async def _wait(self) -> None:
         woken = asyncio.get_running_loop().create_future()
@@ -221,7 +221,7 @@ class Workqueue(Generic[K]):
             after = await self._reconcile(key)
         except Exception as error:
             failures = self._failures[key] = self._failures.get(key, 0) + 1
-            delay = min(FIRST_RETRY * 2 ** min(failures - 1, 20), LONGEST_RETRY)
+            delay = min(FIRST_RETRY * 2 ** min(failures - 1, 20), MAX_RETRY)
             delay *= 0.5 + self._randomness.uniform()
             _log.warning(
                 "reconcile failed; it is repeated",

@@ -18,7 +18,7 @@ from postroad.controller.spec.parts import (
 from postroad.controller.spec.tls import AuthoritiesReference
 from postroad.delivery_settings.patterns import Duration, Port
 from postroad.delivery_settings.secret_references import SecretReference
-from postroad.domain.mail.envelope_documents import LARGEST_HANDED, LONGEST_HANDING
+from postroad.domain.mail.envelope_documents import MAX_HANDED, MAX_HANDING
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.settings.programs import HandedBytes
@@ -28,7 +28,7 @@ SECOND = timedelta(seconds=1)
 
 HandingTime = Annotated[
     Duration,
-    holds(lambda each: SECOND <= each <= LONGEST_HANDING, "timeout must be from 1s to 10m"),
+    holds(lambda each: SECOND <= each <= MAX_HANDING, "timeout must be from 1s to 10m"),
 ]
 WebhookText = Annotated[
     str, Field(max_length=512, pattern=r"^https?://[^@\s#/?]+[^@\s#]*$"), PortInRange
@@ -44,7 +44,7 @@ class RelayLogin(Model):
     restarts."""
 
     mechanism: Mechanism | None = None
-    """Credentials. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers.
+    """SASL mechanism. Absent: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers.
     XOAUTH2: the password is an access token."""
 
     unverified: bool = False
@@ -131,7 +131,7 @@ class WebhookSpec(Model):
     timeout: HandingTime = timedelta(seconds=60)
     """For one mail, from the connection to the answer."""
 
-    largest_bytes: HandedBytes = LARGEST_HANDED
+    largest_bytes: HandedBytes = MAX_HANDED
     """A longer mail is refused for good."""
 
 
@@ -151,7 +151,7 @@ class FunctionSpec(Model):
     timeout: HandingTime = timedelta(seconds=60)
     """For one mail."""
 
-    largest_bytes: HandedBytes = LARGEST_HANDED
+    largest_bytes: HandedBytes = MAX_HANDED
     """A longer mail is refused for good."""
 
 

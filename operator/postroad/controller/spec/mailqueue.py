@@ -31,7 +31,7 @@ from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
 from postroad.domain.reports.deciding import (
     DELAY_REPORTED_AFTER,
-    LARGEST_RETURNED_BYTES,
+    MAX_RETURNED_BYTES,
     REPORTS_PER_MINUTE,
 )
 
@@ -150,7 +150,7 @@ class Reports(Model):
     """Address that gets reports about mail that has no sender, such as reports. Absent: none are
     made."""
 
-    largest_returned_bytes: Annotated[int, Field(ge=0, le=1_048_576)] = LARGEST_RETURNED_BYTES
+    largest_returned_bytes: Annotated[int, Field(ge=0, le=1_048_576)] = MAX_RETURNED_BYTES
     """A mail of up to this size goes back whole with the report of its failure, of a larger one the
     header alone."""
 

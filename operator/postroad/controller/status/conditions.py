@@ -35,7 +35,7 @@ REWRITTEN = "Rewritten"
 PAUSED_BY_USER = "PausedByUser"
 """The reason while `spec.paused` is true."""
 
-LONGEST_MESSAGE = 1024
+MAX_MESSAGE = 1024
 """Characters of a condition's message; the CRD allows twice as many."""
 
 
@@ -137,7 +137,7 @@ def conditions(
     return result
 
 
-def shortened(message: str, longest: int = LONGEST_MESSAGE) -> str:
+def shortened(message: str, longest: int = MAX_MESSAGE) -> str:
     """Return the message on one line and no longer than `longest` characters."""
     line = " ".join(message.split())
     return line if len(line) <= longest else f"{line[: longest - 1]}…"

@@ -147,10 +147,10 @@ class StatusWriter:
 
 
 NORMAL, WARNING = "Normal", "Warning"
-LONGEST_NOTE = 1000
+MAX_NOTE = 1000
 """Characters of an Event's note; the API server allows 1024 bytes."""
 
-LONGEST_NAME = 253 - len(".") - 16
+MAX_NAME = 253 - len(".") - 16
 """Characters of a resource's name at the begin of the Event's, which has a hash behind it."""
 
 WITHOUT_NAMESPACE = "default"
@@ -231,7 +231,7 @@ def event_object(
     reported = [metadata["uid"], announcement.reason]
     if not announcement.once:
         reported += [announcement.kind, announcement.action, announcement.note]
-    begin = metadata["name"][:LONGEST_NAME].rstrip("-.")
+    begin = metadata["name"][:MAX_NAME].rstrip("-.")
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -243,7 +243,7 @@ def event_object(
         "type": announcement.kind,
         "reason": announcement.reason,
         "action": announcement.action,
-        "note": _within_bytes(shortened(announcement.note, LONGEST_NOTE)),
+        "note": _within_bytes(shortened(announcement.note, MAX_NOTE)),
         "regarding": {
             "apiVersion": about["apiVersion"],
             "kind": about["kind"],

@@ -39,7 +39,7 @@ from postroad.errors import ViewUnavailable
 TOGETHER = 100
 """Mails of one partition that one lightweight transaction ends."""
 
-MOST_DOMAINS = 20
+MAX_DOMAINS = 20
 """Of a mail that shares a transaction with others: its mark repeats them all."""
 
 
@@ -120,7 +120,7 @@ async def _by_partition(found: AsyncIterator[WaitingMail]) -> AsyncIterator[list
             for batch in gathered.values():
                 yield batch
             gathered = {}
-        if each.mark is not None or len(each.row.traits.domains) > MOST_DOMAINS:
+        if each.mark is not None or len(each.row.traits.domains) > MAX_DOMAINS:
             yield [each]
             continue
         gathered.setdefault(partition, []).append(each)

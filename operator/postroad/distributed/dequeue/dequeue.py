@@ -59,7 +59,7 @@ class _WaitingReference:
         self._delivery = delivery
         self._dispatch = dispatch
         self._deferrals: deque[Redeliver] = deque()
-        """What is published to defer it; an error leaves open whether the broker has it. Two delay
+        """Messages published to defer it; an error leaves open whether the broker has it. Two delay
         queues, as one of them may take nothing."""
 
     async def served(self) -> DistributedItem | None:

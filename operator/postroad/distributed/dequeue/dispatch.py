@@ -58,9 +58,9 @@ class ReferenceDispatch:
         self.key: EntryKey | None = None
         """The entry's, once the reference was decoded."""
         self.redelivery: Redeliver | None = None
-        """What was published; an error leaves open whether the broker has it."""
+        """Message that was published; an error leaves open whether the broker has it."""
         self.was_deferred = False
-        """Whether the reference was published to wait, with the same doubt."""
+        """True if the reference was published to wait, with the same doubt."""
 
     async def run(self) -> DistributedItem | None:
         """Return the item to hand out, or None when the message needed no attempt. May be run again

@@ -26,7 +26,7 @@ from postroad.ports.view import Record
 from postroad.telemetry import metrics
 
 FINISHED = frozenset({OutcomeKind.DELIVERED, OutcomeKind.FAILED})
-MOST_KEPT = 1024 * 1024
+MAX_KEPT = 1024 * 1024
 """Bytes of a content that is fetched once for all transmissions of a mail."""
 BYTES_MISSING = "the bytes of the mail are missing"
 
@@ -60,7 +60,7 @@ class DistributedItem(LeasedMail):
         self._state = _ItemState.OPEN
         self._marked = False
         self._is_kept = False
-        """Whether the mark of the delivery has the outcomes of the attempt."""
+        """True if the mark of the delivery has the outcomes of the attempt."""
         self._content: bytes | None = None
         self._fetching = asyncio.Lock()
         left = self._left()
@@ -105,7 +105,7 @@ class DistributedItem(LeasedMail):
 
     async def stream(self) -> AsyncIterator[bytes]:
         self._check_open()
-        if self._content is not None or self.size_bytes <= MOST_KEPT:
+        if self._content is not None or self.size_bytes <= MAX_KEPT:
             yield await self.content()
             return
         try:

@@ -24,7 +24,7 @@ from postroad.ports.history import ConfigurationSource, Effective
 from postroad.ports.view import View
 from postroad.telemetry.logs import Logger, logger
 
-MOST_UNTIL_CLOSED = 1024
+MAX_UNTIL_CLOSED = 1024
 """Bounds the memory of withdrawals that wait for the view, each with its envelope."""
 
 
@@ -148,8 +148,8 @@ class Engine:
 
     def until_closed(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run best-effort work that may take as long as a server is away; `finish_background`
-        cancels it. Beyond `MOST_UNTIL_CLOSED` it is not begun."""
-        if len(self._until_closed) >= MOST_UNTIL_CLOSED:
+        cancels it. Beyond `MAX_UNTIL_CLOSED` it is not begun."""
+        if len(self._until_closed) >= MAX_UNTIL_CLOSED:
             work.close()
             return
         task = asyncio.ensure_future(work)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
-from postroad.domain.configuration.rollout import GRACE, LONGEST_READING_LEASE, READING_LEASE
+from postroad.domain.configuration.rollout import GRACE, MAX_READING_LEASE, READING_LEASE
 from postroad.domain.values.instants import AGREEING
 from postroad.errors import InvalidSettings, ViewUnavailable
 from postroad.ports.clock import Clock, Randomness
@@ -43,7 +43,7 @@ class Timing:
     reading_lease: timedelta = READING_LEASE
     """Time that this process may use limits that it read."""
 
-    longest_reading_lease: timedelta = LONGEST_READING_LEASE
+    longest_reading_lease: timedelta = MAX_READING_LEASE
     """Time that any process may use them: cleanup waits so long after browse start moved."""
 
     redelivery_delay: timedelta = timedelta(seconds=8)

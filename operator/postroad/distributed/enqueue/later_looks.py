@@ -16,10 +16,10 @@ from postroad.distributed.engine.engine import Engine
 from postroad.domain.queues.entries import Entry, EntryKey
 from postroad.telemetry import metrics
 
-MOST = 4096
+MAX_FOLLOWED = 4096
 """Number that are kept, in about two megabytes: as many as RabbitMQ may leave unconfirmed."""
 
-DROPPED = MOST // 8
+DROPPED = MAX_FOLLOWED // 8
 """Number of the oldest that go when there is no room for one more: one line of the log for all."""
 
 AT_ONCE = 16
@@ -61,7 +61,7 @@ class LaterLooks:
 
     def add(self, entry: Entry) -> None:
         """Look later at an entry that was withdrawn now."""
-        if len(self) >= MOST:
+        if len(self) >= MAX_FOLLOWED:
             self._count_open(self._forget(self._oldest(DROPPED)))
         due = self._engine.clock.elapsed() + self._engine.timing.redelivery_delay
         self._waiting[entry.enqueue_id] = WithdrawnEnqueue(entry.key, entry.mail_id, due)

@@ -143,7 +143,7 @@ def _unreadable(letter: DeadLetter) -> MailView:
     )
 
 
-MOST = 20
+MAX_LOGGED = 20
 """Rows and marks that one pass logs by id; further ones are only counted."""
 
 ROW, MARK = "row", "mark"
@@ -190,7 +190,7 @@ class SetAside:
 
     def _note(self, what: str, key: EntryKey, reason: str) -> None:
         self._counts[what] += 1
-        if self._counts[what] <= MOST:
+        if self._counts[what] <= MAX_LOGGED:
             self._engine.log.error(
                 f"a {what} cannot be decoded and is set aside",
                 slice=key.slice_start.isoformat(),

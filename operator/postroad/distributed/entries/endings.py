@@ -133,7 +133,7 @@ async def ack(engine: Engine, delivery: Delivery) -> None:
         engine.log.debug("ack failed; the message will be redelivered and ignored")
 
 
-MOST = 20
+MAX_LOGGED = 20
 """Log at most this many mails in a round; further ones, likely of one cause, are only counted."""
 
 
@@ -154,7 +154,7 @@ class MailErrors:
 
     @contextmanager
     def of(self, enqueue_id: UUID) -> Iterator[None]:
-        """Catch the error of one mail, count it and, for the first `MOST`, log it. Raises: a
+        """Catch the error of one mail, count it and, for the first `MAX_LOGGED`, log it. Raises: a
         transient error that follows many others."""
         try:
             yield
@@ -166,7 +166,7 @@ class MailErrors:
                     raise
             self._count += 1
             self._first = self._first or error
-            note(self._engine, enqueue_id, is_logged=self._count <= MOST)
+            note(self._engine, enqueue_id, is_logged=self._count <= MAX_LOGGED)
         else:
             self._in_a_row = 0
             self._succeeded += 1
@@ -178,9 +178,9 @@ class MailErrors:
 
     def end(self) -> None:
         """End the round. Raises: the first error, when there were more than are logged."""
-        if self._first is not None and self._count > MOST:
+        if self._first is not None and self._count > MAX_LOGGED:
             self._engine.log.error(
-                "maintenance failed for many mails", count=self._count, logged=MOST
+                "maintenance failed for many mails", count=self._count, logged=MAX_LOGGED
             )
             raise self._first
 

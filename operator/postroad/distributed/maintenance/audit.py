@@ -51,7 +51,7 @@ PORTION = 100_000
 TOGETHER = 500
 """Objects that one request deletes."""
 
-MOST_UNASKED = 1000
+MAX_UNASKED = 1000
 """Orphans of a portion that maintenance deletes unasked, if they are more than half of what was
 listed: more than these show a view that was restored or lost, or a bucket that another installation
 uses, and then live mail may need them."""
@@ -93,7 +93,7 @@ async def audit_portion(
     following, candidates = await _listed(engine, after)
     listed = len(candidates)
     orphans = await _OrphanCheck(engine, candidates).orphans() if candidates else {}
-    if not asked and len(orphans) > max(MOST_UNASKED, listed // 2):
+    if not asked and len(orphans) > max(MAX_UNASKED, listed // 2):
         engine.log.error(
             "most bytes have no mail and stay: if the view is whole and no other installation uses "
             "the bucket, `postroad audit --repair` deletes them",

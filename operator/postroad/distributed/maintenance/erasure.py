@@ -45,7 +45,7 @@ from postroad.ports.view import View
 AHEAD = timedelta(minutes=1)
 """Time ahead of all known clocks that a slice may have rows: more than any tolerated skew."""
 
-LONGEST_REQUEST = 20.0
+MAX_REQUEST = 20.0
 """Seconds that a part may take beyond its step: a server that takes longer counts as away."""
 
 
@@ -130,7 +130,7 @@ class Erasure:
 
     async def _proceed(self, part: Part, until: timedelta) -> ErasureStep:
         count = 0
-        seconds = max(0.0, (until - self._clock.elapsed()).total_seconds()) + LONGEST_REQUEST
+        seconds = max(0.0, (until - self._clock.elapsed()).total_seconds()) + MAX_REQUEST
         try:
             async with asyncio.timeout(seconds), aclosing(self._steps(part)) as steps:
                 async for each in steps:

@@ -25,7 +25,7 @@ REPAIRER = UUID(int=2)
 CLAIMED = timedelta(minutes=15)
 """Lifetime of that claim: longer than from one count to the next, which renews it."""
 
-LONGEST = timedelta(minutes=5)
+MAX_ROUND = timedelta(minutes=5)
 """Time for which one round gives new messages, because the rest of maintenance waits meanwhile. The
 next round continues."""
 
@@ -80,9 +80,9 @@ class LostMessages:
         return await self._engine.view.claim(REPAIRER, self._owner, CLAIMED)
 
     async def _oldest(self, counted: MessageCount, wanted: int) -> AsyncIterator[Entry]:
-        """Yield the oldest entries that were counted, for at most `LONGEST`."""
+        """Yield the oldest entries that were counted, for at most `MAX_ROUND`."""
         engine = self._engine
-        until = engine.clock.elapsed() + LONGEST
+        until = engine.clock.elapsed() + MAX_ROUND
         async for each in waiting(engine, await engine.limits_cache.begin()):
             if each.mark is None and counted.lacks(each.row):
                 yield each.row

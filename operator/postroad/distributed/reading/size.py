@@ -9,7 +9,7 @@ delivery, so that a process that ended between two steps leaves `size` right.
 
 Marks outlive rows, in a slice that is kept for longer than some of its rows live. Such a slice is
 older than rows live now, or has fewer rows than were counted at its close. What is left of it is
-read, up to `MOST_READ` of all slices together; where more is left, the result is too small by the
+read, up to `MAX_READ` of all slices together; where more is left, the result is too small by the
 marks whose rows expired, and is `at_least`.
 """
 
@@ -39,7 +39,7 @@ REMEMBERED = timedelta(hours=1)
 """Time that a count is kept at most: rows that expire change no stamp, nor does a writer whose
 clock is far off."""
 
-MOST_READ = 10_000
+MAX_READ = 10_000
 """Rows and marks that one count of a queue reads, over all partitions; with more, an operator that
 asks every half minute would read without end."""
 
@@ -99,7 +99,7 @@ class SizeCache:
         if began.browse_start is None:
             return Sizes(0, 0, 0, await self._count_letters())
         self._forget_before(began.browse_start)
-        call = _Call(began, await engine.row_lifetime() or FOREVER, MOST_READ)
+        call = _Call(began, await engine.row_lifetime() or FOREVER, MAX_READ)
         counted, dead_letters = await asyncio.gather(self._count_all(call), self._count_letters())
         return Sizes(counted.total, counted.delayed, counted.held, dead_letters, call.at_least)
 

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from fractions import Fraction
 from math import ceil
 
-from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration, windows_dividing
+from postroad.domain.configuration.rules import MIN_WINDOW, ViewConfiguration, windows_dividing
 from postroad.domain.values.instants import format_duration
 
 ROWS_IN_SLICE = 10_000
@@ -24,7 +24,7 @@ ROWS_IN_PARTITION = 100_000
 BYTES_IN_PARTITION = 100_000_000
 """Cassandra reads, repairs and compacts larger partitions badly."""
 
-MOST_BUCKETS = 1024
+MAX_BUCKETS = 1024
 """Range that the API server accepts in `spec.view.bucketCount`."""
 
 ENOUGH = timedelta(days=1)
@@ -43,7 +43,7 @@ class SliceCount:
 
     def rows_in(self, window: timedelta) -> Fraction:
         """Return how many rows a slice of another window has at this slice's rate."""
-        return Fraction(self.rows * (window // SHORTEST_WINDOW), self.window // SHORTEST_WINDOW)
+        return Fraction(self.rows * (window // MIN_WINDOW), self.window // MIN_WINDOW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _buckets(present: int, window: timedelta, seen: Seen) -> tuple[int, str]:
     needed = max(
         ceil(rows / ROWS_IN_PARTITION), ceil(rows * (seen.row_bytes or 0) / BYTES_IN_PARTITION)
     )
-    buckets = max(present, min(max(seen.hosts, needed), MOST_BUCKETS))
+    buckets = max(present, min(max(seen.hosts, needed), MAX_BUCKETS))
     hosts = f"Cassandra has {seen.hosts} host{'' if seen.hosts == 1 else 's'}"
     parts = [hosts]
     if needed > seen.hosts:

@@ -28,7 +28,7 @@ from postroad.domain.configuration.history import (
     replay,
     to_milliseconds,
 )
-from postroad.domain.configuration.rules import SHORTEST_WINDOW, ViewConfiguration, refusal_of
+from postroad.domain.configuration.rules import MIN_WINDOW, ViewConfiguration, refusal_of
 from postroad.domain.values.instants import format_duration
 from postroad.errors import HistoryMissing, InvalidInput
 
@@ -198,7 +198,7 @@ def _last(history: Events) -> ViewConfiguration | None:
 def _check(wanted: ViewConfiguration, known: Sequence[ViewConfiguration]) -> None:
     problems = [found.message for each in known if (found := refusal_of(each, wanted))]
     if problems:
-        seconds = gcd(*(each.slice_window // SHORTEST_WINDOW for each in known))
+        seconds = gcd(*(each.slice_window // MIN_WINDOW for each in known))
         window = format_duration(timedelta(seconds=seconds))
         buckets = max(each.bucket_count for each in known)
         raise errors.ConfigurationRefused(

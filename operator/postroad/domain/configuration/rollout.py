@@ -26,9 +26,9 @@ from postroad.errors import HistoryMissing
 
 READING_LEASE = timedelta(seconds=30)
 """Time that this process may act on one read of the history and the limits. No setting, because
-other processes count on it: at most the LONGEST_READING_LEASE of every release beside this one."""
+other processes count on it: at most the MAX_READING_LEASE of every release beside this one."""
 
-LONGEST_READING_LEASE = timedelta(seconds=30)
+MAX_READING_LEASE = timedelta(seconds=30)
 """Time that this process waits until no process, of any release beside it, acts on what was read
 before: before the next step of a rollout, and before it deletes what browse start has passed.
 Part of the protocol: lowered only when the READING_LEASE of the release before is as short."""

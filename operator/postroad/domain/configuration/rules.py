@@ -16,7 +16,7 @@ from math import isqrt
 from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput
 
-SHORTEST_WINDOW = timedelta(seconds=1)
+MIN_WINDOW = timedelta(seconds=1)
 """Slices are cut at whole seconds; a shorter window would round to no window at all."""
 
 
@@ -36,7 +36,7 @@ class ViewConfiguration:
     update_browse_start_pace: int = 1000
 
     def __post_init__(self) -> None:
-        if self.slice_window < SHORTEST_WINDOW or self.slice_window.microseconds:
+        if self.slice_window < MIN_WINDOW or self.slice_window.microseconds:
             raise InvalidInput("sliceWindow must be whole seconds, at least 1s")
         if self.bucket_count < 1:
             raise InvalidInput("bucketCount must be at least 1")
@@ -141,10 +141,10 @@ def nearest_windows(current: timedelta, wanted: timedelta) -> tuple[timedelta, t
 
 def windows_dividing(current: timedelta) -> frozenset[timedelta]:
     """Return the windows that may follow the current one, itself included."""
-    seconds = current // SHORTEST_WINDOW
+    seconds = current // MIN_WINDOW
     small = [each for each in range(1, isqrt(seconds) + 1) if seconds % each == 0]
     divisors = {*small, *(seconds // each for each in small)}
-    return frozenset(each * SHORTEST_WINDOW for each in divisors)
+    return frozenset(each * MIN_WINDOW for each in divisors)
 
 
 def changes_between(before: ViewConfiguration, after: ViewConfiguration) -> tuple[FieldChange, ...]:

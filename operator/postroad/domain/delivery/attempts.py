@@ -18,7 +18,7 @@ from postroad.domain.mail.mail import Outcome, OutcomeKind, domain_of
 from postroad.domain.smtp.bounces import Bounce, BounceClass, bounce_of, code_of
 from postroad.errors import InvalidInput
 
-MOST_COUNTS = 20
+MAX_COUNTS = 20
 """Counts of one attempt. The others are added up, those of each kind, as one more."""
 
 
@@ -88,27 +88,27 @@ def _limited(counts: Iterable[OutcomeCount]) -> tuple[OutcomeCount, ...]:
     """Return the most frequent counts, and one more for each kind of the others."""
     ordered = sorted(counts, key=_place)
     others: Counter[OutcomeKind] = Counter()
-    for each in ordered[MOST_COUNTS:]:
+    for each in ordered[MAX_COUNTS:]:
         others[each.kind] += each.count
     rest = (
         OutcomeCount("", "", kind, 0, BounceClass.OTHER, "", number)
         for kind, number in sorted(others.items())
     )
-    return (*ordered[:MOST_COUNTS], *rest)
+    return (*ordered[:MAX_COUNTS], *rest)
 
 
-LONGEST_REASON = 200
+MAX_REASON = 200
 """Characters."""
 
 
 def checked_reason(text: str) -> str:
     """Return a reason with single spaces. Raises: InvalidInput."""
     reason = " ".join(text.split())
-    if not reason or len(reason) > LONGEST_REASON or not reason.isprintable():
-        raise InvalidInput(f"a reason has 1 to {LONGEST_REASON} printable characters")
+    if not reason or len(reason) > MAX_REASON or not reason.isprintable():
+        raise InvalidInput(f"a reason has 1 to {MAX_REASON} printable characters")
     return reason
 
 
 def reason_of(bounce: Bounce) -> str:
     """Return the reason that a refusal gives; it names no address."""
-    return f"{bounce.code} {bounce.reason}: {bounce.words}"[:LONGEST_REASON]
+    return f"{bounce.code} {bounce.reason}: {bounce.words}"[:MAX_REASON]

@@ -22,12 +22,12 @@ _ZERO = timedelta(0)
 DEFAULT_LANES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 240))
 """Short steps first: most deferrals are greylisting or a moment's load."""
 
-SOONEST = timedelta(seconds=1)
+MIN_DELAY = timedelta(seconds=1)
 """After which a mail comes again that a limit by rate put off."""
 
 DEFAULT_MAX_AGE = timedelta(hours=120)
 
-LEAST_DELAYS = {
+MIN_DELAYS = {
     BounceClass.RATE: timedelta(minutes=15),
     BounceClass.BLOCKED: timedelta(minutes=30),
     BounceClass.AUTHENTICATION: timedelta(minutes=15),
@@ -68,7 +68,7 @@ class RetryPlan:
         self, attempt: int, texts: Iterable[str], uniform: float, least: timedelta = _ZERO
     ) -> timedelta:
         """Return the delay after an attempt that was deferred with these texts: the longest of the
-        lane, `least`, and the shortest of LEAST_DELAYS, which is at most the last lane.
+        lane, `least`, and the shortest of MIN_DELAYS, which is at most the last lane.
 
         >>> plan = RetryPlan(spread=0)
         >>> plan.delay_for(0, ["452 4.2.2 over quota"], 0.5)
@@ -132,7 +132,7 @@ def decide(
         delay = plan.delay_for(attempt, dict.fromkeys(deferred.values()), uniform, rest)
         return RetryItem(delay, tuple(waiting), error)
     if untried:
-        delay = max(rest, SOONEST) if is_paced else plan.rest(uniform, rest)
+        delay = max(rest, MIN_DELAY) if is_paced else plan.rest(uniform, rest)
         return PutOffItem(delay, tuple(untried), _joined(untried.values()))
     if failed or failures:
         return Reject(_joined([*failed, *failures.values()]))
@@ -151,7 +151,7 @@ def _least_delay(texts: Iterable[str], longest: timedelta) -> timedelta:
     that asks for none, because a mail to a thousand may be deferred in a thousand ways."""
     shortest = None
     for text in texts:
-        least = min(LEAST_DELAYS.get(bounce_of(text).reason, _ZERO), longest)
+        least = min(MIN_DELAYS.get(bounce_of(text).reason, _ZERO), longest)
         shortest = least if shortest is None else min(shortest, least)
         if shortest == _ZERO:
             break

@@ -27,9 +27,9 @@ from postroad.domain.smtp.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 
-LONGEST_SUSPENSION = timedelta(days=30)
+MAX_SUSPENSION = timedelta(days=30)
 
-MOST_SITES = 10_000
+MAX_SITES = 10_000
 """Whose last answers are counted."""
 
 
@@ -88,7 +88,7 @@ ANSWER_RULES = (
 )
 """The first row that fits decides. `421 4.7.0` is how large sites ask for less; a block list
 refuses whatever comes next, and counts it. The longest rests are those after which a site is likely
-to have changed its mind (`retries.LEAST_DELAYS`)."""
+to have changed its mind (`retries.MIN_DELAYS`)."""
 
 
 class AnswerCounts:
@@ -117,7 +117,7 @@ class AnswerCounts:
                 del self._counts[site]
                 until, reason = now + rule.duration, reason_of(bounce)
                 return Suspension(site, until, reason, SuspendedBy.ANSWERS)
-        while len(self._counts) > MOST_SITES:
+        while len(self._counts) > MAX_SITES:
             self._counts.popitem(last=False)
         return None
 
@@ -133,7 +133,7 @@ def _rule_for(bounce: Bounce) -> AnswerRule | None:
     )
 
 
-MOST_DOMAINS = 2000
+MAX_DOMAINS = 2000
 """In one answer."""
 
 
@@ -177,7 +177,7 @@ class FlushAnswer:
             raise InvalidInput("the answer of a worker cannot be read") from error
 
 
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 """Sites of one worker in a note, which is written again and again."""
 
 
@@ -217,9 +217,9 @@ def posted_views(
     ranked = sorted(
         views, key=lambda each: (order.index(each.state), -each.waiting - each.at_work, each.site)
     )
-    shown = [_short(asdict(each)) for each in ranked[:MOST_SHOWN]]
-    more = max(0, len(ranked) - MOST_SHOWN)
-    note = {"sites": shown, "more": more, "rules": list(islice(rules, MOST_SHOWN + 1))}
+    shown = [_short(asdict(each)) for each in ranked[:MAX_SHOWN]]
+    more = max(0, len(ranked) - MAX_SHOWN)
+    note = {"sites": shown, "more": more, "rules": list(islice(rules, MAX_SHOWN + 1))}
     return json.dumps(note | ({"program": True} if has_program else {}))
 
 
@@ -237,7 +237,7 @@ def has_no_rule(name: str, text: str) -> bool:
     release before, or has more rules than are shown."""
     try:
         rules = json.loads(text)["rules"]
-        return name not in rules and len(rules) <= MOST_SHOWN
+        return name not in rules and len(rules) <= MAX_SHOWN
     except (ValueError, KeyError, TypeError):
         return False
 
@@ -269,7 +269,7 @@ def read_views(text: str) -> tuple[Sequence[SiteView], int]:
 RULE_NAME_PATTERN = r"^[A-Za-z0-9][-A-Za-z0-9_.]*$"
 """Of a rule of routing."""
 
-MOST_REROUTES = 1000
+MAX_REROUTES = 1000
 """At a time, since each worker reads all of them every five seconds."""
 
 

@@ -26,10 +26,10 @@ from postroad.domain.mail.mail import Envelope, Outcome, Responder
 from postroad.errors import InvalidInput
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - of secrets, and none itself
-LEAST_SECRET, MOST_SECRETS = 24, 4
+MIN_SECRET, MAX_SECRETS = 24, 4
 """Octets of a secret; secrets that are valid at the same time."""
 
-LONGEST_REST = timedelta(hours=1)
+MAX_REST = timedelta(hours=1)
 """That `Retry-After` can ask for."""
 
 _UNPROVEN = (
@@ -102,8 +102,8 @@ def read_secrets(text: str) -> tuple[bytes, ...]:
     """Read secrets, one a line, the one that is used first at the top: `whsec_` and base64, or any
     text. Raises: InvalidInput, without a secret in its text."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if not 1 <= len(lines) <= MOST_SECRETS:
-        raise InvalidInput(f"there are {len(lines)} secrets: write 1 to {MOST_SECRETS}, one a line")
+    if not 1 <= len(lines) <= MAX_SECRETS:
+        raise InvalidInput(f"there are {len(lines)} secrets: write 1 to {MAX_SECRETS}, one a line")
     return tuple(map(_secret, lines))
 
 
@@ -113,8 +113,8 @@ def _secret(line: str) -> bytes:
         octets = line.encode() if given == line else base64.b64decode(given, validate=True)
     except (binascii.Error, ValueError):
         raise InvalidInput(f"a secret that begins with {SECRET_PREFIX} goes on in base64") from None
-    if len(octets) < LEAST_SECRET:
-        raise InvalidInput(f"a secret has {LEAST_SECRET} octets at least")
+    if len(octets) < MIN_SECRET:
+        raise InvalidInput(f"a secret has {MIN_SECRET} octets at least")
     return octets
 
 
@@ -225,4 +225,4 @@ def rest_of(retry_after: str | None, now: datetime) -> timedelta:
         except (TypeError, ValueError):
             return timedelta(0)
         asked = (until if until.tzinfo else until.replace(tzinfo=UTC)) - now
-    return max(timedelta(0), min(asked, LONGEST_REST))
+    return max(timedelta(0), min(asked, MAX_REST))

@@ -15,8 +15,8 @@ import re
 
 from postroad.domain.mail.shapes import (
     FOLD,
-    LONGEST_CONTINUATION,
-    LONGEST_LINE,
+    MAX_CONTINUATION,
+    MAX_LINE,
     Shape,
     has_bare_line_ends,
     with_crlf,
@@ -30,7 +30,7 @@ _TEXT = re.compile(rb"[^ \t]")
 _FIRST_OCTET = re.compile(rb"[^ \t\x80-\xbf]")
 """Of a character that is no blank."""
 
-_LONGEST_CHARACTER = 4
+_MAX_CHARACTER = 4
 """Octets of UTF-8. A run of more octets without a first one is not UTF-8, and is cut anywhere."""
 
 _TERMINATOR = b"\r\n.\r\n"
@@ -46,9 +46,9 @@ class Unstuffer:
         self._held = _CRLF
         self._skip = len(_CRLF)
         self.has_bare_line_ends = False
-        """Whether a CR without LF or an LF without CR was left in the mail."""
+        """True if a CR without LF or an LF without CR was left in the mail."""
         self.has_nul = False
-        """Whether a NUL was left in the mail."""
+        """True if a NUL was left in the mail."""
 
     def feed(self, chunk: bytes) -> tuple[bytes, bytes | None]:
         """Take what arrived. Return content, and once the mail has ended what follows its end
@@ -89,7 +89,7 @@ class Unstuffer:
 class LineEnds:
     """Ends every line of a content by CRLF. Bare CR and LF become CRLF: they must not be sent as
     they are, and a file with Unix line ends means lines by them. With `folds`, lines longer than
-    LONGEST_LINE are folded.
+    MAX_LINE are folded.
 
     `shape`: what is known of the whole content. One that has nothing to end or to fold goes through
     untouched, chunk by chunk.
@@ -98,7 +98,7 @@ class LineEnds:
     def __init__(self, shape: Shape | None = None, *, folds: bool = False) -> None:
         self._folder = _Folder() if folds and (shape is None or shape.folds) else None
         self.is_verbatim = shape is not None and not shape.bare_line_ends and self._folder is None
-        """Whether `feed` returns each chunk as it is."""
+        """True if `feed` returns each chunk as it is."""
         # A content that goes through untouched ends as its shape says.
         self._is_at_start = not (self.is_verbatim and shape and not shape.is_terminated)
         self._held_cr = False
@@ -160,7 +160,7 @@ class Stuffer:
 
 
 class _Folder:
-    """Folds lines longer than LONGEST_LINE, as Postfix does: CRLF and a space between the pieces.
+    """Folds lines longer than MAX_LINE, as Postfix does: CRLF and a space between the pieces.
     In a header this is folding; in a body it changes the text, and spoils a signature.
 
     No fold makes a line of blanks alone, which some take for the end of a header (RFC 5322 2.2.3,
@@ -170,7 +170,7 @@ class _Folder:
 
     def __init__(self) -> None:
         self._held = b""
-        """What the line under way has behind its last fold: its next fold may be before the end of
+        """Length of the line under way behind its last fold: its next fold may be before the end of
         that."""
         self._is_folded = False
 
@@ -193,11 +193,11 @@ class _Folder:
 
     def _pieces(self, line: bytes) -> list[bytes]:
         pieces: list[bytes] = []
-        room = LONGEST_CONTINUATION if self._is_folded else LONGEST_LINE
+        room = MAX_CONTINUATION if self._is_folded else MAX_LINE
         begin = 0
         while len(line) - begin > room and (cut := _cut(line, begin, begin + room)) is not None:
             pieces.append(line[begin:cut])
-            begin, room = cut, LONGEST_CONTINUATION
+            begin, room = cut, MAX_CONTINUATION
         return [*pieces, line[begin:]]
 
 
@@ -208,10 +208,10 @@ def _cut(line: bytes, begin: int, latest: int) -> int | None:
     if text is None:
         return None
     cut = begin + len(line[begin : latest + 1].rstrip(_BLANKS)) - 1
-    for before in range(cut, max(cut - _LONGEST_CHARACTER, text.start()), -1):
+    for before in range(cut, max(cut - _MAX_CHARACTER, text.start()), -1):
         if line[before] & 0xC0 != 0x80:  # the first octet of a character
             return before
-    if cut - text.start() >= _LONGEST_CHARACTER:
+    if cut - text.start() >= _MAX_CHARACTER:
         return cut
     behind = _FIRST_OCTET.search(line, max(text.start(), latest) + 1)
     return None if behind is None else behind.start()

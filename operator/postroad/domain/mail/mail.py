@@ -45,11 +45,11 @@ _LOCAL = re.compile(
 )
 _DOMAIN = re.compile(r"(?:[\w-]+\.)*[\w-]+|\[[A-Za-z0-9:.\-]+\]")
 _FORBIDDEN = re.compile("[\x00-\x1f<>\x7f\ud800-\udfff]")
-LONGEST_ADDRESS = 320
+MAX_ADDRESS = 320
 """Octets: local part 64, "@", domain 255. Source: RFC 5321 4.5.3.1."""
 
 
-LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
+MIN_PRIORITY, MAX_PRIORITY = -100, 100
 
 TENANT = "postroad.tenant"
 """The attribute of an envelope that names its tenant."""
@@ -126,7 +126,7 @@ class DsnOptions:
 class Envelope:
     """All of a mail but its content. Its repr shows no address.
 
-    `priority` is from LOWEST_PRIORITY to HIGHEST_PRIORITY; higher is more urgent: a
+    `priority` is from MIN_PRIORITY to MAX_PRIORITY; higher is more urgent: a
     worker prefers its look-ups and connections, the queue keeps its order. Raises: InvalidMail.
     """
 
@@ -413,8 +413,8 @@ def check_address(address: str) -> None:
         raise InvalidMail("an address has no '@'")
     if at and (not local or not domain):
         raise InvalidMail("an address has an empty local part or domain")
-    if len(address.encode("utf-8", "surrogatepass")) > LONGEST_ADDRESS:
-        raise InvalidMail(f"an address is longer than {LONGEST_ADDRESS} octets")
+    if len(address.encode("utf-8", "surrogatepass")) > MAX_ADDRESS:
+        raise InvalidMail(f"an address is longer than {MAX_ADDRESS} octets")
     if _FORBIDDEN.search(address):
         raise InvalidMail("an address holds a control character, '<' or '>'")
     if " " in address and not local.startswith('"'):
@@ -423,10 +423,8 @@ def check_address(address: str) -> None:
 
 def check_priority(priority: int) -> None:
     """Refuse a priority that is out of bounds. Raises: InvalidMail."""
-    if type(priority) is not int or not LOWEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
-        raise InvalidMail(
-            f"a priority is a whole number from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
-        )
+    if type(priority) is not int or not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        raise InvalidMail(f"a priority is a whole number from {MIN_PRIORITY} to {MAX_PRIORITY}")
 
 
 def check_mailbox(address: str) -> None:

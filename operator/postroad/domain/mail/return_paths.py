@@ -11,7 +11,7 @@ import re
 
 from postroad.domain.mail.seven_bits import ascii_address
 
-LONGEST_LOCAL_PART, LONGEST_PATH = 64, 254
+MAX_LOCAL_PART, MAX_PATH = 64, 254
 """Octets; a path has 256 with its angle brackets. Source: RFC 5321 4.5.3.1.1, 4.5.3.1.3."""
 
 _ATOM = r"[^\s\"()<>\[\]\\,;:@.\x00-\x20\x7f]+"
@@ -32,6 +32,6 @@ def return_path(sender: str, recipient: str) -> str | None:
     path = f"{extended}{at}{domain}"
     if not (local and _DOT_STRING.fullmatch(extended)):
         return None
-    if len(extended.encode()) > LONGEST_LOCAL_PART or len(path.encode()) > LONGEST_PATH:
+    if len(extended.encode()) > MAX_LOCAL_PART or len(path.encode()) > MAX_PATH:
         return None
     return path

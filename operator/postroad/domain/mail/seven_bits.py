@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 
 import idna
 
-from postroad.domain.mail.shapes import LONGEST_HEADER
+from postroad.domain.mail.shapes import MAX_HEADER
 from postroad.errors import InvalidInput
 
 Result = TypeVar("Result")
@@ -40,7 +40,7 @@ DEEPEST = 10
 """Multiparts and messages within each other. Each level is one search over what it holds, so this
 bounds the work too."""
 
-MOST_PARTS = 1000
+MAX_PARTS = 1000
 """Parts of a mail that are looked at."""
 
 _SIGNED_FIELDS = (
@@ -156,7 +156,7 @@ class _Conversion:
     def entity(self, start: int, end: int, place: _EntityPlace) -> Steps[list[bytes]]:
         """Return a message or a part in 7 bits. Raises: _Unconvertible."""
         self._parts += 1
-        if self._parts > MOST_PARTS:
+        if self._parts > MAX_PARTS:
             raise _Unconvertible
         if (yield from self._is_ascii(start, end)):
             return (yield from self._copied(start, end))
@@ -195,7 +195,7 @@ class _Conversion:
         inner = place.inner(default, delimiter)
         result: list[bytes] = []
         start, begun = at, False
-        """Where the part began that is being looked for the end of, or the preamble."""
+        """Start of the part that is being looked for the end of, or the preamble."""
         while (found := (yield from self._delimiter(delimiter, at, end, start))) is not None:
             # An empty part has no line break of its own: the delimiter before it took it.
             stop = max(start, found.start)
@@ -285,7 +285,7 @@ class _Conversion:
         """Return where the body begins, behind a header and its blank line."""
         if self._content.startswith(_CRLF, start, end):
             return start + 2
-        found = yield from self._find(_BLANK_LINE, start, min(end, start + LONGEST_HEADER))
+        found = yield from self._find(_BLANK_LINE, start, min(end, start + MAX_HEADER))
         if found is None or not _HEADER.fullmatch(self._content, start, found + 4):
             raise _Unconvertible
         return found + 4
@@ -368,7 +368,7 @@ def _with_encoding(header: bytes, fields: Message, encoding: bytes, place: _Enti
 
 _LABELS = re.compile(r"[a-z0-9_-]{1,63}(?:\.[a-z0-9_-]{1,63})*")
 
-LONGEST_NAME = 253
+MAX_NAME = 253
 """Characters of a name in DNS, without the final dot. Source: RFC 1035 2.3.4."""
 
 
@@ -424,6 +424,6 @@ def ascii_domain(domain: str) -> str:
         except idna.IDNAError as error:
             raise InvalidInput(f"{domain} is no domain name: {error}") from error
     name = name.removesuffix(".")
-    if len(name) > LONGEST_NAME or not _LABELS.fullmatch(name):
+    if len(name) > MAX_NAME or not _LABELS.fullmatch(name):
         raise InvalidInput(f"{domain} is no domain name")
     return name

@@ -13,13 +13,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from io import IncrementalNewlineDecoder
 
-LONGEST_HEADER = 256 * 1024
+MAX_HEADER = 256 * 1024
 """Octets; without a blank line within them the whole content counts as header."""
 
-LONGEST_LINE = 998
+MAX_LINE = 998
 """Octets of a line without its end. Source: RFC 5321 4.5.3.1.6."""
 
-LONGEST_CONTINUATION = LONGEST_LINE - 1
+MAX_CONTINUATION = MAX_LINE - 1
 """Octets of each further piece of a longer line, behind the space that it begins with."""
 
 FOLD = b"\r\n "
@@ -48,9 +48,9 @@ def with_crlf(data: bytes) -> bytes:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """`header_size` counts the octets up to and including the blank line that ends the header; the
-    whole size where there is none within LONGEST_HEADER.
+    whole size where there is none within MAX_HEADER.
 
-    `longest_line` is 0 where no line is longer than LONGEST_LINE; `folds` is how often such lines
+    `longest_line` is 0 where no line is longer than MAX_LINE; `folds` is how often such lines
     are folded in all. `is_terminated`: the last line has an end, or there is none.
     """
 
@@ -104,7 +104,7 @@ _FIELDS = len(Shape.__slots__)
 
 class LineMeter:
     """Measures lines that end by LF or CRLF. It looks only where a line must have ended, so it goes
-    through ordinary text in steps of about LONGEST_LINE octets, not line by line."""
+    through ordinary text in steps of about MAX_LINE octets, not line by line."""
 
     def __init__(self) -> None:
         self.longest = 0
@@ -120,10 +120,10 @@ class LineMeter:
             return
         self._note(self._begun + end - data.endswith(b"\r", 0, end))
         at, size = end + 1, len(data)
-        while size - at > LONGEST_LINE:
-            end = data.rfind(b"\n", at, at + LONGEST_LINE + 1)
+        while size - at > MAX_LINE:
+            end = data.rfind(b"\n", at, at + MAX_LINE + 1)
             if end < 0:
-                end = data.find(b"\n", at + LONGEST_LINE + 1)
+                end = data.find(b"\n", at + MAX_LINE + 1)
                 if end < 0:
                     break
                 self._note(end - at - data.endswith(b"\r", at, end))
@@ -135,9 +135,9 @@ class LineMeter:
         self._note(self._begun)
 
     def _note(self, length: int) -> None:
-        if length > LONGEST_LINE:
+        if length > MAX_LINE:
             self.longest = max(self.longest, length)
-            self.folds += -(-(length - LONGEST_LINE) // LONGEST_CONTINUATION)
+            self.folds += -(-(length - MAX_LINE) // MAX_CONTINUATION)
 
 
 def shape_of(chunks: Iterable[bytes]) -> Shape:
@@ -215,9 +215,9 @@ class Scanner:
         if self._header_size is not None:
             return 0
         before = self._before
-        if self._size >= LONGEST_HEADER:
+        if self._size >= MAX_HEADER:
             return len(data)
-        seen = before + data[: LONGEST_HEADER - self._size]
+        seen = before + data[: MAX_HEADER - self._size]
         found = _BLANK_LINE.search(seen)
         if found is None:
             self._before = seen[-3:]

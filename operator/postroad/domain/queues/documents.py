@@ -18,7 +18,7 @@ from uuid import UUID
 
 from postroad.domain.delivery.attempts import AttemptOutcomes, OutcomeCount
 from postroad.domain.delivery.endings import Endings
-from postroad.domain.delivery.retries import SOONEST
+from postroad.domain.delivery.retries import MIN_DELAY
 from postroad.domain.mail.envelope_documents import envelope_of, envelope_value
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.mail.shapes import Shape
@@ -88,7 +88,7 @@ class LeasedMail(Endings):
     ) -> None:
         if kind is not None and isinstance(error, Exception):
             with suppress(PostroadError):
-                return await self.retry(SOONEST, error=kind.__name__)
+                return await self.retry(MIN_DELAY, error=kind.__name__)
         return await self.give_back()
 
     def at_hand(self) -> tuple[bytes, Shape | None] | None:

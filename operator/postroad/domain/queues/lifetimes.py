@@ -17,7 +17,7 @@ WINDOWS = 30
 """Compaction windows that a row lifetime is cut into: some tens, as TWCS wants. More would mean
 more files per read, fewer would keep dead rows longer (one window)."""
 
-LONGEST_GC_GRACE = timedelta(hours=3)
+MAX_GC_GRACE = timedelta(hours=3)
 """Time for which a tombstone is kept, so that a host that was away gets the deletion from hints:
 Cassandra stores hints for three hours (max_hint_window), and drops those older than this."""
 
@@ -35,7 +35,7 @@ Cassandra keeps for ten days (`gc_grace_seconds` of a table that sets none)."""
 SLICES = 4
 """Slices in a row lifetime, at least: a slice is cleaned long before its rows expire."""
 
-LONGEST_ARCHIVE_WAIT = timedelta(days=14)
+MAX_ARCHIVE_WAIT = timedelta(days=14)
 """Time for which cleanup waits for an archive where rows live for very long, or for ever."""
 
 _LONG_AGO = timedelta(days=36500)
@@ -76,7 +76,7 @@ def lifetimes_of(
     return Lifetimes(
         row_lifetime=row_lifetime,
         compaction_window=_in_whole_units(max(row_lifetime / WINDOWS, window)),
-        gc_grace=min(LONGEST_GC_GRACE, row_lifetime / 4),
+        gc_grace=min(MAX_GC_GRACE, row_lifetime / 4),
     )
 
 
@@ -106,7 +106,7 @@ def longest_archive_wait(row_lifetime: timedelta) -> timedelta:
     >>> longest_archive_wait(timedelta(days=14))
     datetime.timedelta(days=3, seconds=43200)
     """
-    return min(row_lifetime / 4, LONGEST_ARCHIVE_WAIT)
+    return min(row_lifetime / 4, MAX_ARCHIVE_WAIT)
 
 
 def oldest_that_waits(now: datetime, row_lifetime: timedelta) -> datetime:

@@ -23,7 +23,7 @@ _DAY_AND_ID = re.compile(
 )
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
-LONGEST_BUCKET = 63
+MAX_BUCKET = 63
 """Characters of a bucket's name that every S3 store takes."""
 
 BUCKET_CLAIM = "postroad.claim"
@@ -88,10 +88,10 @@ class QueueName:
         share a bucket: keys begin with the queue's name, so they share nothing else.
         """
         bucket = f"{prefix}{self.namespace}-{self.name}"
-        if len(bucket) <= LONGEST_BUCKET:
+        if len(bucket) <= MAX_BUCKET:
             return bucket
         digest = sha256(bucket.encode()).hexdigest()[:12]
-        return f"{bucket[: LONGEST_BUCKET - len(digest) - 1]}-{digest}"
+        return f"{bucket[: MAX_BUCKET - len(digest) - 1]}-{digest}"
 
 
 def key_of_bytes(queue: QueueName, accepted_at: datetime, mail_id: UUID) -> str:
@@ -116,7 +116,7 @@ def mail_of_bytes(queue: QueueName, key: str) -> UUID | None:
 DELAY_SECONDS: tuple[int, ...] = tuple(1 << step for step in range(15))
 """The steps: powers of two from 1 s to 16384 s (about 4.5 h)."""
 
-HIGHEST_DOUBLING = 6
+MAX_DOUBLING = 6
 """A redelivery delay after crashes is at most 2 ** 6 times the first one."""
 
 
@@ -147,6 +147,6 @@ def redelivery_delay_after(crashes: int, redelivery_delay: timedelta, draw: floa
     The more crashes, the wider the steps are drawn, so that a mail that crashes consumers is soon
     alone, and mails that were only in hand at the same time get through.
     """
-    doubling = int(draw * (min(crashes, HIGHEST_DOUBLING) + 1))
+    doubling = int(draw * (min(crashes, MAX_DOUBLING) + 1))
     wanted = redelivery_delay.total_seconds() * (1 << doubling)
     return max((step for step in DELAY_SECONDS if step <= wanted), default=DELAY_SECONDS[0])

@@ -118,9 +118,9 @@ class Reference:
 
 
 VERSION = 1
-LARGEST_BODY = 16 * 1024
+MAX_BODY = 16 * 1024
 """Octets of a message; a reference that would be larger leaves its envelope to the row."""
-LONGEST_ERROR = 512
+MAX_ERROR = 512
 """Characters of the last error that travel with a reference; the row has all of it."""
 
 _MALFORMED = (*(ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError),)
@@ -131,9 +131,9 @@ _FIELDS = {
 
 
 def encode(reference: Reference) -> bytes:
-    """Return the message body, with the envelope if the whole stays within `LARGEST_BODY`."""
+    """Return the message body, with the envelope if the whole stays within `MAX_BODY`."""
     body = _dump(reference, reference.envelope)
-    return body if len(body) <= LARGEST_BODY else _dump(reference, None)
+    return body if len(body) <= MAX_BODY else _dump(reference, None)
 
 
 def size_of(entry: Entry) -> int:
@@ -167,7 +167,7 @@ def _dump(reference: Reference, envelope: Envelope | None) -> bytes:
         "accepted": reference.accepted_at.isoformat(),
         "due": reference.due_at.isoformat() if reference.due_at else None,
         "attempt": reference.attempt,
-        "error": error[:LONGEST_ERROR] if error is not None else None,
+        "error": error[:MAX_ERROR] if error is not None else None,
         "previous": [
             [_seconds(key.slice_start), key.bucket_id, str(key.enqueue_id)]
             for key in reference.previous
@@ -224,15 +224,15 @@ def _moment(text: Any) -> datetime:
 KEY_LIFETIME = timedelta(hours=24)
 """Time for which an enqueue key stands for the mail that was queued with it."""
 
-LONGEST_KEY = 512
+MAX_KEY = 512
 """Characters of a key."""
 
 
 def token_of(key: str, *scope: bytes) -> bytes:
     """Return what is stored for a key, within a scope: 32 octets, from which the key cannot be
-    read. Raises: InvalidInput, for a key that is empty or longer than `LONGEST_KEY`."""
-    if not isinstance(key, str) or not 0 < len(key) <= LONGEST_KEY:
-        raise InvalidInput(f"an enqueue key has 1 to {LONGEST_KEY} characters")
+    read. Raises: InvalidInput, for a key that is empty or longer than `MAX_KEY`."""
+    if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY:
+        raise InvalidInput(f"an enqueue key has 1 to {MAX_KEY} characters")
     return hashlib.sha256(b"".join([*scope, key.encode(errors="surrogatepass")])).digest()
 
 

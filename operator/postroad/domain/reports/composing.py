@@ -42,7 +42,7 @@ _ATOM = re.compile(r"[A-Za-z0-9._:\[\]-]+")
 _EXPIRED = "4.4.7"
 """Delivery time expired. Source: RFC 3463 3.5."""
 
-LONGEST_LINE = 76
+MAX_LINE = 76
 
 MAX_TEXTS = 128 * 1024
 """Characters of all replies in a report together, each of which stands in it twice. They share it
@@ -149,9 +149,9 @@ def _date(moment: datetime) -> str:
 def _field(name: str, value: str) -> str:
     """Return a field on lines of its own, folded at blanks. Only free text is long enough."""
     value = on_one_line(value)
-    if len(name) + len(value) + 2 <= LONGEST_LINE or name != "Diagnostic-Code":
+    if len(name) + len(value) + 2 <= MAX_LINE or name != "Diagnostic-Code":
         return f"{name}: {value}\r\n"
-    lines = wrap(f"{name}: {value}", LONGEST_LINE, break_long_words=False, break_on_hyphens=False)
+    lines = wrap(f"{name}: {value}", MAX_LINE, break_long_words=False, break_on_hyphens=False)
     return "\r\n ".join(lines) + "\r\n"
 
 

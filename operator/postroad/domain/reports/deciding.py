@@ -24,10 +24,10 @@ from postroad.domain.smtp.bounces import BounceClass, bounce_of
 REPORTS_PER_MINUTE = 60
 """Reports of one process to one address by default; the settings and a MailQueue give others."""
 
-LONGEST_WAIT = timedelta(hours=1)
+MAX_WAIT = timedelta(hours=1)
 """A report that would wait longer is not sent."""
 
-MOST_ADDRESSES = 10_000
+MAX_ADDRESSES = 10_000
 """Addresses that are remembered, when those whose reports are over have been forgotten."""
 
 
@@ -36,14 +36,14 @@ class ReportLimit:
 
     def __init__(self, per_minute: int) -> None:
         self._rate = Rate(per_minute, burst=per_minute)
-        self._paces = Paces(slack=0.0, most=MOST_ADDRESSES)
+        self._paces = Paces(slack=0.0, most=MAX_ADDRESSES)
 
     def wait_of(self, address: str, now: timedelta) -> timedelta | None:
         """Count a report; return how long it waits before it is sent; None: it is not sent, and not
         counted."""
         key, seconds = address.lower(), now.total_seconds()
         wait = timedelta(seconds=max(self._paces.wait(key, self._rate, seconds), 0.0))
-        if wait > LONGEST_WAIT:
+        if wait > MAX_WAIT:
             return None
         self._paces.take(key, self._rate, seconds)
         return wait
@@ -57,7 +57,7 @@ DELAY_REPORTED_AFTER = timedelta(hours=4)
 """The age at which a mail is reported as delayed by default; the settings and a MailQueue give
 others, as of what follows."""
 
-LARGEST_RETURNED_BYTES = 50_000
+MAX_RETURNED_BYTES = 50_000
 """A mail of up to this size is returned whole by default."""
 
 REPORT = "postroad.report"
@@ -100,7 +100,7 @@ class ReportRules:
 
     delay_after: timedelta = DELAY_REPORTED_AFTER
     reports_cleared: bool = False
-    largest_returned: int = LARGEST_RETURNED_BYTES
+    largest_returned: int = MAX_RETURNED_BYTES
     """Octets of a mail that is returned whole; of a larger one, its header is."""
 
     administrator: str | None = None

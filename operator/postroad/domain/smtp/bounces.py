@@ -20,10 +20,10 @@ from typing import Annotated, Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-LONGEST_WORDS = 100
+MAX_WORDS = 100
 """Characters that are kept of a reply's words."""
 
-LONGEST_READ = 500
+MAX_READ = 500
 """Characters of a text that are looked at: as many as a relay's outcomes have."""
 
 
@@ -254,7 +254,7 @@ def decided(
     codes, words = _read(text)
     rule = _deciding(codes, words, tuple(_own if own is None else own))
     reason = BounceClass.OTHER if rule is None else rule.reason
-    return Bounce(int(found[1] or 0), reason, shown[:LONGEST_WORDS].rstrip()), rule
+    return Bounce(int(found[1] or 0), reason, shown[:MAX_WORDS].rstrip()), rule
 
 
 @lru_cache(maxsize=1024)  # many refusals differ in what is masked alone
@@ -326,7 +326,7 @@ def _read(text: str) -> tuple[frozenset[str], str]:
 
 def _plain(text: str) -> str:
     """Return a text on one line, printable and short enough to search it."""
-    text = text[:LONGEST_READ]
+    text = text[:MAX_READ]
     if not text.isprintable():  # nor has it half a surrogate, which no UTF-8 holds
         text = "".join(char if char.isprintable() else " " for char in text)
     return " ".join(text.split())

@@ -20,7 +20,7 @@ Source: RFC 5321 2.3.5, 4.1.1.1, 4.1.3."""
 SOCKET_SCHEME = "unix:"
 """Stands before the path of a Unix socket where a host could stand, too."""
 
-LONGEST_SOCKET = 107
+MAX_SOCKET = 107
 """Octets of the path of a Unix socket, as Linux takes it (`man 7 unix`)."""
 
 _FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?::(?P<port>\d+))?")
@@ -29,8 +29,8 @@ _FORM = re.compile(r"(?:\[(?P<literal>[0-9A-Fa-f:.]+)\]|(?P<host>[^\s:\[\]]+))(?
 class TlsMode(StrEnum):
     """Degree to which a connection must be secured. `opportunistic` encrypts where it can and
     verifies nothing; `encrypted` verifies nothing and never sends in clear; `required` verifies
-    the certificate, too; `implicit` does the same with TLS from the first octet on. Source: RFC
-    3207; RFC 8314 3."""
+    the certificate, too; `implicit` does the same with TLS from the first octet on.
+    Source: RFC 3207; RFC 8314 3."""
 
     NONE = "none"
     OPPORTUNISTIC = "opportunistic"
@@ -136,9 +136,9 @@ class NextHop:
         read the socket can read the mail. Raises: InvalidInput."""
         if not path.is_absolute() or "\0" in str(path):
             raise InvalidInput(f"{str(path)!r} is no Unix socket: write the whole path, from / on")
-        if len(str(path).encode("utf-8", "surrogateescape")) > LONGEST_SOCKET:
+        if len(str(path).encode("utf-8", "surrogateescape")) > MAX_SOCKET:
             raise InvalidInput(
-                f"the path of a Unix socket has {LONGEST_SOCKET} octets at most: move {path}"
+                f"the path of a Unix socket has {MAX_SOCKET} octets at most: move {path}"
             )
         return cls("localhost", 0, TlsMode.NONE, Protocol.LMTP, socket=path)
 

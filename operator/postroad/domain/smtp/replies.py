@@ -18,7 +18,7 @@ from postroad.errors import InvalidInput
 _LINE = re.compile(rb"[\s\0]*([0-9]{3})(?![0-9])(-|[ \t]?)(.*)", re.DOTALL)
 _ENHANCED = re.compile(r"([245])\.([0-9]{1,3})\.([0-9]{1,3})(?=\s|$)")
 
-LONGEST_TEXT = 500
+MAX_TEXT = 500
 """Characters of a reply that are kept in records and dead letters."""
 
 _ABOUT_SENDER = frozenset((502, 503, 530, 534, 535, 538))
@@ -48,7 +48,7 @@ _CREDENTIALS_INVALID = EnhancedCode(5, 7, 8)
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One reply. `str()` gives it on one line, printable, at most LONGEST_TEXT characters.
+    """One reply. `str()` gives it on one line, printable, at most MAX_TEXT characters.
 
     >>> str(Reply(451, ("4.3.0 later", "please")))
     '451 4.3.0 later please'
@@ -65,7 +65,7 @@ class Reply:
         text = " ".join((str(self.code), *self.lines))
         if not text.isprintable():
             text = "".join(char if char.isprintable() else " " for char in text)
-        return " ".join(text.split())[:LONGEST_TEXT]
+        return " ".join(text.split())[:MAX_TEXT]
 
     @property
     def is_positive(self) -> bool:

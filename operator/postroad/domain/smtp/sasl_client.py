@@ -19,7 +19,7 @@ from typing import Protocol
 
 from postroad.errors import InvalidInput
 
-FEWEST_ROUNDS, MOST_ROUNDS = 4096, 1_000_000
+MIN_ROUNDS, MAX_ROUNDS = 4096, 1_000_000
 """Of SCRAM's hash. A server that asks for fewer would have a hash of the password that is soon
 guessed; more would keep a processor busy. Source: RFC 7677 4."""
 
@@ -135,9 +135,9 @@ class _Scram:
         if found is None or not found[1].startswith(self._nonce) or found[1] == self._nonce:
             raise LoginRefused("the server's first message of SCRAM is wrong")
         rounds = int(found[3])
-        if not FEWEST_ROUNDS <= rounds <= MOST_ROUNDS:
+        if not MIN_ROUNDS <= rounds <= MAX_ROUNDS:
             raise LoginRefused(
-                f"the server asks for {rounds} rounds, not {FEWEST_ROUNDS} to {MOST_ROUNDS}"
+                f"the server asks for {rounds} rounds, not {MIN_ROUNDS} to {MAX_ROUNDS}"
             )
         try:
             salt = base64.b64decode(found[2], validate=True)

@@ -21,7 +21,7 @@ from postroad.domain.values.text import to_json
 from postroad.embedded.log.layout import NEW, Lane
 from postroad.errors import InvalidInput, StoreDamaged
 
-LONGEST_DOMAINS = 65_535
+MAX_DOMAINS = 65_535
 """Bytes; the format counts them in 16 bits."""
 
 NUMBERS = 1 << 32
@@ -32,11 +32,11 @@ UNDECODED = (ValueError, LookupError, TypeError, AttributeError, InvalidInput, R
 
 
 def domains_of(envelope: Envelope) -> str:
-    """Return the destination domains, space separated, as many as LONGEST_DOMAINS allows."""
+    """Return the destination domains, space separated, as many as MAX_DOMAINS allows."""
     domains = " ".join(filter(None, envelope.domains))
-    if len(domains.encode()) <= LONGEST_DOMAINS:
+    if len(domains.encode()) <= MAX_DOMAINS:
         return domains
-    return domains.encode()[:LONGEST_DOMAINS].rpartition(b" ")[0].decode()
+    return domains.encode()[:MAX_DOMAINS].rpartition(b" ")[0].decode()
 
 
 class Unreadable(StoreDamaged):

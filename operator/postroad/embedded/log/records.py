@@ -20,7 +20,7 @@ from postroad.embedded.log.envelopes import (
 from postroad.embedded.log.layout import Lane
 
 ENVELOPE, START, DELIVERY, FINISH, HOLD, OUTCOMES, KEY = range(1, 8)
-LONGEST_TEXT = 512
+MAX_TEXT = 512
 """Bytes of a next hop's reply that are kept in a record."""
 
 _START = Struct("<16sIIQ")
@@ -189,5 +189,5 @@ _DECODERS: dict[int, Callable[[bytes], Record]] = {
 
 
 def cut(text: str) -> bytes:
-    """Return a text in UTF-8, cut to LONGEST_TEXT bytes at a character."""
-    return text.encode(errors="replace")[:LONGEST_TEXT].decode(errors="ignore").encode()
+    """Return a text in UTF-8, cut to MAX_TEXT bytes at a character."""
+    return text.encode(errors="replace")[:MAX_TEXT].decode(errors="ignore").encode()

@@ -23,7 +23,7 @@ from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail, MailView, Sizes
 from postroad.domain.queues.references import digest_of, token_of
 from postroad.domain.queues.selection import Selector
-from postroad.embedded.log.options import LONGEST_LEASE
+from postroad.embedded.log.options import MAX_LEASE
 from postroad.embedded.log.spool_files import CHUNK
 from postroad.embedded.rpc import rpc
 from postroad.embedded.rpc.connection import OwnerConnection
@@ -164,7 +164,7 @@ class RemoteQueue(Administration):
         while True:
             leased = await self.connection.call("next", consumer=consumer)
             self.connection.hold(leased.number)
-            yield RemoteItem(self.connection, leased, self._clock.elapsed() + LONGEST_LEASE)
+            yield RemoteItem(self.connection, leased, self._clock.elapsed() + MAX_LEASE)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         async for view in self._views("browse", selector):

@@ -58,7 +58,7 @@ class OwnerConnection:
         self._next = 0
         self.lost: PostroadError | None = None
         self._is_going = False
-        """Whether the owner hands over."""
+        """True if the owner hands over."""
         self._left = asyncio.Event()
         self._in_hand: set[int] = set()
         """The items that consumers here have."""
@@ -269,6 +269,6 @@ def _request(number: int, operation: str, arguments: Mapping[str, Any]) -> bytes
     and with it all other calls and leases of this process."""
     value = {"op": operation, **CALLS[operation].encoded(arguments)}
     request = rpc.json_frame(number, FrameKind.CALL, value)
-    if len(request) > rpc.LONGEST:
+    if len(request) > rpc.MAX_FRAME:
         raise InvalidMail("the envelope is too large for one record")
     return request

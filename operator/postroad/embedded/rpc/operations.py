@@ -23,7 +23,7 @@ from postroad.embedded.log.records import cut
 from postroad.ports.administration import Operation
 
 MAX_TEXTS = 512 * 1024
-"""Characters of the texts of one frame, which have up to 12 octets each in JSON (wire.LONGEST)."""
+"""Characters of the texts of one frame, with up to 12 octets each in JSON (rpc.MAX_FRAME)."""
 
 
 def _as_it_is(value: Any) -> Any:

@@ -62,7 +62,7 @@ class SpoolReceiver:
         self._identifiers = Identifiers(clock.now, randomness.bits)
         self._lease: SlotLease | None = None
         self._seconds = deque([0.0], maxlen=LATELY)
-        """How long recent mails took. The minimum is the speed of the disk, because the rest is
+        """Times that recent mails took. The minimum is the speed of the disk, because the rest is
         waiting for a processor, which threads do too. The maximum shows a disk that stalls."""
 
     async def enqueue(self, connection: OwnerConnection, mail: Mail) -> UUID:

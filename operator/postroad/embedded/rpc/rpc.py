@@ -54,10 +54,10 @@ from postroad.telemetry.logs import logger
 PROTOCOL = 1
 HEAD = Struct("<IIB")
 _LENGTH_BYTES = 4
-LONGEST_DATA = 1024 * 1024
+MAX_DATA = 1024 * 1024
 """Bytes of a piece of content."""
 
-LONGEST = 16 * 1024 * 1024
+MAX_FRAME = 16 * 1024 * 1024
 """Bytes of any other frame behind its length, which has room for the largest envelope with the
 outcomes of its recipients; a longer one is an error of the sender."""
 
@@ -119,7 +119,7 @@ class FrameReader:
         start = 0
         while len(self._held) - start >= HEAD.size:
             length, call, kind = HEAD.unpack_from(self._held, start)
-            longest = LONGEST_DATA + 5 if kind == FrameKind.DATA else LONGEST
+            longest = MAX_DATA + 5 if kind == FrameKind.DATA else MAX_FRAME
             if not HEAD.size - _LENGTH_BYTES <= length <= longest:
                 raise InvalidInput("what arrived is no frame")
             end = start + _LENGTH_BYTES + length

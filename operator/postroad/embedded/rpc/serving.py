@@ -27,7 +27,7 @@ from postroad.errors import InvalidInput, PostroadError
 from postroad.ports.administration import Operation
 from postroad.telemetry.logs import logger
 
-MOST_LEASED_SLOTS = 32
+MAX_LEASED_SLOTS = 32
 """Slots that are lent at a time."""
 
 
@@ -84,7 +84,7 @@ class Serving(Answering):
         return await self._queue.enqueue(mail, arguments["delay"], key=arguments["key"])
 
     async def lease_slots(self, call: int, arguments: Arguments) -> object:
-        slots = await self._queue.lease_slots(MOST_LEASED_SLOTS)
+        slots = await self._queue.lease_slots(MAX_LEASED_SLOTS)
         self._leased_slots.update(slots)
         return slots
 

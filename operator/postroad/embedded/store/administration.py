@@ -17,7 +17,7 @@ from postroad.domain.mail.mail import Envelope, domain_of
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
 from postroad.domain.values.instants import duration_us, instant
-from postroad.embedded.log.envelopes import LONGEST_DOMAINS, EnvelopeRecord
+from postroad.embedded.log.envelopes import MAX_DOMAINS, EnvelopeRecord
 from postroad.embedded.log.index import latest
 from postroad.embedded.log.lanes import Written
 from postroad.embedded.log.layout import DEAD, HELD, Lane
@@ -31,7 +31,7 @@ from postroad.ports.administration import EXPIRED, Operation
 YIELD_EVERY = 200
 """Entries between two yields to the event loop."""
 
-FEW_DOMAINS = LONGEST_DOMAINS // 8
+FEW_DOMAINS = MAX_DOMAINS // 8
 """Characters of domains that the index has whole, however many bytes each has."""
 
 

@@ -26,15 +26,15 @@ from postroad.telemetry.logs import logger
 
 log = logger("embedded")
 
-MOST_BYTES = 1024 * MIB
-LONGEST = timedelta(days=7)
+MAX_BYTES = 1024 * MIB
+MAX_KEPT_FOR = timedelta(days=7)
 """Bytes that are kept for the pipeline at most, and no more bytes than are free beside it: mail
 needs the disk more. The oldest go first."""
 
 BOUNDED_EVERY = timedelta(minutes=5)
 """Interval at which an archive is bounded to which nothing is moved."""
 
-LONGEST_OPEN = timedelta(hours=1)
+MAX_OPEN = timedelta(hours=1)
 """Time that a process appends to one segment of an archived store."""
 
 DAMAGED = ".damaged"
@@ -261,10 +261,10 @@ def _beyond(
     """Return those segments, of all by age, that are too old, or for which there is no room."""
     sizes = {each: _size_of(files, layout.archive / str(each)) for each in segments}
     free = files.room(layout.archive).bytes
-    found, room = list[ArchivedName](), min(MOST_BYTES, (free + sum(sizes.values())) // 2)
+    found, room = list[ArchivedName](), min(MAX_BYTES, (free + sum(sizes.values())) // 2)
     for each in reversed(segments):
         room -= sizes[each]
-        if room < 0 or now_us - each.retired_us > duration_us(LONGEST):
+        if room < 0 or now_us - each.retired_us > duration_us(MAX_KEPT_FOR):
             found.append(each)
     return found
 

@@ -66,7 +66,7 @@ class ArrivalRate:
         return self.under_way > 0 or now - self._last < RECENT_SECONDS
 
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Bytes of all cached mails together."""
 
 RECORD_TIMES = 5
@@ -76,7 +76,7 @@ RECORD_TIMES = 5
 class ContentCache:
     """Keeps new mails at their entries until these are leased or end."""
 
-    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self.room = most_bytes
 
     def keep(self, entry: LiveEntry, record: EnvelopeRecord, kept: Kept | None) -> None:

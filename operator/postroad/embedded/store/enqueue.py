@@ -22,7 +22,7 @@ from postroad.domain.queues.references import check_same, digest_of, token_of
 from postroad.domain.values.text import to_json
 from postroad.embedded.log.envelopes import (
     ENVELOPE_BYTES,
-    LONGEST_DOMAINS,
+    MAX_DOMAINS,
     EnvelopeRecord,
     decode_new,
     with_enqueue_id,
@@ -163,7 +163,7 @@ def accept_stored(
     Raises: InvalidInput when it is no new mail in such a slot, StoreFailed, QueueClosed.
     """
     engine.check()
-    if len(payload) > engine.options.largest_envelope + LONGEST_DOMAINS + ENVELOPE_BYTES:
+    if len(payload) > engine.options.largest_envelope + MAX_DOMAINS + ENVELOPE_BYTES:
         raise InvalidInput("the envelope is too large for one record")
     enqueue_id = engine.identifiers.new()
     record = with_enqueue_id(payload, enqueue_id.bytes)

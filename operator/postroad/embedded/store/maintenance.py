@@ -17,7 +17,7 @@ from postroad.embedded.log.segments import LiveEntry, Segment, State
 from postroad.embedded.log.slots import Checkpoint, LaneState, write_checkpoint
 from postroad.embedded.store.archive import (
     BOUNDED_EVERY,
-    LONGEST_OPEN,
+    MAX_OPEN,
     RetiredSegment,
     is_archived,
     keep_bounds,
@@ -124,7 +124,7 @@ class Maintenance:
     async def _leave_segments(self) -> None:
         """Let an archived store have what passed within an hour or so, however little that is."""
         engine = self._engine
-        before_us = engine.now_us() - duration_us(LONGEST_OPEN)
+        before_us = engine.now_us() - duration_us(MAX_OPEN)
         old = [
             lane
             for lane in engine.lanes.values()

@@ -16,12 +16,12 @@ from postroad.domain.configuration.advice import ROWS_IN_SLICE
 from postroad.domain.values.text import escaped
 from postroad.pipeline.answers.report import QueueReport, duration_text
 
-MOST_BARS = 12
+MAX_BARS = 12
 """Domains or destinations in a picture, those with most mail first."""
 
-LONGEST_NAME = 40
+MAX_NAME = 40
 
-MOST_EDGED = 400
+MAX_EDGED = 400
 """Bars in a picture that have edges."""
 
 COLORS = {
@@ -105,7 +105,7 @@ def _waits(report: QueueReport, axes: Any) -> float:
 
 
 def _destinations(report: QueueReport, axes: Any) -> float:
-    lines = report.destinations[:MOST_BARS][::-1]
+    lines = report.destinations[:MAX_BARS][::-1]
     names = _distinct([f"{each.domain or '-'} at {each.site or '-'}" for each in lines])
     left = [0] * len(lines)
     for name in ("delivered", "deferred", "failed"):
@@ -119,7 +119,7 @@ def _destinations(report: QueueReport, axes: Any) -> float:
 
 
 def _ages(report: QueueReport, axes: Any) -> float:
-    lines = (report.ages or ())[:MOST_BARS]
+    lines = (report.ages or ())[:MAX_BARS]
     counts = [list(each.ages.values()) for each in lines]
     shades = [[(each + 0.0) ** 0.5 for each in row] for row in counts]
     axes.imshow(shades, cmap="Oranges", aspect="auto", vmin=0)
@@ -161,7 +161,7 @@ def _bars(
         ((left, low), (left, low + height), (right, low + height), (right, low))
         for left, right, low, height in zip(lefts, rights, below, heights, strict=True)
     ]
-    edge = 0.4 if len(corners) <= MOST_EDGED else 0.0  # white edges would hide narrow bars
+    edge = 0.4 if len(corners) <= MAX_EDGED else 0.0  # white edges would hide narrow bars
     bars = PolyCollection(
         corners, facecolors=color, edgecolors="white", linewidths=edge, label=label
     )
@@ -187,7 +187,7 @@ def _distinct(names: Sequence[str]) -> list[str]:
     upon each other."""
     found: list[str] = []
     for each in map(escaped, names):
-        name = each if len(each) <= LONGEST_NAME else each[: LONGEST_NAME - 1] + "…"
+        name = each if len(each) <= MAX_NAME else each[: MAX_NAME - 1] + "…"
         while name in found:
             name += " "
         found.append(name)

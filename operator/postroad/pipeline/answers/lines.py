@@ -24,7 +24,7 @@ from postroad.pipeline.archive.planning import Coverage
 HISTORY = timedelta(days=7)
 """Time over which replies are compared."""
 
-FEWEST = 20
+MIN_REPLIES = 20
 """Outcomes, now and before, from which on shares are compared."""
 
 FACTOR = 2
@@ -70,7 +70,7 @@ def departures(
 ) -> tuple[Departure, ...]:
     """Return what has grown out of line, the refusals as a whole first. Nothing is
     compared with fewer than 20 outcomes on either side."""
-    if min(now.total, before.total) < FEWEST:
+    if min(now.total, before.total) < MIN_REPLIES:
         return ()
     counts = {REFUSED: (now.refused, before.refused)}
     counts |= {each: (classes[each], classes_before.get(each, 0)) for each in sorted(classes)}
@@ -342,8 +342,8 @@ def _is_number(cell: str) -> bool:
     return cell == MISSING or cell.rstrip("%").replace(".", "", 1).isdigit()
 
 
-FEWEST_UPDATES = 0.5
-MOST_UPDATES = 10
+MIN_UPDATES = 0.5
+MAX_UPDATES = 10
 """Updates of browse start while as many mails end as the median slice has: between them, a pace is
 left as it is. With more, slices are checked in vain that have not drained; with fewer, readers go
 through slices that have."""
@@ -389,7 +389,7 @@ def _pace(present: int, window: timedelta, slices: Sequence[SliceCount]) -> tupl
     if not rows:
         return present, "no slice has rows, so there is too little history to judge the pace"
     typical = f"the median slice of {format_duration(window)} has about {round(rows):,} rows"
-    if FEWEST_UPDATES <= rows / present <= MOST_UPDATES:
+    if MIN_UPDATES <= rows / present <= MAX_UPDATES:
         return present, f"{typical}; browse start is updated often enough, and not too often"
     return _rounded(rows), f"{typical}; so browse start is updated about once a slice"
 

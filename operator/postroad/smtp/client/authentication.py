@@ -29,11 +29,11 @@ NO_LOGIN = "451 4.7.0 the files of the login at the next hop cannot be read"
 REFUSED_FOR = timedelta(minutes=5)
 """Time for which a login that was refused is not tried again; a renewed one is tried at once."""
 
-LONGEST_INITIAL = 480
+MAX_INITIAL = 480
 """Octets of an initial response that stand behind AUTH, whose line has 512 at most. Source:
 RFC 4954 4."""
 
-MOST_CHALLENGES = 10
+MAX_CHALLENGES = 10
 
 
 class Authentication:
@@ -131,12 +131,12 @@ async def _carry_out(
     initial = steps.initial
     command = f"AUTH {mechanism}".encode()
     encoded = base64.b64encode(initial or b"")
-    is_sent_at_once = initial is not None and len(encoded) <= LONGEST_INITIAL
+    is_sent_at_once = initial is not None and len(encoded) <= MAX_INITIAL
     reply = await exchange.ask(
         command + (b" " + encoded if is_sent_at_once else b"") + b"\r\n", timeout
     )
     is_begun = initial is None or is_sent_at_once
-    for _ in range(MOST_CHALLENGES):
+    for _ in range(MAX_CHALLENGES):
         if reply.code != 334:
             break
         try:

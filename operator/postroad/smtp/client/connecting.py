@@ -23,7 +23,7 @@ from postroad.domain.smtp.next_hops import NextHop, SourceAddresses
 from postroad.smtp.client.client import ClientWire, connect, connect_to_socket
 from postroad.smtp.wire import ConnectionLost, WireError
 
-MOST_ADDRESSES = 8
+MAX_ADDRESSES = 8
 """Tried for one session; each may use up its timeout."""
 
 SHUN = timedelta(minutes=5)
@@ -71,7 +71,7 @@ class Shunned:
                     "no connection: the source has no address of the next hop's family"
                 )
             order = [each for each in order if source.address_for(each) is not None]
-        for address in order[:MOST_ADDRESSES]:
+        for address in order[:MAX_ADDRESSES]:
             local = None if source is None else source.address_for(address)
             try:
                 wire = await connect(address, port, timeout, local)
@@ -195,7 +195,7 @@ class Timeouts:
 
 KEPT = timedelta(hours=1)
 
-MOST_REMEMBERED = 10_000
+MAX_REMEMBERED = 10_000
 
 
 class RememberedHops:
@@ -218,5 +218,5 @@ class RememberedHops:
         """Remember a next hop."""
         self._until[hop] = asyncio.get_running_loop().time() + KEPT.total_seconds()
         self._until.move_to_end(hop)
-        if len(self._until) > MOST_REMEMBERED:
+        if len(self._until) > MAX_REMEMBERED:
             self._until.popitem(last=False)

@@ -74,7 +74,7 @@ class SmtpConnection:
         self._useful_jobs = 1
         self._is_running = self._is_closing = self._is_aborted = self._is_over = False
         self._has_ended = False
-        """Whether the last event has its jobs: it takes no more."""
+        """True if the last event has its jobs: it takes no more."""
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run(), name="a connection to a next hop")
 
@@ -298,7 +298,7 @@ class SmtpConnection:
 
 _TIMEOUTS = Timeouts()
 
-MOST_LOGINS = 1000
+MAX_LOGINS = 1000
 """Next hops whose last login is remembered."""
 
 
@@ -321,7 +321,7 @@ class SmtpConnector:
         self._context_for = lru_cache(context_for)
         self._broken_tls, self._unfit = RememberedHops(), RememberedHops()
         self._fit_for_tls = RememberedHops()
-        self._authentication_of = lru_cache(MOST_LOGINS)(authentication_at)
+        self._authentication_of = lru_cache(MAX_LOGINS)(authentication_at)
         self._preparation = Preparation(signer)
 
     def open(

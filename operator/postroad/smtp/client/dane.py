@@ -24,7 +24,7 @@ from cryptography.x509.verification import (
 from postroad.errors import InvalidInput
 from postroad.routing.answers import TlsaMatching, TlsaRecord, TlsaSelector, TlsaUsage
 
-MOST_CERTIFICATES = 10
+MAX_CERTIFICATES = 10
 """Of what a next hop shows."""
 
 
@@ -40,7 +40,7 @@ def verify(shown: Sequence[bytes], name: str, records: Sequence[TlsaRecord], now
     certificate must be for this name (3.1.2).
     """
     try:
-        certificates = [x509.load_der_x509_certificate(each) for each in shown[:MOST_CERTIFICATES]]
+        certificates = [x509.load_der_x509_certificate(each) for each in shown[:MAX_CERTIFICATES]]
     except ValueError as error:
         raise CertificateRefused("the next hop's certificate cannot be read") from error
     if not certificates:

@@ -26,7 +26,7 @@ class ConnectionJob:
         self.number = transmission.job
         self.transaction: ClientTransaction | ChunkTransaction | None = None
         self.untransmitted: JobFinished | ContentFailed | None = None
-        """What becomes of it without a transaction, once that is known."""
+        """Outcome of it without a transaction, once that is known."""
         self._at_hand: OpenContent | None = None
         self._reading: asyncio.Task[OpenContent] | None = None
         """Reads the beginning of a content that is not at hand."""
@@ -101,7 +101,7 @@ class ConnectionJob:
         return await self._resources.enter_async_context(preparing)
 
 
-LONGEST_SERIES = 10
+MAX_SERIES = 10
 """Mails that are sent before one of them is answered, at most: chunks, and one by DATA behind them.
 So many may come twice where a connection is lost."""
 
@@ -132,7 +132,7 @@ class JobLine:
         if not self.behind or session.is_worn:
             return True
         octets, is_ready = 0, True
-        for job in islice(self.behind, LONGEST_SERIES if session.takes_chunks else 1):
+        for job in islice(self.behind, MAX_SERIES if session.takes_chunks else 1):
             octets += job.transmission.size_bytes
             if octets > OCTETS_READ_AHEAD and job is not self.behind[0]:
                 break
@@ -150,7 +150,7 @@ class JobLine:
                 break
             self.begun.append(self.behind.popleft())
             series.append((self.begun[-1], mail))
-            if len(series) == LONGEST_SERIES or not session.may_be_chunk(mail):
+            if len(series) == MAX_SERIES or not session.may_be_chunk(mail):
                 break
         if not series:
             return b""
@@ -159,7 +159,7 @@ class JobLine:
             job.transaction, chunk = session.by_chunk(mail)
             octets.append(chunk)
         job, mail = series[-1]
-        length = LONGEST_SERIES if session.may_be_chunk(mail) else len(series)
+        length = MAX_SERIES if session.may_be_chunk(mail) else len(series)
         self.useful_jobs = 1 + length if length > 1 else 1
         follows_chunks = len(series) > 1
         last = job.transaction = session.by_data(mail, follows_chunks=follows_chunks)

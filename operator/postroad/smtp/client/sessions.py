@@ -51,7 +51,7 @@ class ClientSession:
         self._extensions = extensions
         is_lmtp = self.next_hop.protocol is Protocol.LMTP
         self.is_pipelined = "PIPELINING" in extensions
-        """Whether commands may be sent before replies to others have come."""
+        """True if commands may be sent before replies to others have come."""
         self._responder = Responder(self.next_hop.host, "DSN" in extensions, is_lmtp)
         may_chunk = self.next_hop.chunking and not is_lmtp
         self._may_chunk = may_chunk and "CHUNKING" in extensions and self.is_pipelined

@@ -89,12 +89,12 @@ REPLIES = 4 * 1024
 """Octets of unread replies in this process, beside four times as many in the system. No further
 command of a client that does not read them is executed."""
 
-MOST_LINGERING = 64 * 1024
+MAX_LINGERING = 64 * 1024
 """Octets of a peer that `linger` drops before it leaves the rest in the system. Without this bound,
 peers that send all the time would keep the processor for as long as their sessions linger."""
 
 
-MOST_DROPPED = 1024 * 1024
+MAX_DROPPED = 1024 * 1024
 """Octets of one line that are dropped for one LineTooLong: a client that sends a line without end
 is refused like one that sends many lines."""
 
@@ -121,7 +121,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         self._most_unread = COMMANDS
         self._take: Callable[[], RoundResult] | None = None
         self._is_queued = False
-        """Whether a round waits in the run queue."""
+        """True if a round waits in the run queue."""
 
         self._rounds = 0
         """Rounds in a row that left octets in the buffer."""
@@ -133,7 +133,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 
         self._timeout, self._latest = timedelta(), math.inf
         self.is_interrupted = False
-        """Whether this side wants to end the session; `take` reads it."""
+        """True if this side wants to end the session; `take` reads it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -202,12 +202,12 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
     async def linger(self, timeout: timedelta) -> None:
         """End this side's direction and drop what arrives until the peer ends its own, for at most
         `timeout`, because `close` with unread input resets the connection, and the peer may lose
-        replies that it has not read. A peer that sends more than MOST_LINGERING octets has the same
+        replies that it has not read. A peer that sends more than MAX_LINGERING octets has the same
         time, but may lose them. No effect under TLS, which has no half-close."""
         transport = self._transport
         if self._is_secured or self._at_end or transport is None or transport.is_closing():
             return
-        due, left = self._loop.time() + timeout.total_seconds(), MOST_LINGERING
+        due, left = self._loop.time() + timeout.total_seconds(), MAX_LINGERING
         try:
             transport.write_eof()
             while not self._at_end:
@@ -226,7 +226,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
         LF is part of the line.
 
         Raises: LineTooLong, once the end of that line has arrived, and before that whenever
-        MOST_DROPPED octets of it were dropped.
+        MAX_DROPPED octets of it were dropped.
         """
         buffer, self._most_unread = self._buffer, COMMANDS
         if not buffer:
@@ -238,7 +238,7 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
                 self._dropped += len(buffer) - 1
                 self._consume(len(buffer) - 1)  # the last octet may be a CR
             self._searched = max(0, len(buffer) - 1)
-            if self._dropped >= MOST_DROPPED:
+            if self._dropped >= MAX_DROPPED:
                 self._dropped = 0
                 raise LineTooLong
             self._resume_reading()  # a line may be longer than the fill level at which this happens

@@ -40,7 +40,7 @@ _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
 UNFORESEEN = "451 4.3.5 the worker failed in an unforeseen way"
 NO_ROOM_FOR_REPORT = "452 4.3.1 there is no room for the report to the sender"
 
-FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
+FIRST_PAUSE, MAX_PAUSE = timedelta(seconds=1), timedelta(seconds=30)
 """Between attempts to record an outcome while the queue cannot be reached."""
 
 
@@ -228,7 +228,7 @@ class Deliverer:
                     "outcome not recorded yet", queue=self.queue, step=step, error=str(error)
                 )
             await self.clock.sleep(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, MAX_PAUSE)
 
     def _report(
         self,

@@ -67,7 +67,7 @@ class OpenJob:
         self.place = 0
         """Jobs of a connection are transmitted in this order."""
         self.is_late = False
-        """Whether a connection that comes to it is to leave it out."""
+        """True if a connection that comes to it is to leave it out."""
         self.assigned_at = timedelta(0)
         self.rest_since: timedelta | None = None
         """When its site was found resting first."""

@@ -48,7 +48,7 @@ class Ledger:
         """Jobs and look-ups whose end is to come."""
         self.is_over = False
         self.is_cut_off = False
-        """Whether the process ends: an item with recipients that were not tried is not ended, and
+        """True if the process ends: an item with recipients that were not tried is not ended, and
         comes again at once."""
         self._deliverer = deliverer
         self._on_over = on_over
@@ -58,7 +58,7 @@ class Ledger:
         self._untried: dict[str, str] = {}
         self._rest_until = ZERO
         self._is_paced = True
-        """Whether limits by rate are all why recipients were not tried."""
+        """True if limits by rate are all why recipients were not tried."""
         self._keeper: asyncio.Task[None] | None = None
         self._recording: asyncio.Future[None] | None = None
         self._being_recorded: asyncio.Future[None] | None = None

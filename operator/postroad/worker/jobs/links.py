@@ -22,7 +22,7 @@ from postroad.telemetry.logs import logger
 _log = logger("worker")
 
 
-MOST_REASONS = 10_000
+MAX_REASONS = 10_000
 """Destinations of which it is kept why the last connection ended."""
 
 
@@ -183,5 +183,5 @@ class Links:
     def _note_reason(self, destination: str, text: str) -> None:
         if text:
             self._reasons[destination] = text
-        while len(self._reasons) > MOST_REASONS:
+        while len(self._reasons) > MAX_REASONS:
             del self._reasons[next(iter(self._reasons))]

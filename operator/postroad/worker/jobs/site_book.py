@@ -15,9 +15,9 @@ from postroad.scheduling.destination_records import DestinationView
 from postroad.worker.jobs.job_table import OpenJob
 from postroad.worker.routing import DeliveryRoute
 
-MOST_SITES = 10_000
+MAX_SITES = 10_000
 
-MOST_DOMAINS = 20_000
+MAX_DOMAINS = 20_000
 """Of all sites together; the ones that had mail last are known."""
 
 
@@ -44,7 +44,7 @@ class SiteBook:
             key = (route.name, domain)
             self._domains[key] = None
             self._domains.move_to_end(key)
-        while len(self._domains) > MOST_DOMAINS:
+        while len(self._domains) > MAX_DOMAINS:
             self._domains.popitem(last=False)
         known = self._known.get(route.name)
         if known is None:
@@ -52,7 +52,7 @@ class SiteBook:
         else:
             known.route = route
             self._known.move_to_end(route.name)
-        while len(self._known) > MOST_SITES:
+        while len(self._known) > MAX_SITES:
             self._known.popitem(last=False)
 
     def domains(self, site: str) -> list[str]:

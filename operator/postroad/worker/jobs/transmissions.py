@@ -82,7 +82,7 @@ class Transmissions:
         self._unopened: dict[int, OpenConnection] = {}
         self._places = count(1)
         self.is_ending = False
-        """Whether jobs that are assigned to connections are put off, because the process ends."""
+        """True if jobs that are assigned to connections are put off, because the process ends."""
 
     def finish(self) -> None:
         """Let connections finish what they transmit; their other jobs are put off."""

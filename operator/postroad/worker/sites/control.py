@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from postroad.domain.delivery.sites import (
-    MOST_DOMAINS,
+    MAX_DOMAINS,
     AnswerCounts,
     FlushAnswer,
     SiteState,
@@ -39,11 +39,11 @@ POST_EVERY = timedelta(seconds=15)
 POSTED_FOR = timedelta(seconds=60)
 """A worker that is killed is shown for so long."""
 
-MOST_SUSPENDED = 1000
+MAX_SUSPENDED = 1000
 """Sites at a time, beyond which answers suspend no more: each worker reads all of them every five
 seconds, and it is senders who choose the domains that mail goes to."""
 
-LONGEST_PUT_OFF = timedelta(minutes=30)
+MAX_PUT_OFF = timedelta(minutes=30)
 """Of mail for a suspended site: after a resumption, none waits for longer."""
 
 
@@ -82,7 +82,7 @@ class SiteControl:
 
     def put_off_for(self, suspension: Suspension) -> timedelta:
         """Return for how long mail for a suspended site is put off."""
-        return min(suspension.until - self._clock.now(), LONGEST_PUT_OFF)
+        return min(suspension.until - self._clock.now(), MAX_PUT_OFF)
 
     def new(self) -> list[str]:
         """Return the sites that were suspended since this was called last."""
@@ -93,7 +93,7 @@ class SiteControl:
         """Look at what a transmission came to."""
         if self._counts is None or self.suspended(site) is not None:
             return
-        if len(self._own) + len(self._suspended) >= MOST_SUSPENDED:
+        if len(self._own) + len(self._suspended) >= MAX_SUSPENDED:
             return
         found = self._counts.heard(site, outcomes, self._clock.now())
         if found is not None:
@@ -177,7 +177,7 @@ class FlushAnswers:
             if self._answered.get(site) == number:
                 continue
             domains = try_now(site)
-            shown = tuple(domains[-MOST_DOMAINS:])
+            shown = tuple(domains[-MAX_DOMAINS:])
             more = len(domains) - len(shown)
             is_all = site == self._relay and bool(domains)
             made = FlushAnswer(self._name, site, number, shown, more, is_all)

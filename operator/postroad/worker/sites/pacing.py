@@ -33,14 +33,14 @@ WANTED_FOR = timedelta(seconds=30)
 TICK_SECONDS = 1.0
 """Between two looks at what is held."""
 
-MOST_NAMED = 1000
+MAX_NAMED = 1000
 """Limits in a note, besides those of jobs that are held."""
 
-LONGEST_NOTED = 24
+MAX_NOTED = 24
 """Characters of a limit's name in a note; a digest stands for a longer one, since each worker reads
 a thousand names of every other one every five seconds, and senders choose the domains."""
 
-LONGEST_HOLD = timedelta(minutes=30)
+MAX_HOLD = timedelta(minutes=30)
 
 NamedLimits = tuple[tuple[str, LimitRule], ...]
 
@@ -74,7 +74,7 @@ class Pacer:
         """By limit that this worker's note names, from when on it may send."""
         self._good_until = 0.0
         self.is_away = False
-        """Whether the board could not be reached last."""
+        """True if the board could not be reached last."""
 
     def replace(self, rules: Sequence[LimitRule]) -> bool:
         """Take jobs under other limits from now on; return whether they differ. What is held has to
@@ -103,7 +103,7 @@ class Pacer:
             ahead = len(self._held.get(first, ()))
             booked = max(self._booked.get(first, 0.0), now + ahead * rate.interval)
             self._booked[first] = booked + rate.interval
-            return min(timedelta(seconds=booked - now + TICK_SECONDS), LONGEST_HOLD)
+            return min(timedelta(seconds=booked - now + TICK_SECONDS), MAX_HOLD)
         self._held.setdefault(first, {})[number] = limits
         self._first[number] = first
         return None
@@ -156,7 +156,7 @@ class Pacer:
         begun = self._now
         oldest = begun - WANTED_FOR.total_seconds()
         self._wanted = {name: at for name, at in self._wanted.items() if at >= oldest}
-        latest = sorted(self._wanted, key=self._wanted.__getitem__)[-MOST_NAMED:]
+        latest = sorted(self._wanted, key=self._wanted.__getitem__)[-MAX_NAMED:]
         names = sorted({*latest, *self._held})
         note = json.dumps([noted(each) for each in names])
         try:
@@ -197,9 +197,9 @@ class Pacer:
 
 def noted(name: str) -> str:
     """Return what stands for a limit in notes."""
-    if len(name) <= LONGEST_NOTED:
+    if len(name) <= MAX_NOTED:
         return name
-    return sha256(name.encode()).hexdigest()[:LONGEST_NOTED]
+    return sha256(name.encode()).hexdigest()[:MAX_NOTED]
 
 
 def _named(text: str) -> set[str]:

@@ -147,7 +147,7 @@ SERVER_TIME = "SELECT toTimestamp(now()) AS now FROM system.local"
 READ_TIMEOUT = timedelta(seconds=2)
 """Time that a host may take to return its time. A slower answer would be too imprecise."""
 
-MOST = 7
+MAX_ASKED_HOSTS = 7
 """Hosts of one reading. Of more, each reading takes the next ones."""
 
 FRESH_NS = 1_000_000_000
@@ -208,8 +208,8 @@ class HostClocks:
         ]
         local.sort(key=lambda each: str(each.endpoint))
         first = self._first % max(len(local), 1)
-        self._first = first + MOST
-        return (local[first:] + local[:first])[:MOST]
+        self._first = first + MAX_ASKED_HOSTS
+        return (local[first:] + local[:first])[:MAX_ASKED_HOSTS]
 
     def _ask(self, session: DriverSession, host: Host) -> Callable[[], _HostAnswer | None]:
         """Send the request; return a function that waits for the answer, None without one."""

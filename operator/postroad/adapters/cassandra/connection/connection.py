@@ -56,7 +56,7 @@ HEARTBEAT = timedelta(seconds=4)
 """Interval at which the driver probes an idle connection, and how long the answer may take: it
 notices a hanging server within twice this."""
 
-LONGEST_RECONNECT_WAIT = timedelta(seconds=5)
+MAX_RECONNECT_WAIT = timedelta(seconds=5)
 """The longest wait between two attempts to reach a host that is down."""
 
 SLOW = timedelta(seconds=1)
@@ -144,7 +144,7 @@ def cluster_of(
         idle_heartbeat_interval=HEARTBEAT.total_seconds(),
         idle_heartbeat_timeout=HEARTBEAT.total_seconds(),
         reconnection_policy=ExponentialReconnectionPolicy(
-            0.5, LONGEST_RECONNECT_WAIT.total_seconds(), None
+            0.5, MAX_RECONNECT_WAIT.total_seconds(), None
         ),
         timestamp_generator=None if clocks is None else clocks.timestamps,
         monitor_reporting_enabled=False,
@@ -239,10 +239,10 @@ def _message_of(error: object) -> str:
     return quoted[1] if quoted else (text.splitlines() or [type(error).__name__])[0]
 
 
-MOST_CONNECTING = 100
+MAX_CONNECTING = 100
 """Clusters of which one process makes connections at a time."""
 
-_CONNECTING = ThreadedCalls(MOST_CONNECTING)
+_CONNECTING = ThreadedCalls(MAX_CONNECTING)
 
 _LOG = logger("cassandra")
 
@@ -290,7 +290,7 @@ class CassandraConnection:
         connect timeout."""
         if _CONNECTING.is_full:
             raise ViewUnavailable(
-                f"{MOST_CONNECTING} connections to Cassandra are being made, and none more",
+                f"{MAX_CONNECTING} connections to Cassandra are being made, and none more",
                 hint="look for clusters whose names are not resolved, or that do not answer",
             )
         try:

@@ -144,7 +144,7 @@ def _ending_of(row: Row) -> Ending:
 V = TypeVar("V")
 R = TypeVar("R")
 
-MOST_TOGETHER = 50
+MAX_TOGETHER = 50
 """Rows or marks of one partition in one request."""
 
 MAX_WAIT = timedelta(seconds=5)
@@ -392,6 +392,6 @@ def batcher(
     return Batcher(
         send,
         lambda: ViewUnavailable("Cassandra did not answer others in time"),
-        most=MOST_TOGETHER,
+        most=MAX_TOGETHER,
         max_wait=MAX_WAIT,
     )

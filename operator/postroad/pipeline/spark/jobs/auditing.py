@@ -23,7 +23,7 @@ from postroad.domain.values.instants import instant, optional_instant
 from postroad.pipeline.answers.findings import AuditTimes, FindingKind, FindingLine
 from postroad.pipeline.spark.columns import bucket_of, moment_of, slice_of
 
-MOST = 100_000
+MAX_FINDINGS = 100_000
 """Findings of one kind that a run names and repairs; the next run finds the others."""
 
 _ENTRY = ("slice_start", "bucket_id", "enqueue_id")
@@ -58,7 +58,7 @@ def orphan_lines(orphans: DataFrame, spared: datetime | None) -> list[FindingLin
     which rows or letters may need that name no object."""
     if spared is not None:
         orphans = orphans.where(F.col("accepted_at") > F.lit(spared))
-    found = orphans.orderBy("blob_key").limit(MOST)
+    found = orphans.orderBy("blob_key").limit(MAX_FINDINGS)
     rows = found.select("blob_key", F.unix_micros("accepted_at")).collect()
     return [FindingLine(FindingKind.ORPHAN, instant(moment), blob_key=key) for key, moment in rows]
 
@@ -150,7 +150,11 @@ def _waiting(states: DataFrame, counted: MessageCount) -> DataFrame:
 
 
 def _entry_lines(entries: DataFrame, kind: FindingKind, at: Column) -> list[FindingLine]:
-    found = entries.select(*_ENTRY, "blob_key", at.alias("at")).orderBy("enqueue_id").limit(MOST)
+    found = (
+        entries.select(*_ENTRY, "blob_key", at.alias("at"))
+        .orderBy("enqueue_id")
+        .limit(MAX_FINDINGS)
+    )
     rows = found.select(
         F.unix_micros("slice_start").alias("start"),
         *("bucket_id", "enqueue_id", "blob_key"),

@@ -228,7 +228,7 @@ def _line(row: Row) -> TrafficLine:
     return TrafficLine(hour=hour, **values, p50=p50, p95=p95, p99=p99)
 
 
-MOST_REASONS = 3
+MAX_REASONS = 3
 """Reasons that are named for each destination."""
 
 _PLACE = ("domain", "site")
@@ -264,7 +264,7 @@ def _counted(entries: DataFrame, stretch: Stretch) -> DataFrame:
     of_place = Window.partitionBy(*_PLACE, "now", F.col("reason").isNull()).orderBy(
         F.desc("count"), "reason", "code", "words"
     )
-    is_common = (F.row_number().over(of_place) <= MOST_REASONS) & F.col("reason").isNotNull()
+    is_common = (F.row_number().over(of_place) <= MAX_REASONS) & F.col("reason").isNotNull()
     words = F.when(F.col("is_common"), F.struct("count", "code", "words"))
     return (
         by_words.withColumn("is_common", is_common)
@@ -328,4 +328,4 @@ class _Replies:
 
 def _commonest(reasons: Iterable[ReasonCount]) -> tuple[ReasonCount, ...]:
     ordered = sorted(reasons, key=lambda each: (-each.count, each.reason, each.code, each.words))
-    return tuple(ordered[:MOST_REASONS])
+    return tuple(ordered[:MAX_REASONS])

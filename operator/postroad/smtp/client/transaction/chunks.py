@@ -32,11 +32,11 @@ from postroad.smtp.client.transaction.transactions import (
 )
 from postroad.smtp.wire import ConnectionLost, WireError
 
-LARGEST = 64 * 1024
+MAX_CHUNKED = 64 * 1024
 """Octets of a content that is sent as a chunk. A larger one would be in memory whole, and in vain
 where its recipients are refused."""
 
-MOST_RECIPIENTS = 20
+MAX_RECIPIENTS = 20
 """Of such a mail: the replies of a series of them fit into the buffers of both sides."""
 
 _NOT_UNDERSTOOD = range(500, 505)
@@ -48,8 +48,8 @@ def fits(mail: Outgoing) -> bool:
     content = mail.content
     return (
         content.is_held
-        and content.size_bytes <= LARGEST
-        and len(mail.recipients) <= MOST_RECIPIENTS
+        and content.size_bytes <= MAX_CHUNKED
+        and len(mail.recipients) <= MAX_RECIPIENTS
     )
 
 

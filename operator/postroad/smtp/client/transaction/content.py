@@ -17,13 +17,13 @@ from dataclasses import replace
 from postroad.domain.mail.dot_stuffing import LineEnds
 from postroad.domain.mail.mail import Envelope
 from postroad.domain.mail.seven_bits import PIECE, Result, Steps, in_seven_bits, is_signed
-from postroad.domain.mail.shapes import LONGEST_HEADER, Scanner, Shape, shape_of, with_crlf
+from postroad.domain.mail.shapes import MAX_HEADER, Scanner, Shape, shape_of, with_crlf
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.octet_room import OctetRoom
 from postroad.ports.delivery import Signer, Signing
 from postroad.telemetry.metrics import UNSIGNED
 
-LARGEST_CHANGED = 64 * 1024 * 1024
+MAX_CHANGED = 64 * 1024 * 1024
 """Octets of a mail that is converted to 7 bits or signed: both hold the whole mail in memory."""
 
 
@@ -41,11 +41,11 @@ class OpenContent:
         """The first chunk, empty for an empty mail."""
         self.shape = shape
         """None: no shape is recorded with the mail, and it is large."""
-        known = shape or shape_of((first[:LONGEST_HEADER],))
-        self.header = first[: min(known.header_size, LONGEST_HEADER)]
-        """What of the header is in the first chunk."""
+        known = shape or shape_of((first[:MAX_HEADER],))
+        self.header = first[: min(known.header_size, MAX_HEADER)]
+        """Part of the header that is in the first chunk."""
         self.folds = (shape is None or shape.folds > 0) and not is_signed(self.header)
-        """Whether lines that are too long are folded. Signed mail goes unchanged, because folding
+        """True if lines that are too long are folded. Signed mail goes unchanged, because folding
         would break the signature; the next hop decides."""
         self._rest, self._size_bytes = rest, size_bytes
         self._chunks: list[bytes] | None = None
@@ -109,7 +109,7 @@ class OpenContent:
     async def in_seven_bits(self) -> OpenContent:
         """Return the content as a next hop without 8BITMIME accepts it; unchanged, if it cannot be
         converted. From then on it is in memory. Raises: what reading it raises."""
-        if self._size_bytes > LARGEST_CHANGED:
+        if self._size_bytes > MAX_CHANGED:
             return self
         if self._converted is None:
             self._converted = await self._convert()
@@ -208,7 +208,7 @@ async def _normalised(octets: bytearray) -> bytearray:
     return result + with_crlf(held)
 
 
-ROOM = LARGEST_CHANGED + LARGEST_CHANGED // 2
+ROOM = MAX_CHANGED + MAX_CHANGED // 2
 """Octets of contents that are prepared at the same time: beside the largest, some more."""
 
 
@@ -234,7 +234,7 @@ class Preparation:
         signing = None if self._signer is None else self._signer.begin(content.header, envelope)
         if signing is None and not is_converted:
             return None
-        if content.size_bytes > LARGEST_CHANGED:
+        if content.size_bytes > MAX_CHANGED:
             if signing is not None:
                 UNSIGNED.labels("size").inc()
             return None

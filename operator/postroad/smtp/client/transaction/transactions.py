@@ -71,17 +71,17 @@ class MailReplies:
 
     def __init__(self, mail: Outgoing) -> None:
         self.is_first = mail.is_first
-        """Whether it is the first one of its session."""
+        """True if it is the first one of its session."""
         self._recipients = mail.recipients
         self._responder = mail.responder
         self._accepted: list[str] = []
         self.has_overflowed = False
-        """Whether the next hop accepts fewer recipients than it was offered."""
+        """True if the next hop accepts fewer recipients than it was offered."""
         self.outcomes: dict[str, Outcome] = {}
         self.is_clean = False
-        """Whether another transaction may follow on the same connection."""
+        """True if another transaction may follow on the same connection."""
         self._is_unclear = False
-        """Whether the next hop may have accepted recipients that are not `accepted`."""
+        """True if the next hop may have accepted recipients that are not `accepted`."""
 
     @property
     def accepted(self) -> int:
@@ -142,7 +142,7 @@ def expect_reset(reply: Reply) -> None:
 GROUP = 100
 """Commands sent before their replies are read. Bounds the buffers of both sides (RFC 2920 3.1)."""
 
-LARGEST_END = 32 * 1024
+MAX_END = 32 * 1024
 """Octets that are written together with the final dot. A larger piece goes before it, so that a
 refusal that arrives while the next hop reads it is the outcome."""
 
@@ -180,13 +180,13 @@ class ClientTransaction(MailReplies):
         self._end = b""
         self._ended_at = 0.0
         self.is_ahead = False
-        """Whether the first group was sent before the mail before was answered: then a reply too
+        """True if the first group was sent before the mail before was answered: then a reply too
         many would shift those of this transaction, so a refusal counts only once RSET is answered
         as it must be."""
         self.is_ended = False
-        """Whether the end of the content was sent, or may have been."""
+        """True if the end of the content was sent, or may have been."""
         self.ended_by: WireError | None = None
-        """What ended the session before there was a reply to the end."""
+        """Cause that ended the session before there was a reply to the end."""
 
     @property
     def is_answered(self) -> bool:
@@ -320,7 +320,7 @@ class ClientTransaction(MailReplies):
                 return False
             held = stuffer.feed(chunk)
             chunk = await content.more()
-        if len(held) > LARGEST_END:
+        if len(held) > MAX_END:
             if not await self._write(held):
                 return False
             held = b""
