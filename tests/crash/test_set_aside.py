@@ -6,7 +6,6 @@ or hidden because of it.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from pathlib import Path
 

@@ -108,6 +108,7 @@ def test_a_message_over_the_limit_and_a_malformed_address_get_permanent_answers(
     assert sandbox.size() == 0
 
 
+@pytest.mark.kills_servers
 def test_cassandra_away_at_enqueue_is_451_and_later_250(sandbox: Sandbox) -> None:
     sandbox.apply(sandbox.mail_queue(workers=sandbox.workers(0)))
     sandbox.wait_ready()

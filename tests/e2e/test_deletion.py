@@ -113,6 +113,7 @@ def test_delete_removes_queue_rows_bytes_and_history(sandbox: Sandbox) -> None:
     assert object_keys(f"postroad-{sandbox.namespace}-outgoing") is None
 
 
+@pytest.mark.kills_servers
 def test_with_a_server_gone_deletion_waits_or_is_forced_and_lists_what_is_left(
     sandbox: Sandbox,
 ) -> None:

@@ -72,7 +72,15 @@ FAULTS: dict[str, tuple[Callable[[Sandbox], None], int]] = {
 twice."""
 
 
-@pytest.mark.parametrize("victim", FAULTS)
+@pytest.mark.parametrize(
+    "victim",
+    [
+        pytest.param(
+            each, marks=pytest.mark.kills_servers if each in ("rabbitmq", "cassandra", "s3") else ()
+        )
+        for each in FAULTS
+    ],
+)
 def test_nothing_acknowledged_is_lost_when_it_is_killed(sandbox: Sandbox, victim: str) -> None:
     kill, in_flight = FAULTS[victim]
     sandbox.apply(sandbox.mail_queue())
