@@ -34,8 +34,12 @@ from mutants.faults import faults_in
 from mutants.workbench import ROOT, Workbench
 
 path = "postroad/domain/values/instants.py"
-found = faults_in(path, (ROOT / "operator" / path).read_text())
-fault = [each for each in found if each.kind == "change what is returned"][-1]
+code = (ROOT / "operator" / path).read_text()
+line = code[:code.index("return timedelta(hours=")].count("\\n") + 1
+[fault] = [
+    each for each in faults_in(path, code)
+    if (each.line, each.kind) == (line, "change what is returned")
+]
 folder, cases = Path(sys.argv[2]), json.loads(sys.argv[3])
 
 def judge_all(judge):
