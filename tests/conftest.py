@@ -5,11 +5,10 @@ What is missing skips the test, and fails it where POSTROAD_REQUIRE names it, as
 
 from __future__ import annotations
 
-import fcntl
 import gc
 import os
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from stack import packages, tools
 from stack.errors import StackError
 from stack.progress import Progress
 from support.repository import ROOT
+from support.server_use import ServerUse
 
 settings.register_profile("calm", deadline=None)
 settings.load_profile("calm")
@@ -45,24 +45,8 @@ SIGNS = {
 }
 
 
-SHARED = {"rabbitmq", "cassandra", "s3"}
-"""Servers that the runs of `tests/run-all.sh` share, side by side."""
-
-
-@pytest.fixture(autouse=True)
-def shared_servers(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let a test that kills a shared server run while no other one needs the servers: the test of
-    another run would fail, for a reason that is not in it."""
-    needed = {name for each in request.node.iter_markers("needs") for name in each.args}
-    if not needed & SHARED:
-        yield
-        return
-    is_alone = request.node.get_closest_marker("kills_servers") is not None
-    folder = ROOT / "build"
-    folder.mkdir(exist_ok=True)
-    with (folder / "servers.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
-        yield
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(ServerUse(ROOT / "build"))
 
 
 @pytest.hookimpl(wrapper=True)
