@@ -64,6 +64,7 @@ async def until_child(
     ("kind", "name"),
     [
         (CONFIG_MAP, "outgoing-queue"),
+        (CONFIG_MAP, "outgoing-delivery"),
         (DEPLOYMENT, "outgoing-worker"),
         (DEPLOYMENT, "outgoing-intake"),
         (SERVICE, "outgoing-intake"),
@@ -107,7 +108,7 @@ async def test_a_changed_child_is_changed_back(ready: Running) -> None:
     before = await child(ready, CONFIG_MAP, "outgoing-queue")
     data = before["data"]
 
-    change: dict[str, Any] = {"data": {"POSTROAD_WORKER_RELAY_HOST": "elsewhere"}}
+    change: dict[str, Any] = {"data": {"POSTROAD_QUEUE": "elsewhere"}}
     await ready.api.patch(CONFIG_MAP, ready.namespace, "outgoing-queue", change)
     await until_child(ready, CONFIG_MAP, "outgoing-queue", data, "data")
 

@@ -55,6 +55,7 @@ async def test_a_declared_queue_becomes_ready(operator: Running) -> None:
         (DEPLOYMENT, "outgoing-intake"),
         (SERVICE, "outgoing-intake"),
         (CONFIG_MAP, "outgoing-queue"),
+        (CONFIG_MAP, "outgoing-delivery"),
     ):
         child = await operator.api.get(kind, operator.namespace, name)
         assert child, name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,32 @@ async def test_the_next_mail_is_on_the_wire_before_the_end_of_a_mail_is_answered
     assert [set(each.values()) for each in events.finished.values()] == [
         {OutcomeKind.DELIVERED}
     ] * 2
+
+
+@pytest.mark.parametrize("is_named", [True, False], ids=["of the hop", "of every server"])
+async def test_the_authorities_of_a_hop_count_in_place_of_those_for_every_server(
+    certificates: Certificates, tmp_path: Path, *, is_named: bool
+) -> None:
+    strangers = Certificates.make(tmp_path / "others").authority
+    named, usual = certificates.authority, strangers
+    if not is_named:
+        named, usual = usual, named
+    tls = certificates.server_context()
+    recorder = Recorder(is_pipelined=True)
+    server = await asyncio.start_server(recorder.serve, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    hop = NextHop("localhost", port, TlsMode.IMPLICIT, authorities=named)
+    events = Events()
+
+    connection = SmtpConnector(ehlo_name="relay.example", ca_file=usual).open(
+        ResolvedHop(hop, ("127.0.0.1",)), events
+    )
+    connection.submit(a_job(1, content=body_of(1)))
+    if is_named:
+        await events.until_finished(1)
+        connection.close()
+    await events.until_closed()
+    server.close()
+
+    delivered = [set(each.values()) for each in events.finished.values()]
+    assert delivered == ([{OutcomeKind.DELIVERED}] if is_named else [])

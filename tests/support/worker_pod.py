@@ -8,7 +8,7 @@ from typing import Any
 from postroad.controller.pods.children import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.files import read_delivery
 from support import resources
 
@@ -43,7 +43,7 @@ class WorkerPod:
         config_map = self.mounted[str(self.file.parent)]["configMap"]["name"]
         return str(self.children["ConfigMap", config_map]["data"][self.file.name])
 
-    def read(self, folder: Path) -> DeliverySettings:
+    def read(self, folder: Path) -> DeliveryFileSettings:
         """Return what the program reads."""
         (folder / self.file.name).write_text(self.text())
         return read_delivery(folder / self.file.name)

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from postroad.bootstrap import open_queue
 from postroad.domain.queues.documents import MailView
 from postroad.domain.queues.selection import Selector
-from postroad.domain.smtp.next_hops import SOCKET_SCHEME, NextHop, parse_host_port
+from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.instants import parse_duration, rfc3339
 from postroad.domain.values.networks import Networks
 from postroad.domain.values.text import escaped, json_line
@@ -80,19 +80,6 @@ class AddressType(click.ParamType[str]):
         return str(value)
 
 
-class RelayType(AddressType):
-    """An address to connect to, or `unix:PATH`."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not str(value).startswith(SOCKET_SCHEME):
-            return super().convert(value, param, ctx)
-        try:
-            NextHop.at_socket(Path(str(value).removeprefix(SOCKET_SCHEME)))
-        except InvalidInput as error:
-            self.fail(str(error), param, ctx)
-        return str(value)
-
-
 class NetworksType(click.ParamType[Networks]):
     """Networks such as `10.0.0.0/8`, comma separated."""
 
@@ -114,7 +101,7 @@ BY_SPARK = "By Spark, of a queue with tables that is too large for one process (
 DURATION = DurationType()
 INSTANT = InstantType()
 NETWORKS = NetworksType()
-LISTEN, RELAY = AddressType(0), RelayType(1)
+LISTEN = AddressType(0)
 
 queue_option = click.option(
     "--queue",

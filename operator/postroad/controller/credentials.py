@@ -30,14 +30,12 @@ from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Reads
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.pipeline import ADDRESS_KEY
-from postroad.controller.spec.tls import (
+from postroad.controller.spec.tls import CERTIFICATE_KEYS, ServerTls, StoreTls
+from postroad.delivery_settings.secret_references import (
     AUTHORITIES_KEY,
-    CERTIFICATE_KEYS,
     AuthoritiesReference,
-    ServerTls,
-    StoreTls,
+    SecretReference,
 )
-from postroad.delivery_settings.secret_references import SecretReference
 from postroad.errors import CertificateUnusable, CredentialsMissing, KubernetesRefused
 from postroad.logins import LOGIN, S3_LOGIN
 from postroad.ports.kubernetes import Object

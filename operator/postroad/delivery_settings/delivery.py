@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from postroad.delivery_settings.hops import Hop, HostLookUp
 from postroad.delivery_settings.limits import LimitSettings
-from postroad.delivery_settings.routing import RoutingSettings
+from postroad.delivery_settings.routing import RoutingSettings, relay_rule
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.delivery_settings.signing import DomainSigning
 from postroad.delivery_settings.suppression import SuppressionSettings
@@ -68,3 +69,33 @@ class DeliverySettings(DeliverySection):
                 )
             before |= tenants
         return self
+
+
+class DeliveryFileSettings(DeliverySettings):
+    """A file of delivery, which in the pods of a MailQueue has the relay of its handler too."""
+
+    relay: Hop | None = None
+    """All mail goes there, in place of `routing`. Its host is looked up by the system's resolver,
+    unless `lookUp: mx` leads to its servers."""
+
+    @model_validator(mode="after")
+    def _names_one_way(self) -> DeliveryFileSettings:
+        if self.relay is not None and self.routing is not None:
+            raise ValueError(
+                "mail goes either to the relay or by the routing: leave one of them out; a rule of"
+                " routing can name a relay in hops"
+            )
+        return self
+
+    def routes(self) -> RoutingSettings | None:
+        """Return how mail is routed; None where it goes to a relay that is a server, or nothing is
+        decided about it."""
+        if self.relay is None or self.relay.look_up is not HostLookUp.MX:
+            return self.routing
+        return RoutingSettings(rules=(relay_rule(self.relay),))
+
+    def hops(self) -> list[Hop]:
+        """Return all smart hosts."""
+        rules = () if self.routing is None else self.routing.rules
+        found: list[Hop] = [hop for rule in rules for hop in rule.hops or ()]
+        return found if self.relay is None else [self.relay, *found]

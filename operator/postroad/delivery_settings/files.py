@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.delivery import DeliveryFileSettings
+from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import RoutingSettings
-from postroad.delivery_settings.secret_references import secrets_of, with_files
+from postroad.delivery_settings.secret_references import FolderOf, references_of, with_files
 from postroad.errors import InvalidSettings
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -51,15 +52,15 @@ def read_routing(file: Path) -> RoutingSettings:
     return _read_as(RoutingSettings, file)
 
 
-def read_delivery(file: Path) -> DeliverySettings:
+def read_delivery(file: Path) -> DeliveryFileSettings:
     """Read and check a file of delivery. Raises: as `read_routing`."""
-    return _read_as(DeliverySettings, file)
+    return _read_as(DeliveryFileSettings, file)
 
 
-def written(settings: DeliverySettings, folder_of: Callable[[str], str]) -> str:
-    """Return the text of a file of delivery, with files in place of Secrets; `folder_of` a Secret
-    by its name. Defaults are left out, so that a release which lacks a newer field reads the file
-    of a newer one that does not use it."""
+def written(settings: DeliveryFileSettings, folder_of: FolderOf) -> str:
+    """Return the text of a file of delivery, with files in place of references. Defaults
+    are left out, so that a release which lacks a newer field reads the file of a newer one that
+    does not use it."""
     document = settings.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     document = with_files(document, folder_of)
     text: str = yaml.safe_dump(document, sort_keys=False)
@@ -67,7 +68,17 @@ def written(settings: DeliverySettings, folder_of: Callable[[str], str]) -> str:
 
 
 def _read_as(model: type[_Model], file: Path) -> _Model:
-    document = _read(file)
+    return _checked(model, _read(file.read_text, file), file)
+
+
+def read_hop(fields: Mapping[str, object] | str, more: Mapping[str, object]) -> Hop:
+    """Check a next hop, of fields or in YAML: `{host: smtp.example, port: 587}`, with `more`
+    fields. Raises: as `read_routing`."""
+    found = _read(lambda: fields, "--relay") if isinstance(fields, str) else fields
+    return _checked(Hop, {**found, **more} if isinstance(found, Mapping) else found, "--relay")
+
+
+def _checked(model: type[_Model], document: object, file: object) -> _Model:
     try:
         found = model.model_validate({} if document is None else document, extra="forbid")
     except ValidationError as error:
@@ -78,23 +89,23 @@ def _read_as(model: type[_Model], file: Path) -> _Model:
             if not _follows(each, errors)
         ]
         raise InvalidSettings(f"{file}: {'; '.join(problems)}") from None
-    if places := [path for path, _ in secrets_of(found)]:
+    if places := [path for path, _ in references_of(found)]:
         raise InvalidSettings(
             f"{file}: {', '.join(places)}: a Secret is named in a MailQueue alone: write the folder"
-            " of a login, or the file of a key"
+            " of a login, or the file of a key or of authorities"
         )
     return found
 
 
-def _read(file: Path) -> object:
+def _read(text: Callable[[], str], file: object) -> object:
     try:
-        found: object = yaml.load(file.read_text(), _Loader)  # noqa: S506  # a SafeLoader
+        found: object = yaml.load(text(), _Loader)  # noqa: S506  # a SafeLoader
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(f"{file} cannot be read: {error}") from error
     except yaml.YAMLError as error:
         hint = 'put quotes around patterns that begin with "*"' if "alias" in str(error) else ""
-        text = " ".join(str(error).split())
-        raise InvalidSettings(f"{file} is not YAML: {text}", hint=hint) from error
+        problem = " ".join(str(error).split())
+        raise InvalidSettings(f"{file} is not YAML: {problem}", hint=hint) from error
     except (ValueError, RecursionError) as error:  # such as the date 2026-13-01
         raise InvalidSettings(f"{file} is not YAML: {error}") from error
     return found

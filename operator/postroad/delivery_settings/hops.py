@@ -5,11 +5,17 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, StrictBool, StrictInt, model_validator
+from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from postroad.delivery_settings.patterns import AbsolutePath, AddressText, Port, ServerName
-from postroad.delivery_settings.secret_references import SecretReference
+from postroad.delivery_settings.patterns import (
+    AbsolutePath,
+    AddressText,
+    HopHost,
+    Port,
+    full_name,
+)
+from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.domain.smtp.next_hops import (
     HOSTNAME_PATTERN,
@@ -92,9 +98,10 @@ class ConnectionSection(DeliverySection):
     oldest_tls: OldestTls = OldestTls.TLS_1_2
     """The oldest version of TLS."""
 
-    chunking: StrictBool = True
+    chunking: StrictBool | None = None
     """True if content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
-    one another without waiting for replies. false: always by DATA."""
+    one another without waiting for replies. false: always by DATA. Absent: as true; with a relay as
+    false, so that fewer mails are in doubt where a connection is lost."""
 
     verp: StrictBool = False
     """True if the reverse-path names the recipient (VERP): `bounces+user=example.net@list.example`
@@ -112,11 +119,13 @@ class ConnectionSection(DeliverySection):
 class Hop(ConnectionSection):
     """A smart host."""
 
-    host: ServerName | None = None
-    """Its full name, or its address. No search domain is appended: relay.mail.svc.cluster.local."""
+    host: HopHost | None = None
+    """Its name or address. Without a dot, the handler relay finds a Service in the MailQueue's
+    namespace; rules of routing need the full name: relay.mail.svc.cluster.local."""
 
     socket: AbsolutePath | None = None
-    """Path of the Unix socket of an LMTP server on the same machine, in place of a host."""
+    """Path of the Unix socket of an LMTP server on the same machine, in place of a host: in a pod,
+    one in a further container, with a volume that both mount (workers.template)."""
 
     port: Port | None = None
     """Port of the host. Absent: 25, or 465 where TLS is implicit."""
@@ -125,6 +134,14 @@ class Hop(ConnectionSection):
     """none: never encrypt. opportunistic: encrypt where it can be, verify nothing. encrypted:
     transmit only over TLS, verify nothing. required: transmit only over TLS with a certificate that
     verifies. implicit: the same, with TLS from the first octet on (RFC 8314)."""
+
+    ca_ref: AuthoritiesReference | None = None
+    """The authorities that vouch for the host with tls required or implicit, in the namespace of
+    the MailQueue. Absent: the system's."""
+
+    ca_file: AbsolutePath | None = None
+    """PEM file of these authorities, in place of caRef. It is read when the process connects
+    first."""
 
     protocol: Protocol = Protocol.SMTP
     """Protocol that the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""
@@ -142,16 +159,12 @@ class Hop(ConnectionSection):
         if self.socket is None:
             return self
         # Compared with defaults, because an API server fills these in.
-        others = {
-            name: each
-            for name, each in type(self).model_fields.items()
-            if name not in ("socket", "tier")
-        }
-        if more := [n for n, each in others.items() if getattr(self, n) != each.default]:
+        fields = {name: each.default for name, each in type(self).model_fields.items()}
+        more = {name for name, usual in fields.items() if getattr(self, name) != usual}
+        more -= {"socket", "tier"} if self.tls.never_in_clear else {"socket", "tier", "tls"}
+        if more:
             names = ", ".join(sorted(map(to_camel, more)))
-            raise ValueError(
-                f"socket stands alone, for a server that takes LMTP: leave out {names}"
-            )
+            raise ValueError(f"a Unix socket has no port, no TLS and no login: leave out {names}")
         try:
             NextHop.at_socket(self.socket)
         except InvalidInput as error:
@@ -160,8 +173,22 @@ class Hop(ConnectionSection):
 
     @model_validator(mode="after")
     def _is_a_name_with_mx(self) -> Hop:
-        if self.look_up is HostLookUp.MX and self.host is not None and is_address(self.host):
-            raise ValueError("an address has no MX records: leave out lookUp, or name a domain")
+        if self.look_up is HostLookUp.MX and self.host is not None:
+            if is_address(self.host):
+                raise ValueError("an address has no MX records: leave out lookUp, or name a domain")
+            full_name(self.host)
+        return self
+
+    @model_validator(mode="after")
+    def _is_verified_at_all(self) -> Hop:
+        if self.ca_ref and self.ca_file:
+            raise ValueError("give either caRef (in a MailQueue) or caFile")
+        if (self.ca_ref or self.ca_file) and not self.tls.is_verified:
+            raise ValueError(
+                "caRef goes with tls required or implicit: others verify nothing; so does caFile"
+            )
+        if self.tls is TlsMode.IMPLICIT and self.port == 25:
+            raise ValueError("port 25 has no implicit TLS: name a port that has, such as 465")
         return self
 
     @model_validator(mode="after")
@@ -175,12 +202,16 @@ class Hop(ConnectionSection):
 
     def smart_host(self) -> SmartHost:
         """Return the value that routing uses."""
+        return SmartHost(self.next_hop(), by_mx=self.look_up is HostLookUp.MX)
+
+    def next_hop(self, *, usually_chunks: bool = True) -> NextHop:
+        """Return the value that connections use, of one whose login is in files."""
         if self.host is None:
             assert self.socket is not None
-            return SmartHost(NextHop.at_socket(self.socket))
+            return NextHop.at_socket(self.socket)
         port = self.tls.default_port if self.port is None else self.port
         login = None if self.login is None else self.login.value()
-        hop = NextHop(
+        return NextHop(
             self.host,
             port,
             self.tls,
@@ -188,14 +219,16 @@ class Hop(ConnectionSection):
             login,
             self.oldest_tls,
             self.source_value(),
-            chunking=self.chunking,
+            chunking=usually_chunks if self.chunking is None else self.chunking,
             verp=self.verp,
+            authorities=self.ca_file,
         )
-        return SmartHost(hop, by_mx=self.look_up is HostLookUp.MX)
 
 
 class TieredHop(Hop):
     """A smart host of a rule."""
+
+    _is_full_name = field_validator("host")(full_name)
 
     tier: Annotated[StrictInt, Field(ge=1, le=3)] = 1
     """1: it is tried first, in random order with the others of its tier. 2, 3: where no smart host
@@ -228,6 +261,6 @@ class ByMx(ConnectionSection):
             frozenset(self.honours),
             self.oldest_tls,
             self.source_value(),
-            self.chunking,
+            self.chunking is not False,
             self.verp,
         )

@@ -22,6 +22,10 @@ OBJECT_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 """Names of objects in Kubernetes. Source: RFC 1123 2.1."""
 
 
+HOST_PATTERN = r"^([^\x00-/:-@\[-^`{-\x7F][^\x00-,/:-@\[-^`{-\x7F]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
+"""A host name (also in U-labels), an IPv4 or an IPv6 address."""
+
+
 def _domain_pattern(text: str) -> str:
     if text.startswith("["):
         return text.lower()
@@ -44,7 +48,13 @@ def _sender_pattern(text: str) -> str:
     return ascii_address(text.lower())
 
 
-def _server_name(text: str) -> str:
+def _hop_host(text: str) -> str:
+    return text if is_address(text) or text.isascii() else domain_name(text)
+
+
+def full_name(text: str) -> str:
+    """Return the name of a server in A-labels, or its address. Raises: ValueError for a name that
+    only search domains make a full one."""
     if is_address(text):
         return text
     name = domain_name(text)
@@ -96,7 +106,10 @@ AbsolutePath = Annotated[
 ]
 DomainPattern = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_domain_pattern)]
 SenderPattern = Annotated[str, Field(max_length=320), AfterValidator(_sender_pattern)]
-ServerName = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(_server_name)]
+ServerName = Annotated[str, Field(min_length=1, max_length=253), AfterValidator(full_name)]
+HopHost = Annotated[
+    str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN), AfterValidator(_hop_host)
+]
 NetworkText = Annotated[str, Field(max_length=49), AfterValidator(_network)]
 NameServerAddress = Annotated[str, Field(max_length=53), AfterValidator(_server_address)]
 TenantName = Annotated[str, Field(min_length=1, max_length=255)]

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import Field, model_validator
 
-from postroad.delivery_settings.hops import ByMx, HostLookUp, TieredHop
+from postroad.delivery_settings.hops import ByMx, Hop, HostLookUp, TieredHop
 from postroad.delivery_settings.patterns import (
     AbsolutePath,
     DomainPattern,
@@ -100,6 +99,11 @@ class RouteRule(DeliverySection):
         for hop in self.hops or ():
             tiers[hop.tier].append(hop)
         return [tiers[number] for number in sorted(tiers)]
+
+
+def relay_rule(hop: Hop) -> RouteRule:
+    """Return the rule by which all mail goes to one smart host."""
+    return RouteRule(name="relay", hops=(TieredHop.model_validate(hop.model_dump(by_alias=True)),))
 
 
 class Own(DeliverySection):
@@ -191,12 +195,6 @@ class RoutingSettings(DeliverySection):
         """True if any mail is secured by the MTA-STS policies of domains."""
         ways = (self.mx, *(each.mx for each in self.rules))
         return any(each is not None and PublishedSecurity.STS in each.honours for each in ways)
-
-    def logins(self) -> set[Path]:
-        """Return the folders of all logins that are in files."""
-        hops = (hop for rule in self.rules for tier in rule.tiers() for hop in tier)
-        logins = (each.login.folder for each in hops if each.login is not None)
-        return {each for each in logins if each is not None}
 
     def plan(self) -> RoutingPlan:
         """Return the value that routing uses."""

@@ -1,17 +1,22 @@
-"""Secrets that a MailQueue names in what it decides about delivery. Its workers have them as files,
-and their file of delivery names these."""
+"""Secrets and authorities that a MailQueue names in what it decides about delivery. Its workers
+have them as files, and their file of delivery names these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Annotated, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
 from postroad.delivery_settings.sections import DeliverySection
 
-REFERENCE = "secretRef"
+REFERENCE, AUTHORITIES = "secretRef", "caRef"
+AUTHORITIES_KEY = "ca.crt"
+
+FolderOf = Callable[[Mapping[str, str]], str]
+"""The folder in which a pod has an object as files: of a Secret by its `name`, of authorities by
+`kind` and `name`."""
 
 
 class SecretReference(DeliverySection):
@@ -28,29 +33,48 @@ class SecretKeyReference(SecretReference):
     """Key of the Secret that has the value."""
 
 
-def secrets_of(part: object, path: str = "") -> Iterator[tuple[str, SecretReference]]:
+class AuthoritiesReference(DeliverySection):
+    """Names an object that holds certificate authorities."""
+
+    kind: Literal["Secret", "ConfigMap"] = "Secret"
+    """Kind of the object."""
+
+    name: Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
+    """Name of the object, which has the key `ca.crt`: certificate authorities in PEM form."""
+
+
+ObjectReference = SecretReference | AuthoritiesReference
+
+
+def secrets_of(part: object) -> Iterator[tuple[str, SecretReference]]:
     """Yield each Secret that a part of the schema names, with its place (`signing[0].secretRef`);
-    one that is named twice, twice."""
-    if isinstance(part, SecretReference):
+    one that is named twice, twice. Authorities are none of them."""
+    return ((at, each) for at, each in references_of(part) if isinstance(each, SecretReference))
+
+
+def references_of(part: object, path: str = "") -> Iterator[tuple[str, ObjectReference]]:
+    """Yield each object that a part of the schema names, with its place."""
+    if isinstance(part, ObjectReference):
         yield path, part
     elif isinstance(part, BaseModel):
         for name, field in type(part).model_fields.items():
             place = f"{path}.{field.alias}" if path else str(field.alias)
-            yield from secrets_of(getattr(part, name), place)
+            yield from references_of(getattr(part, name), place)
     elif isinstance(part, tuple):
         for number, each in enumerate(part):
-            yield from secrets_of(each, f"{path}[{number}]")
+            yield from references_of(each, f"{path}[{number}]")
 
 
-def with_files(document: Any, folder_of: Callable[[str], str]) -> Any:
-    """Return a document with the files of Secrets in place of their references. `folder_of`: where
-    the keys of a Secret are files."""
+def with_files(document: Any, folder_of: FolderOf) -> Any:
+    """Return a document with files in place of references."""
     if isinstance(document, list):
         return [with_files(each, folder_of) for each in document]
     if not isinstance(document, dict):
         return document
     found = {name: with_files(each, folder_of) for name, each in document.items()}
     if (reference := found.pop(REFERENCE, None)) is not None:
-        folder, key = folder_of(reference["name"]), reference.get("key")
+        folder, key = folder_of(reference), reference.get("key")
         found |= {"folder": folder} if key is None else {"file": f"{folder}/{key}"}
+    if (reference := found.pop(AUTHORITIES, None)) is not None:
+        found["caFile"] = f"{folder_of({'kind': 'Secret', **reference})}/{AUTHORITIES_KEY}"
     return found

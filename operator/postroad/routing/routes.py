@@ -103,6 +103,8 @@ def written_hop(hop: NextHop) -> str:
         words.append("verp")
     if hop.by_tlsa:
         words.append("tlsa")
+    if hop.authorities is not None:
+        words.append(str(hop.authorities))
     if hop.source is not None:
         words.append(f"from {' '.join(hop.source.addresses)} {hop.source.ehlo_name}")
     if hop.login is not None:

@@ -15,8 +15,6 @@ from postroad.domain.reports.deciding import (
     MAX_RETURNED_BYTES,
     REPORTS_PER_MINUTE,
 )
-from postroad.domain.smtp.next_hops import Protocol, TlsMode
-from postroad.domain.smtp.sasl_client import Mechanism
 from postroad.settings.values import Duration, Mailbox, Section, split
 
 
@@ -39,40 +37,7 @@ class Retry(Section):
 
 
 class Worker(Section):
-    """The worker and its next hop."""
-
-    relay_host: str | None = None
-    """The next hop. None: given on the command line."""
-
-    relay_port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    """None: 25, or 465 where TLS is implicit."""
-
-    relay_tls: TlsMode = TlsMode.OPPORTUNISTIC
-
-    relay_protocol: Protocol = Protocol.SMTP
-
-    relay_socket: Path | None = None
-    """The Unix socket of an LMTP server on this machine, instead of a host. None: the next hop is a
-    host."""
-
-    relay_ca_file: Path | None = None
-    """Certificate authorities of the next hop where TLS is required or implicit, instead of those
-    for every server."""
-
-    relay_login_folder: Path | None = None
-    """Folder with the files `username` and `password`, read again for each connection: the login at
-    the next hop. None: no login."""
-
-    relay_login_mechanism: Mechanism | None = None
-    """None: SCRAM-SHA-256, PLAIN or LOGIN, the first that the next hop offers. XOAUTH2: the
-    password is an access token."""
-
-    relay_login_unverified: bool = False
-    """Log in also in clear, and where the next hop's certificate is not verified."""
-
-    source_addresses: Annotated[tuple[str, ...], BeforeValidator(split), Field(max_length=2)] = ()
-    """Addresses of this machine from which the next hop is connected to, comma separated, one of
-    IPv4 and one of IPv6 at most. None: the system chooses."""
+    """The worker."""
 
     delivery_file: Path | None = None
     """YAML file of what an administrator decides about delivery (`delivery_settings`)."""

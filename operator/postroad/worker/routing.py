@@ -143,9 +143,15 @@ class RelayRoutes:
         name: str | None = None,
         reroutes: Callable[[], RerouteTable] = RerouteTable,
     ) -> None:
-        self._route = _route_to(hop, name)
-        self._chunking = hop.chunking
+        self._hop, self._route = hop, _route_to(hop, name)
         self._reroutes = reroutes
+
+    def replace(self, hop: NextHop) -> bool:
+        """Let mail go to another next hop from now on; return whether it is another one."""
+        if hop == self._hop:
+            return False
+        self._hop, self._route = hop, _route_to(hop)
+        return True
 
     @property
     def site(self) -> str:
@@ -162,7 +168,7 @@ class RelayRoutes:
             return self._route
         if found.hop is None:
             return no_rule(found)
-        return _route_to(replace(found.hop, chunking=self._chunking))
+        return _route_to(replace(found.hop, chunking=self._hop.chunking))
 
     async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
         """Return the route (see `Routes`)."""

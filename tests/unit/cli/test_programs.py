@@ -12,7 +12,7 @@ from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.delivery.programs import open_webhook
 from postroad.bootstrap.delivery.ways import rules_of, way_of, window_of
 from postroad.cli import main
-from postroad.cli.processes.delivery_options import with_relay
+from postroad.cli.processes.delivery_options import with_delivery
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment
@@ -21,7 +21,7 @@ URL = SecretStr("https://app.example.org/mail?token=hunter2")
 
 
 def settings(**more: object) -> Settings:
-    return with_relay(from_environment({}), None, None, None, None, more)
+    return with_delivery(from_environment({}), None, None, more)
 
 
 def test_a_function_is_imported_by_its_name() -> None:
@@ -29,7 +29,7 @@ def test_a_function_is_imported_by_its_name() -> None:
         way = way_of(settings(function_name=name))
         assert isinstance(way, HandlerFunction)
         assert callable(way.call)
-    few = with_relay(Settings(), None, None, 2, None, {})
+    few = with_delivery(Settings(), 2, None, {})
     assert window_of(few, way) == rules_of(few, way).connections == 2
     assert rules_of(few, way).longest_queue == 1
 

@@ -72,6 +72,7 @@ def test_all_children_are_there_and_owned() -> None:
 
     assert set(found) == {
         ("ConfigMap", "out-queue"),
+        ("ConfigMap", "out-delivery"),
         ("ServiceAccount", "out-queue"),
         ("Service", "out-intake"),
         ("Deployment", "out-intake"),
@@ -125,9 +126,6 @@ def test_pods_read_servers_and_behaviour_from_the_configuration() -> None:
         "POSTROAD_REPORTS_ADMINISTRATOR": "postmaster@x.example",
         "POSTROAD_REPORTS_LARGEST_RETURNED_BYTES": "0",
         "POSTROAD_REPORTS_PER_MINUTE": "5",
-        "POSTROAD_WORKER_RELAY_HOST": "sink",
-        "POSTROAD_WORKER_RELAY_PORT": "2525",
-        "POSTROAD_WORKER_RELAY_TLS": "none",
         "POSTROAD_WORKER_CONCURRENCY": "9",
         "POSTROAD_INTAKE_PORT": "2600",
     }
@@ -261,40 +259,6 @@ def test_an_intake_without_a_hostname_has_the_name_that_its_clients_use(
     assert "POSTROAD_HOSTNAME" not in str(worker_pod(found)["spec"]["containers"])
 
 
-@pytest.mark.parametrize(
-    ("relay", "port"),
-    [({"tls": "implicit"}, "465"), ({"tls": "implicit", "port": 2465}, "2465"), ({}, "25")],
-)
-def test_the_port_of_the_next_hop_follows_its_tls(relay: dict[str, Any], port: str) -> None:
-    workers = {"handler": {"relay": {"host": "hop.example.org"} | relay}}
-    data = children(queue(workers=workers))["ConfigMap", "out-queue"]["data"]
-
-    assert data["POSTROAD_WORKER_RELAY_PORT"] == port
-    assert data["POSTROAD_WORKER_RELAY_TLS"] == relay.get("tls", "opportunistic")
-
-
-@pytest.mark.parametrize(
-    ("relay", "expected"),
-    [
-        (
-            {"host": "h", "port": 24, "protocol": "lmtp"},
-            {"HOST": "h", "PORT": "24", "TLS": "opportunistic", "PROTOCOL": "lmtp"},
-        ),
-        ({"host": "h"}, {"HOST": "h", "PORT": "25", "TLS": "opportunistic"}),
-        ({"socket": "/run/lmtp"}, {"SOCKET": "/run/lmtp"}),
-    ],
-)
-def test_an_lmtp_server_is_named_by_its_host_or_its_socket(
-    relay: dict[str, Any], expected: dict[str, str]
-) -> None:
-    data = children(queue(workers={"handler": {"relay": relay}}))["ConfigMap", "out-queue"]["data"]
-    prefix = "POSTROAD_WORKER_RELAY_"
-
-    assert {
-        name.removeprefix(prefix): value for name, value in data.items() if name.startswith(prefix)
-    } == expected
-
-
 def test_a_webhook_has_its_secret_and_its_authorities_in_a_folder_of_the_workers() -> None:
     webhook = {
         "url": "https://app.example.org/mail",
@@ -319,7 +283,6 @@ def test_a_webhook_has_its_secret_and_its_authorities_in_a_folder_of_the_workers
     )
     assert data["POSTROAD_WORKER_WEBHOOK_URL"] == "https://app.example.org/mail"
     assert data["POSTROAD_WORKER_WEBHOOK_TIMEOUT"] == "5s"
-    assert "POSTROAD_WORKER_RELAY_HOST" not in data
     assert "of-the-app" not in str(intake_of(found))
 
 
@@ -331,32 +294,6 @@ def test_a_function_is_named_to_the_workers() -> None:
 
     assert data["POSTROAD_WORKER_FUNCTION_NAME"] == "app.mail:deliver"
     assert data["POSTROAD_WORKER_FUNCTION_TIMEOUT"] == "1m"
-    assert "POSTROAD_WORKER_RELAY_HOST" not in data
-
-
-@pytest.mark.parametrize(
-    ("login", "mechanism", "unverified"),
-    [({}, None, None), ({"mechanism": "XOAUTH2", "unverified": True}, "XOAUTH2", "true")],
-)
-def test_the_login_at_the_next_hop_is_a_folder_of_the_workers(
-    login: dict[str, Any], mechanism: str | None, unverified: str | None
-) -> None:
-    relay = {"host": "h", "tls": "required", "login": {"secretRef": {"name": "of-the-hop"}} | login}
-    found = children(queue(workers={"handler": {"relay": relay}}, intake=NETWORKS))
-    pod = worker_pod(found)["spec"]
-
-    (volume,) = [each for each in pod["volumes"] if each["name"] == "worker-relay"]
-    (source,) = volume["projected"]["sources"]
-    assert source["secret"]["name"] == "of-the-hop"
-    assert {each["key"] for each in source["secret"]["items"]} == {"username", "password"}
-    (container,) = pod["containers"]
-    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "worker-relay"]
-    environment = {each["name"]: each["value"] for each in container["env"]}
-    assert environment["POSTROAD_WORKER_RELAY_LOGIN_FOLDER"] == mount["mountPath"]
-    data = found["ConfigMap", "out-queue"]["data"]
-    assert data.get("POSTROAD_WORKER_RELAY_LOGIN_MECHANISM") == mechanism
-    assert data.get("POSTROAD_WORKER_RELAY_LOGIN_UNVERIFIED") == unverified
-    assert "of-the-hop" not in str(intake_of(found))
 
 
 def test_credentials_are_files_and_not_in_the_environment() -> None:
@@ -368,6 +305,7 @@ def test_credentials_are_files_and_not_in_the_environment() -> None:
         "POSTROAD_RABBITMQ_LOGIN_FOLDER": "/etc/postroad/rabbitmq",
         "POSTROAD_CASSANDRA_LOGIN_FOLDER": "/etc/postroad/cassandra",
         "POSTROAD_S3_LOGIN_FOLDER": "/etc/postroad/s3",
+        "POSTROAD_WORKER_DELIVERY_FILE": "/etc/postroad/delivery/delivery.yaml",
     }
 
 
@@ -431,7 +369,7 @@ def test_a_partial_template_changes_the_worker_and_cannot_break_its_selection() 
     assert pod["spec"]["nodeSelector"] == {"disk": "fast", "kubernetes.io/os": "linux"}
     assert worker["image"] == "postroad:1"
     assert {"name": "EXTRA", "value": "1"} in worker["env"]
-    assert len(worker["env"]) == 5
+    assert len(worker["env"]) == 6
     assert sidecar == {"name": "sidecar", "image": "x"}
 
 

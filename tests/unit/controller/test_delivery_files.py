@@ -11,7 +11,15 @@ from postroad.controller.kubernetes.api import SECRET
 from postroad.delivery_settings.delivery import DeliverySettings
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.domain.smtp.next_hops import HopLogin
+from postroad.domain.smtp.next_hops import (
+    HopLogin,
+    NextHop,
+    OldestTls,
+    Protocol,
+    SourceAddresses,
+    TlsMode,
+)
+from postroad.domain.smtp.sasl_client import Mechanism
 from support.manual_loop import move, run
 from support.resources import intake, secret, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -116,7 +124,7 @@ def test_workers_with_a_program_have_limits_and_the_list(
 
 def test_neither_the_intake_nor_workers_without_delivery_have_a_file() -> None:
     with_file = WorkerPod(workers=BY_MX, delivery=DELIVERY)
-    without = WorkerPod(workers=workers())
+    without = WorkerPod(workers={"handler": {"function": {"name": "app:f"}}})
 
     assert "delivery" not in str(with_file.children["Deployment", "outgoing-intake"]["spec"])
     assert ("ConfigMap", "outgoing-delivery") not in without.children
@@ -259,3 +267,71 @@ def test_workers_that_are_gone_leave_no_file() -> None:
             assert operator.at("configmaps", NAMESPACE, "outgoing-delivery") is None
 
     run(scene())
+
+
+async def test_a_relay_is_written_into_the_file_of_delivery_with_all_its_fields(
+    tmp_path: Path,
+) -> None:
+    relay = {
+        "host": "sink",
+        "port": 2525,
+        "tls": "required",
+        "oldestTls": "1.3",
+        "protocol": "lmtp",
+        "verp": True,
+        "source": {"addresses": ["192.0.2.1"]},
+        "caRef": {"kind": "ConfigMap", "name": "theirs"},
+        "login": LOGIN | {"mechanism": "XOAUTH2"},
+    }
+    pod = WorkerPod(workers={"handler": {"relay": relay}})
+
+    hop = pod.read(tmp_path).relay
+
+    assert hop is not None
+    assert hop.ca_file is not None
+    volume = pod.mounted[str(hop.ca_file.parent)]
+    assert volume["configMap"]["name"] == "theirs"
+    assert [each["path"] for each in volume["configMap"]["items"]] == [hop.ca_file.name]
+    assert hop.login is not None
+    assert hop.login.folder is not None
+    assert pod.secret_of(hop.login.folder / "username") == "relay-login"
+    assert hop.next_hop() == NextHop(
+        "sink",
+        2525,
+        TlsMode.REQUIRED,
+        Protocol.LMTP,
+        HopLogin(hop.login.folder, Mechanism.XOAUTH2),
+        OldestTls.TLS_1_3,
+        SourceAddresses(("192.0.2.1",)),
+        verp=True,
+        authorities=hop.ca_file,
+    )
+    assert not any("RELAY" in name for name in pod.variables)
+
+
+def test_authorities_of_a_secret_are_mounted_without_its_keys() -> None:
+    pod = WorkerPod(
+        workers={"handler": {"relay": {"host": "a", "tls": "required", "caRef": {"name": "s"}}}}
+    )
+
+    (volume,) = [
+        each["secret"]
+        for folder, each in pod.mounted.items()
+        if folder.startswith("/etc/postroad/delivery-authorities/")
+    ]
+    assert volume["secretName"] == "s"
+    assert volume["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+
+
+def test_a_changed_relay_replaces_no_pod_and_another_way_does() -> None:
+    pods = [
+        WorkerPod(workers={"handler": {"relay": relay}}).pod
+        for relay in (
+            {"host": "a.example"},
+            {"host": "b.example", "port": 587},
+            {"host": "a.example", "lookUp": "mx"},
+        )
+    ]
+
+    assert pods[0] == pods[1]
+    assert pods[0] != pods[2]

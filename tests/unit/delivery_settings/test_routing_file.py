@@ -156,7 +156,7 @@ A = "hops: [{host: a.example}]"
         ),
         (
             "rules: [{name: a, hops: [{socket: /s, tls: none, lookUp: mx}]}]",
-            "socket stands alone, for a server that takes LMTP: leave out lookUp, tls",
+            "a Unix socket has no port, no TLS and no login: leave out lookUp",
         ),
         ("rules: [{name: a, hops: [{socket: s}]}]", "write the whole path"),
         (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.files import read_delivery, written
 from postroad.delivery_settings.secret_references import secrets_of
 from postroad.errors import InvalidSettings
@@ -37,7 +37,7 @@ def with_key(**key: Any) -> dict[str, Any]:
 def test_a_file_that_names_a_secret_is_refused_with_what_to_write(
     tmp_path: Path, document: dict[str, Any], place: str
 ) -> None:
-    settings = DeliverySettings.model_validate(document)
+    settings = DeliveryFileSettings.model_validate(document)
     file = tmp_path / "delivery.yaml"
     file.write_text(str(document))
 
@@ -47,7 +47,12 @@ def test_a_file_that_names_a_secret_is_refused_with_what_to_write(
     assert f"{place}: a Secret is named in a MailQueue alone: write the folder" in str(
         refusal.value
     )
-    file.write_text(written(settings, lambda name: f"/run/secrets/{name}"))
+    file.write_text(
+        written(
+            settings,
+            lambda reference: f"/run/secrets/{reference['name']}",
+        )
+    )
     assert not list(secrets_of(read_delivery(file)))
 
 
@@ -63,7 +68,7 @@ def test_a_file_that_names_a_secret_is_refused_with_what_to_write(
 )
 def test_each_login_and_key_has_one_place(document: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
-        DeliverySettings.model_validate(document)
+        DeliveryFileSettings.model_validate(document)
 
 
 def test_a_field_that_this_release_does_not_know_is_refused_in_a_file_alone(tmp_path: Path) -> None:
@@ -71,14 +76,16 @@ def test_a_field_that_this_release_does_not_know_is_refused_in_a_file_alone(tmp_
     document = {"routing": {"later": 1}}
     (tmp_path / "delivery.yaml").write_text(str(document))
 
-    assert DeliverySettings.model_validate(document).routing
+    assert DeliveryFileSettings.model_validate(document).routing
     with pytest.raises(InvalidSettings, match=r"routing\.later: there is no such field"):
         read_delivery(tmp_path / "delivery.yaml")
 
 
 def test_defaults_are_left_out_so_that_a_release_without_the_field_reads_the_file() -> None:
     rule = {"name": "a", "mx": {"tls": "opportunistic"}, "domains": ["a.example"]}
-    settings = DeliverySettings.model_validate({"routing": {"rules": [rule], "families": ["ipv4"]}})
+    settings = DeliveryFileSettings.model_validate(
+        {"routing": {"rules": [rule], "families": ["ipv4"]}}
+    )
 
     text = written(settings, str)
 
@@ -114,7 +121,7 @@ def test_defaults_are_left_out_so_that_a_release_without_the_field_reads_the_fil
 def test_a_text_reaches_the_program_as_it_is(tmp_path: Path, tenant: str) -> None:
     """Also one that YAML would take for a number, a line break or nothing."""
     limit = {"name": "a", "perMinute": 1, "tenants": [tenant]}
-    settings = DeliverySettings.model_validate({"limits": [limit]})
+    settings = DeliveryFileSettings.model_validate({"limits": [limit]})
     file = tmp_path / "delivery.yaml"
     file.write_text(written(settings, str))
 

@@ -24,7 +24,7 @@ async def test_a_worker_at_rest_reads_its_board_once_in_five_seconds() -> None:
             Topic.SUSPENSIONS: control.obey,
             Topic.REROUTES: partial(Reroutes(clock).obey, worker.driving.route_again),
             Topic.FLUSHES: partial(
-                FlushAnswers(board, "w", relay=None).answer, worker.driving.try_now
+                FlushAnswers(board, "w", relay=lambda: None).answer, worker.driving.try_now
             ),
         }
         reader = BoardReader(board, clock, obeyed)

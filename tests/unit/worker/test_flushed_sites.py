@@ -33,7 +33,9 @@ async def an_answering_worker(*, relay: str | None = None) -> AsyncIterator[Work
         worker.domain("three.example", TWO)
         board, clock = worker.queue.board, worker.process.clock
         control = SiteControl(board, clock, "w", watches_answers=False)
-        answer = partial(FlushAnswers(board, "w", relay=relay).answer, worker.driving.try_now)
+        answer = partial(
+            FlushAnswers(board, "w", relay=lambda: relay).answer, worker.driving.try_now
+        )
         reader = BoardReader(board, clock, {Topic.FLUSHES: answer})
         async with running(control.run(worker.driving.sites), reader.run()):
             yield worker
@@ -98,7 +100,7 @@ async def test_all_mail_of_a_worker_with_a_relay_is_that_of_its_site() -> None:
 async def test_mail_that_is_rerouted_from_a_relay_is_not_all_mail() -> None:
     async with a_worker() as worker:
         board = worker.queue.board
-        answers = FlushAnswers(board, "w", relay="hop.example")
+        answers = FlushAnswers(board, "w", relay=lambda: "hop.example")
         await answers.answer(lambda _: ["one.example"], {ONE: "1"})
         (text,) = (await board.posted(Topic.FLUSHED)).values()
         assert not FlushAnswer.of(text).is_all
@@ -141,7 +143,7 @@ async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
             return [f"d{n}.example" for n in range(2003)]
 
         board = worker.queue.board
-        answer = partial(FlushAnswers(board, "w", relay=None).answer, try_now)
+        answer = partial(FlushAnswers(board, "w", relay=lambda: None).answer, try_now)
         for posted in ({ONE: "1"}, {ONE: "1"}, None):
             await answer(posted)
         assert asked == [ONE]

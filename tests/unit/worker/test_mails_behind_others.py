@@ -17,6 +17,8 @@ import pytest
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
 from postroad.adapters.memory.fault_injection import Step
 from postroad.bootstrap.delivery.ways import rules_of, way_of, window_of
+from postroad.delivery_settings.delivery import DeliveryFileSettings
+from postroad.delivery_settings.hops import Hop
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.smtp.next_hops import NextHop
@@ -78,9 +80,10 @@ class Worker:
     def __init__(
         self, cluster: InMemoryCluster, process: Process, connections: int, *, in_chunks: bool
     ) -> None:
-        section = WorkerSettings(relay_host="relay.example", concurrency=connections)
+        section = WorkerSettings(concurrency=connections)
         settings = Settings(worker=section)
-        way = way_of(settings)
+        relay = Hop(host="relay.example")
+        way = way_of(settings, DeliveryFileSettings(relay=relay))
         assert isinstance(way, NextHop)
         rules, window = rules_of(settings, way), window_of(settings, way)
         if in_chunks:

@@ -83,6 +83,17 @@ async def test_no_more_routes_are_kept_than_there_is_room_for(
     assert [routes.known(each) is None for each in requests] == [True, False, False]
 
 
+def test_a_relay_that_is_replaced_by_another_takes_all_mail_from_then_on() -> None:
+    routes = RelayRoutes(NextHop("old.example", 25))
+
+    assert not routes.replace(NextHop("old.example", 25))
+    assert routes.replace(NextHop("new.example", 587))
+
+    found = routes.known(ONE)
+    assert isinstance(found, DeliveryRoute)
+    assert (found.name, routes.site) == ("new.example", "new.example")
+
+
 def test_a_relay_is_the_route_of_all_mail() -> None:
     routes = RelayRoutes(NextHop("smtp.relay.example", 2525))
 

@@ -14,11 +14,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from postroad.bootstrap.delivery.signing import KeyFiles
-from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.bootstrap.delivery.ways import check_files
+from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.files import read_delivery
-from postroad.errors import CredentialsMissing, InvalidSettings
+from postroad.delivery_settings.hops import Hop
+from postroad.errors import InvalidSettings
 from postroad.file_stamps import Stamp, stamp_of
-from postroad.logins import LOGIN, LoginFolder
+from postroad.logins import LOGIN
 from postroad.signing.signatures import SigningPlan
 from postroad.telemetry.logs import logger
 from postroad.telemetry.metrics import DELIVERY_READS, DELIVERY_REFUSED
@@ -28,7 +30,7 @@ _log = logger("delivery")
 LOOK_INTERVAL = timedelta(seconds=10)
 """Between two looks at the files, which cost a system call each."""
 
-Use = Callable[[DeliverySettings], None]
+Use = Callable[[DeliveryFileSettings], None]
 """Takes up what a file of delivery has now. Raises: InvalidSettings, where the process cannot; what
 it had stays then."""
 
@@ -37,19 +39,20 @@ it had stays then."""
 class DeliveryDocument:
     """Content that a file of delivery has, and the keys that it names."""
 
-    settings: DeliverySettings
+    settings: DeliveryFileSettings
     signing: SigningPlan
 
 
 class DeliveryFile:
-    """A file of delivery. `current`: what was read last and could be used.
+    """A file of delivery. `current`: what was read last and could be used. `relay`: in place of the
+    file's, if it is given.
 
     Raises: InvalidSettings where it, or a file that it names, cannot be used at the start. Later
     the error is logged once for each change of the files, and counted.
     """
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self, file: Path, relay: Hop | None = None) -> None:
+        self._file, self._relay = file, relay
         self._keys = KeyFiles()
         self._watched: dict[Path, Stamp] = {}
         self.current = self._read()
@@ -96,15 +99,14 @@ class DeliveryFile:
         meanwhile stays unseen. Raises: InvalidSettings."""
         self._watched = {each: stamp_of(each) for each in {*self._watched, self._file}}
         settings = read_delivery(self._file)
-        folder, routing = self._file.parent, settings.routing
+        if self._relay is not None:
+            settings = settings.model_copy(update={"relay": self._relay})
+        folder, hops = self._file.parent, settings.hops()
         keys = {key.place(folder) for each in settings.signing for key in each.keys}
-        logins = set() if routing is None else routing.logins()
+        logins = {each.login.folder for each in hops if each.login and each.login.folder}
         named = {*keys, *(each / name for each in logins for name in LOGIN)}
         stamps = {each: stamp_of(each) for each in named}
         self._watched = {self._file: self._watched[self._file], **stamps}
-        try:
-            for each in logins:
-                LoginFolder(each).read()
-        except CredentialsMissing as error:
-            raise InvalidSettings(str(error), hint=error.hint) from error
+        for hop in hops:
+            check_files(hop)
         return DeliveryDocument(settings, self._keys.plan(settings.signing, folder, stamps))

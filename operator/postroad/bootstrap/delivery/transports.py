@@ -10,6 +10,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.delivery.programs import open_function, open_webhook
 from postroad.bootstrap.delivery.ways import Way
+from postroad.delivery_settings.hops import Hop
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.ports.delivery import Connector, Signer
 from postroad.settings import Settings
@@ -28,18 +29,19 @@ def open_connector(settings: Settings, way: Way, signer: Signer | None = None) -
         return open_function(settings, way)
     return SmtpConnector(
         ehlo_name=ehlo_name_of(settings),
-        ca_file=settings.worker.relay_ca_file or settings.ca_file,
+        ca_file=settings.ca_file,
         signer=signer,
     )
 
 
-def open_delivery(settings: Settings) -> DeliveryFile | None:
-    """Return the file of delivery; None where there is none. Raises: InvalidSettings."""
+def open_delivery(settings: Settings, relay: Hop | None) -> DeliveryFile | None:
+    """Return the file of delivery, with the relay of the command line; None where there is none.
+    Raises: InvalidSettings."""
     if settings.worker.delivery_file is None:
         return None
     from postroad.bootstrap.delivery.file import DeliveryFile  # nor cryptography for nothing
 
-    return DeliveryFile(settings.worker.delivery_file)
+    return DeliveryFile(settings.worker.delivery_file, relay)
 
 
 def open_signer(delivery: DeliveryFile | None) -> Signer | None:

@@ -6,42 +6,41 @@ from collections.abc import Callable
 
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap.delivery.programs import function_of, webhook_url_of
-from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.delivery import DeliveryFileSettings
+from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.delivery.webhooks import WebhookAddress
-from postroad.domain.smtp.next_hops import HopLogin, NextHop, SourceAddresses
-from postroad.errors import CredentialsMissing, InvalidInput, InvalidSettings
+from postroad.domain.smtp.next_hops import NextHop
+from postroad.errors import CredentialsMissing, InvalidSettings, TlsRefused
 from postroad.logins import LoginFolder
-from postroad.routing.answers import is_address
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
-from postroad.settings.delivery import Worker
+from postroad.tls import ClientTls, client_context
 
 Way = NextHop | WebhookAddress | HandlerFunction | RoutingSettings
 """Destination of a worker's mail: to one next hop or program, or by routes."""
 
 
-def way_of(settings: Settings, delivery: DeliverySettings | None = None) -> Way:
-    """Return where mail goes. `delivery`: what the file of delivery has. Raises:
+def way_of(settings: Settings, delivery: DeliveryFileSettings | None = None) -> Way:
+    """Return where mail goes. `delivery`: what the file of delivery has, and `--relay`. Raises:
     InvalidSettings."""
-    section = settings.worker
-    routing = None if delivery is None else delivery.routing
+    delivery = delivery or DeliveryFileSettings()
+    relay, routing = delivery.relay, delivery.routing
     ways: dict[str, Callable[[], Way]] = {}
-    if section.relay_host is not None:
-        ways[f"to the relay {section.relay_host}"] = lambda: _relay(section)
-    if section.relay_socket is not None:
-        ways[f"to the socket {section.relay_socket}"] = lambda: _socket(section)
+    if relay is not None:
+        ways[f"to the relay {relay.host or relay.socket}"] = lambda: _relay(relay, delivery)
     if settings.worker_webhook.url is not None:
         ways["to the webhook"] = lambda: webhook_url_of(settings)
     if (function := settings.worker_function.name) is not None:
         ways[f"to the function {function}"] = lambda: function_of(settings)
     if routing is not None:
-        ways[f"by the routing of {section.delivery_file}"] = lambda: routing
+        ways[f"by the routing of {settings.worker.delivery_file}"] = lambda: routing
     if not ways:
         raise InvalidSettings(
             "the worker has no next hop",
-            hint="give --relay host:port, or --delivery with a file in which `routing: {}` "
-            "stands, to deliver by the MX records of domains, or --webhook or --function",
+            hint="give --relay host:port, or --delivery with a file in which `relay` or "
+            "`routing: {}` stands, to deliver by the MX records of domains, or --webhook or "
+            "--function",
         )
     if len(ways) > 1:
         raise InvalidSettings(
@@ -52,65 +51,22 @@ def way_of(settings: Settings, delivery: DeliverySettings | None = None) -> Way:
     return way()
 
 
-def _relay(section: Worker) -> NextHop:
-    assert section.relay_host is not None
-    return NextHop(
-        section.relay_host,
-        section.relay_port or section.relay_tls.default_port,
-        section.relay_tls,
-        section.relay_protocol,
-        _login(section),
-        source=_source(section),
-        chunking=False,  # else a series of mails is in doubt where a connection is lost, or killed
-    )
+def _relay(relay: Hop, delivery: DeliveryFileSettings) -> Way:
+    check_files(relay)
+    # By DATA unless it is asked for: else a series of mails is in doubt where a connection is lost.
+    return delivery.routes() or relay.next_hop(usually_chunks=False)
 
 
-def _socket(section: Worker) -> NextHop:
-    """Return the LMTP server behind a Unix socket. Raises: InvalidSettings."""
-    assert section.relay_socket is not None
-    if section.relay_tls.never_in_clear or section.relay_login_folder is not None:
-        raise InvalidSettings(
-            f"a server at a Unix socket ({section.relay_socket}) has neither TLS nor a login",
-            hint="leave them out; the rights of the socket's folder decide who reaches it",
-        )
+def check_files(hop: Hop) -> None:
+    """Read the files of a smart host, so that a mistake is seen at the start. Raises:
+    InvalidSettings."""
     try:
-        return NextHop.at_socket(section.relay_socket)
-    except InvalidInput as error:
-        raise InvalidSettings(str(error)) from error
-
-
-def _source(section: Worker) -> SourceAddresses | None:
-    """Return from where the next hop is connected to. Raises: InvalidSettings."""
-    addresses = section.source_addresses
-    if not addresses:
-        return None
-    families = {":" in each for each in addresses}
-    if not all(map(is_address, addresses)) or len(families) < len(addresses):
-        raise InvalidSettings(
-            f"{', '.join(addresses)} are no source addresses",
-            hint="name one address of IPv4 and one of IPv6 at most with "
-            "POSTROAD_WORKER_SOURCE_ADDRESSES",
-        )
-    return SourceAddresses(addresses)
-
-
-def _login(section: Worker) -> HopLogin | None:
-    """Return the login at the next hop. Raises: InvalidSettings."""
-    folder = section.relay_login_folder
-    if folder is None:
-        return None
-    login = HopLogin(folder, section.relay_login_mechanism, section.relay_login_unverified)
-    if not login.fits(section.relay_tls):
-        raise InvalidSettings(
-            f"a login is not sent to a next hop with TLS {section.relay_tls}, whose certificate is "
-            "not verified",
-            hint="use --tls required or --tls implicit; --relay-login-unverified permits it",
-        )
-    try:
-        LoginFolder(folder).read()
-    except CredentialsMissing as error:
+        if hop.login is not None and hop.login.folder is not None:
+            LoginFolder(hop.login.folder).read()
+        if hop.ca_file is not None:
+            client_context(ClientTls(hop.ca_file))
+    except (CredentialsMissing, TlsRefused) as error:
         raise InvalidSettings(str(error), hint=error.hint) from error
-    return login
 
 
 MAX_RELAY_REST = 300.0

@@ -26,12 +26,14 @@ from postroad.bootstrap.delivery.transports import (
 from postroad.bootstrap.delivery.ways import Way, rules_of, way_of, window_of
 from postroad.cli.processes.long_running import Process, background_maintenance
 from postroad.cli.processes.reporting import reporting_of
-from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.delivery import DeliveryFileSettings
+from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.smtp.bounces import use_rules
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
+from postroad.errors import InvalidSettings
 from postroad.ports.clock import Randomness
 from postroad.ports.delivery import AttemptLog, Topic
 from postroad.settings import Settings
@@ -54,10 +56,12 @@ if TYPE_CHECKING:
 _log = logger("worker")
 
 
-def way_and_file(settings: Settings) -> tuple[Way, DeliveryFile | None]:
-    """Return where mail goes, and the file of delivery. Raises: InvalidSettings."""
-    delivery = open_delivery(settings)
-    return way_of(settings, None if delivery is None else delivery.current.settings), delivery
+def way_and_file(settings: Settings, relay: Hop | None = None) -> tuple[Way, DeliveryFile | None]:
+    """Return where mail goes, and the file of delivery. `relay`: of the command line. Raises:
+    InvalidSettings."""
+    delivery = open_delivery(settings, relay)
+    decided = DeliveryFileSettings(relay=relay) if delivery is None else delivery.current.settings
+    return way_of(settings, decided), delivery
 
 
 async def deliver(
@@ -105,8 +109,9 @@ async def deliver(
         suppressing=suppressing,
     )
     consumer = Consumer(this.queue, driving, window=window)
-    relay = routes.site if isinstance(routes, RelayRoutes) else None
-    answers = FlushAnswers(board, name, relay=relay)
+    answers = FlushAnswers(
+        board, name, relay=lambda: routes.site if isinstance(routes, RelayRoutes) else None
+    )
     reader = BoardReader(
         board,
         MachineClock(),
@@ -149,14 +154,12 @@ def _use(
     pacer: Pacer | None,
     suppressing: Suppressing | None,
     driving: Driving,
-    changed: DeliverySettings,
+    changed: DeliveryFileSettings,
 ) -> None:
     """Take up what a file of delivery has now. Raises: InvalidSettings where it leads to another
     kind of way; nothing is changed then."""
     found = way_of(settings, changed)
-    is_other = False
-    if isinstance(found, RoutingSettings) and not isinstance(routes, RelayRoutes):
-        is_other = routes.replace(found)  # first, as it may raise
+    is_other = _replace(routes, found)  # first, as it may raise
     if pacer is not None:
         is_other |= pacer.replace(changed.limit_rules())
     use_rules(changed.bounce_rules)
@@ -164,6 +167,18 @@ def _use(
         suppressing.rules = changed.suppression_rules()
     if is_other:
         driving.route_again()
+
+
+def _replace(routes: RelayRoutes | RoutesBySettings, way: Way) -> bool:
+    """Let mail go another way of the same kind; return whether it is another one. Raises:
+    InvalidSettings."""
+    if isinstance(way, WebhookAddress | HandlerFunction):
+        return False
+    if isinstance(routes, RelayRoutes) and isinstance(way, NextHop):
+        return routes.replace(way)
+    if not isinstance(routes, RelayRoutes) and isinstance(way, RoutingSettings):
+        return routes.replace(way)
+    raise InvalidSettings("mail would go another kind of way", hint="restart the process")
 
 
 def _worker_name() -> str:

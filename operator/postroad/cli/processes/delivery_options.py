@@ -9,26 +9,27 @@ from typing import Any
 import click
 from pydantic import SecretStr
 
-from postroad.cli.options import RELAY
+from postroad.delivery_settings.files import read_hop
+from postroad.delivery_settings.hops import Hop
 from postroad.domain.smtp.next_hops import SOCKET_SCHEME, TlsMode, parse_host_port
-from postroad.domain.smtp.sasl_client import Mechanism
+from postroad.errors import InvalidInput
 from postroad.settings import Settings
+
+NO_PORT = 0
 
 relay_option = click.option(
     "--relay",
-    type=RELAY,
-    metavar="HOST[:PORT]|unix:PATH",
-    help="The next hop (or POSTROAD_WORKER_RELAY_HOST and POSTROAD_WORKER_RELAY_PORT; "
-    "default port: 25, or 465 with --tls implicit), or the Unix socket of an LMTP server "
-    "(or POSTROAD_WORKER_RELAY_SOCKET).",
+    metavar="HOST[:PORT]|unix:PATH|{FIELD: VALUE, ...}",
+    help="The next hop (default port: 25, or 465 with --tls implicit), the Unix socket of an LMTP "
+    "server, or all fields of a smart host in YAML, as the file of --delivery has them: '{host: "
+    "smtp.example.org, tls: required, login: {folder: /run/login}}'.",
 )
 tls_option = click.option(
     "--tls",
     type=click.Choice([mode.value for mode in TlsMode]),
-    help="none: never. opportunistic: where the next hop offers it, whatever its certificate. "
-    "encrypted: always, whatever its certificate. "
-    "required: only with a certificate that verifies. implicit: the same, with TLS from the first "
-    "octet on. (Or POSTROAD_WORKER_RELAY_TLS; default: opportunistic.)",
+    help="Of --relay. none: never. opportunistic (the default): where the next hop offers it, "
+    "whatever its certificate. encrypted: always, whatever its certificate. required: only with a "
+    "certificate that verifies. implicit: the same, with TLS from the first octet on.",
 )
 concurrency_option = click.option(
     "--concurrency",
@@ -44,33 +45,6 @@ delivery_option = click.option(
     help="A file of what is decided about delivery (YAML), such as the keys that sign mail, and "
     "where mail goes without --relay (or POSTROAD_WORKER_DELIVERY_FILE).",
 )
-
-
-def login_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of the login at the next hop, which the command gets as `login`."""
-    for each in (
-        click.option(
-            "--relay-login-unverified",
-            is_flag=True,
-            default=None,
-            help="Log in also in clear, and where the certificate of the next hop is not verified "
-            "(or POSTROAD_WORKER_RELAY_LOGIN_UNVERIFIED).",
-        ),
-        click.option(
-            "--relay-login-mechanism",
-            type=click.Choice([each.value for each in Mechanism], case_sensitive=False),
-            help="XOAUTH2: the password is an access token. (Or "
-            "POSTROAD_WORKER_RELAY_LOGIN_MECHANISM; default: the best that the next hop offers.)",
-        ),
-        click.option(
-            "--relay-login-folder",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="A folder with the files `username` and `password`: the login at the next hop. "
-            "Needs --tls required or implicit (or POSTROAD_WORKER_RELAY_LOGIN_FOLDER).",
-        ),
-    ):
-        command = each(command)
-    return command
 
 
 def program_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -101,33 +75,29 @@ def program_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def with_relay(
-    settings: Settings,
-    relay: str | None,
-    tls: str | None,
-    concurrency: int | None,
-    delivery: Path | None,
-    more: Mapping[str, Any],
+def hop_of(relay: str | None, tls: str | None) -> Hop | None:
+    """Return the next hop that the command line names. Raises: InvalidInput, InvalidSettings."""
+    if relay is None:
+        if tls is not None:
+            raise InvalidInput("--tls is of --relay", hint="give both, or tls in the file")
+        return None
+    more = {} if tls is None else {"tls": tls}
+    if relay.startswith("{"):
+        return read_hop(relay, more)
+    if relay.startswith(SOCKET_SCHEME):
+        return read_hop({"socket": relay.removeprefix(SOCKET_SCHEME)}, more)
+    host, port = parse_host_port(relay, NO_PORT)
+    return read_hop({"host": host, "port": None if port == NO_PORT else port}, more)
+
+
+def with_delivery(
+    settings: Settings, concurrency: int | None, delivery: Path | None, more: Mapping[str, Any]
 ) -> Settings:
     """Return the settings with what the command line has of delivery; `more` by the names of
-    settings (`relay_login_…`, `webhook_…`, `function_…`)."""
-    mode = settings.worker.relay_tls if tls is None else TlsMode(tls)
-    changes: dict[str, object] = {
-        "relay_tls": mode,
-        "concurrency": concurrency,
-        "delivery_file": delivery,
-        **{name: value for name, value in more.items() if name.startswith("relay_")},
-    }
-    if (mechanism := more.get("relay_login_mechanism")) is not None:
-        changes["relay_login_mechanism"] = Mechanism(mechanism)
+    settings (`webhook_…`, `function_…`)."""
+    changes = {"concurrency": concurrency, "delivery_file": delivery}
     given = {field: value for field, value in changes.items() if value is not None}
-    if relay is not None and relay.startswith(SOCKET_SCHEME):
-        given |= {"relay_host": None, "relay_socket": Path(relay.removeprefix(SOCKET_SCHEME))}
-    elif relay is not None:
-        host, port = parse_host_port(relay, settings.worker.relay_port or mode.default_port)
-        given |= {"relay_host": host, "relay_port": port, "relay_socket": None}
-    section = settings.worker.model_copy(update=given)
-    changed = {"worker": section}
+    changed: dict[str, object] = {"worker": settings.worker.model_copy(update=given)}
     for program in ("webhook", "function"):
         own = {
             name.removeprefix(f"{program}_"): value

@@ -14,11 +14,11 @@ from postroad.cli.processes.delivering import deliver, way_and_file
 from postroad.cli.processes.delivery_options import (
     concurrency_option,
     delivery_option,
-    login_options,
+    hop_of,
     program_options,
     relay_option,
     tls_option,
-    with_relay,
+    with_delivery,
 )
 from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.intake import (
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 @tls_option
 @concurrency_option
 @delivery_option
-@login_options
 @program_options
 @click.option(
     "--receivers",
@@ -80,10 +79,10 @@ def mta(
             "receivers cannot reach a queue in the memory of this process",
             hint="leave out --receivers, or use embedded:///DIR",
         )
-    settings = with_relay(from_environment(), relay, tls, concurrency, delivery, more)
+    settings = with_delivery(from_environment(), concurrency, delivery, more)
     settings = within_descriptors(with_clients(settings, listen, relay_from))
     certificate = certificate_of(settings.intake)
-    way, decided = way_and_file(settings)
+    way, decided = way_and_file(settings, hop_of(relay, tls))
     run(settings, _serve(settings, url, way, decided, certificate, receivers))
 
 

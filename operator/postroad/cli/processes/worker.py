@@ -12,14 +12,15 @@ from postroad.cli.processes.delivering import deliver, way_and_file
 from postroad.cli.processes.delivery_options import (
     concurrency_option,
     delivery_option,
-    login_options,
+    hop_of,
     program_options,
     relay_option,
     tls_option,
-    with_relay,
+    with_delivery,
 )
 from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.long_running import process, run
+from postroad.delivery_settings.hops import Hop
 from postroad.settings import Settings, from_environment
 
 
@@ -29,7 +30,6 @@ from postroad.settings import Settings, from_environment
 @tls_option
 @concurrency_option
 @delivery_option
-@login_options
 @program_options
 @click.option("--create", is_flag=True, help="Create the queue, or what it lacks.")
 def worker(
@@ -47,14 +47,12 @@ def worker(
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
     POSTROAD_HEALTH_PORT; 0: any free one).
     """
-    settings = within_descriptors(
-        with_relay(from_environment(), relay, tls, concurrency, delivery, more)
-    )
-    run(settings, _deliver(settings, url, create))
+    settings = within_descriptors(with_delivery(from_environment(), concurrency, delivery, more))
+    run(settings, _deliver(settings, url, hop_of(relay, tls), create))
 
 
-async def _deliver(settings: Settings, url: str, create: bool) -> None:
-    way, delivery = way_and_file(settings)
+async def _deliver(settings: Settings, url: str, relay: Hop | None, create: bool) -> None:
+    way, delivery = way_and_file(settings, relay)
     async with process(settings, url, create=create) as this:
         if this is not None:
             await deliver(this, settings, way, delivery)

@@ -319,13 +319,16 @@ class QueueChildren:
     async def _with_next_hop(
         self, context: PodContext, queue: Queue, workers: Workers
     ) -> PodContext:
-        """Return the context of workers, which change with the authorities of the next hop too."""
-        verified = workers.handler.relay or workers.handler.webhook
-        reference = None if verified is None else verified.ca_ref
-        if reference is None:
+        """Return the context of workers, which change with the authorities of next hops too."""
+        delivery, webhook = DeliveryFiles.of(queue), workers.handler.webhook
+        named = [] if delivery is None else delivery.authorities
+        if webhook is not None and webhook.ca_ref is not None:
+            named.append(webhook.ca_ref)
+        if not named:
             return context
-        text = await read_authorities(self._reads, queue.name.namespace, reference)
-        versions = {**(context.tls_versions or {}), "relay": hash_of(text)}
+        namespace = queue.name.namespace
+        texts = [await read_authorities(self._reads, namespace, each) for each in named]
+        versions = {**(context.tls_versions or {}), "next hops": hash_of(texts)}
         return replace(context, tls_versions=versions)
 
     async def _context(self, plan: WorkloadsPlan) -> PodContext:

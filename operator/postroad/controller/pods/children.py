@@ -31,7 +31,6 @@ from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.handler import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.domain.smtp.next_hops import NextHop, Protocol
 from postroad.domain.values.instants import format_duration
 from postroad.ports.kubernetes import Kind
 
@@ -112,28 +111,10 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
     }
     if spec.workers:
         values["WORKER_CONCURRENCY"] = spec.workers.concurrency
-        if (relay := spec.workers.handler.relay) is not None:
-            hop, login = relay.next_hop, relay.login
-            values |= {
-                **_server(hop),
-                "WORKER_RELAY_LOGIN_MECHANISM": login and login.mechanism,
-                "WORKER_RELAY_LOGIN_UNVERIFIED": "true" if login and login.unverified else None,
-            }
         values |= _program(spec.workers.handler)
     if spec.intake:
         values["INTAKE_PORT"] = spec.intake.port
     return {f"POSTROAD_{name}": str(each) for name, each in values.items() if each is not None}
-
-
-def _server(hop: NextHop) -> dict[str, object]:
-    """Return the settings of a next hop. Those that are absent are the defaults, so that an
-    operator with more of them replaces no pods."""
-    if hop.socket is not None:
-        return {"WORKER_RELAY_SOCKET": hop.socket}
-    where = {"HOST": hop.host, "PORT": hop.port, "TLS": hop.tls}
-    if hop.protocol is not Protocol.SMTP:
-        where["PROTOCOL"] = hop.protocol
-    return {f"WORKER_RELAY_{name}": value for name, value in where.items()}
 
 
 def _program(handler: Handler) -> dict[str, object]:

@@ -3,9 +3,10 @@ reads it.
 
 It is in a ConfigMap of its own, which pods mount: workers read it again when it changes, so that no
 pod is replaced. Secrets that it names are mounted whole, a folder each, so that a rotation within
-one replaces none either.
+one replaces none either. Of objects with authorities, `ca.crt` alone is mounted.
 
-Checks the Secrets that `spec.delivery` of a MailQueue names, before its pods mount them.
+Checks the Secrets that `spec.delivery` and the relay of a MailQueue name, before its pods mount
+them.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Reads
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
-from postroad.delivery_settings.delivery import DeliverySettings
+from postroad.delivery_settings.delivery import DeliveryFileSettings, DeliverySettings
 from postroad.delivery_settings.files import written
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
 from postroad.delivery_settings.secret_references import (
+    AUTHORITIES_KEY,
+    AuthoritiesReference,
     SecretKeyReference,
     SecretReference,
+    references_of,
     secrets_of,
 )
 from postroad.errors import CredentialsMissing, InvalidInput
@@ -35,6 +39,7 @@ FILE = "delivery.yaml"
 _NAME = "delivery"
 _FOLDER = f"{FOLDER}/{_NAME}"
 _SECRETS = f"{FOLDER}/delivery-secrets"
+_AUTHORITIES = f"{FOLDER}/delivery-authorities"
 _POLICIES = "mta-sts"
 _POLICY_FOLDER = f"/var/lib/postroad/{_POLICIES}"
 
@@ -44,16 +49,17 @@ class DeliveryFiles:
     """The ConfigMap of a queue with the file of delivery, and how workers have it."""
 
     config_map: str
-    settings: DeliverySettings
+    settings: DeliveryFileSettings
 
     @classmethod
     def of(cls, queue: Queue) -> DeliveryFiles | None:
         """Return those of a queue; None where its workers need none."""
         workers, settings = queue.spec.workers, queue.spec.delivery
         handler = None if workers is None else workers.handler
-        if handler is None or (handler.mx is None and settings is None):
+        if handler is None or not (handler.mx or handler.relay or settings):
             return None
-        settings = settings or DeliverySettings()
+        decided = dict(settings or DeliverySettings())
+        settings = DeliveryFileSettings.model_construct(**decided, relay=handler.relay)
         if handler.mx is not None:
             settings = settings.model_copy(update={"routing": _with_folder(settings.routing)})
         return cls(f"{queue.name.name}-delivery", settings)
@@ -63,9 +69,16 @@ class DeliveryFiles:
         """The names of the Secrets that it names."""
         return sorted({each.name for _, each in secrets_of(self.settings)})
 
+    @property
+    def authorities(self) -> list[AuthoritiesReference]:
+        """The objects with authorities that it names."""
+        found = (each for _, each in references_of(self.settings))
+        named = {each for each in found if isinstance(each, AuthoritiesReference)}
+        return sorted(named, key=lambda each: (each.kind, each.name))
+
     def data(self) -> dict[str, str]:
         """Return what the ConfigMap has."""
-        return {FILE: written(self.settings, lambda secret: f"{_SECRETS}/{secret}")}
+        return {FILE: written(self.settings, _folder_of)}
 
     def volumes(self) -> list[dict[str, Any]]:
         """Return the volumes of a pod."""
@@ -78,14 +91,16 @@ class DeliveryFiles:
                 }
                 for each in self.secrets
             ),
+            *(_volume_with(each) for each in self.authorities),
         ]
         return [*volumes, {"name": _POLICIES, "emptyDir": {}}] if self._keeps_policies else volumes
 
     def mounts(self) -> list[dict[str, Any]]:
         """Return the mounts of a container."""
-        folders = {_NAME: _FOLDER} | {
-            _volume_of(each): f"{_SECRETS}/{each}" for each in self.secrets
-        }
+        folders = {_NAME: _FOLDER}
+        folders |= {_volume_of(each): f"{_SECRETS}/{each}" for each in self.secrets}
+        for each in map(AuthoritiesReference.model_dump, self.authorities):
+            folders[_volume_of(_folder_of(each))] = _folder_of(each)
         mounts: list[dict[str, Any]] = [
             {"name": name, "mountPath": folder, "readOnly": True}
             for name, folder in folders.items()
@@ -99,7 +114,7 @@ class DeliveryFiles:
 
     @property
     def _keeps_policies(self) -> bool:
-        return self.settings.routing is not None
+        return self.settings.routes() is not None
 
 
 def _with_folder(routing: RoutingSettings | None) -> RoutingSettings:
@@ -109,6 +124,20 @@ def _with_folder(routing: RoutingSettings | None) -> RoutingSettings:
     if routing.sts.folder is not None:
         return routing
     return routing.model_copy(update={"sts": StsSettings(folder=Path(_POLICY_FOLDER))})
+
+
+def _folder_of(reference: Mapping[str, str]) -> str:
+    """Return where a pod has the files of a Secret, or of authorities, which have a kind."""
+    kind, name = reference.get("kind"), reference["name"]
+    return f"{_SECRETS}/{name}" if kind is None else f"{_AUTHORITIES}/{kind.lower()}/{name}"
+
+
+def _volume_with(authorities: AuthoritiesReference) -> dict[str, Any]:
+    named = {"secretName" if authorities.kind == "Secret" else "name": authorities.name}
+    kind = "secret" if authorities.kind == "Secret" else "configMap"
+    items = [{"key": AUTHORITIES_KEY, "path": AUTHORITIES_KEY}]
+    source = {**named, "defaultMode": READ_BY_GROUP, "items": items}
+    return {"name": _volume_of(_folder_of(authorities.model_dump())), kind: source}
 
 
 def _volume_of(secret: str) -> str:
@@ -126,7 +155,8 @@ async def check_delivery_secrets(api: Reads, namespace: str, settings: DeliveryS
         try:
             await _check(api, namespace, reference)
         except CredentialsMissing as error:
-            problems.append(f"spec.delivery.{path}: {error.explain()}")
+            place = "workers.handler" if path.startswith("relay.") else "delivery"
+            problems.append(f"spec.{place}.{path}: {error.explain()}")
     if problems:
         raise CredentialsMissing("; ".join(problems), hint="until then pods stay as they are")
 

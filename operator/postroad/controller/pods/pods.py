@@ -175,10 +175,6 @@ def server_files(queue: Queue, context: PodContext, component: str) -> list[Serv
         ServerFiles("CASSANDRA", cassandra.tls, cassandra.secret_ref, LOGIN),
         ServerFiles("S3", s3.tls or StoreTls(), s3.secret_ref, S3_LOGIN),
     ]
-    relay = workers.handler.relay if component == "worker" and workers else None
-    if relay is not None:
-        secret = None if relay.login is None else relay.login.secret_ref
-        found.append(ServerFiles("WORKER_RELAY", StoreTls(ca_ref=relay.ca_ref), secret, LOGIN))
     webhook = workers.handler.webhook if component == "worker" and workers else None
     if webhook is not None:
         tls = StoreTls(ca_ref=webhook.ca_ref)

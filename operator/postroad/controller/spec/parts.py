@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 
 from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
 from postroad.domain.mail.mail import MAILBOX_PATTERN
-from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN, MAX_SOCKET
+from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidInput
 
@@ -72,9 +72,6 @@ NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_
 Hostname = Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)]
 MailboxText = Annotated[str, Field(min_length=3, max_length=254, pattern=MAILBOX_PATTERN)]
 PortInRange = holds(has_port_in_range, "the port must be between 1 and 65535")
-SocketPath = Annotated[
-    str, Field(min_length=2, max_length=MAX_SOCKET, pattern="^/[A-Za-z0-9_./-]+$")
-]
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 Schedule = Annotated[str, Field(min_length=1, max_length=100)]
 Anything = Annotated[

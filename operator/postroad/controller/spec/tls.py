@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from postroad.controller.spec.parts import Model, Name
-from postroad.delivery_settings.secret_references import SecretReference
+from postroad.controller.spec.parts import Model
+from postroad.delivery_settings.secret_references import (
+    AUTHORITIES_KEY,
+    AuthoritiesReference,
+    SecretReference,
+)
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.tls import Encryption
 
-AUTHORITIES_KEY = "ca.crt"
 CERTIFICATE_KEYS = ("tls.crt", "tls.key")
 """As cert-manager and `kubectl create secret tls` name them."""
 
@@ -26,16 +29,6 @@ FOLDER = "/etc/postroad"
 """Above the folders of pods, one for each server; the kubelet renews whole folders only."""
 
 READ_BY_GROUP = 0o440
-
-
-class AuthoritiesReference(Model):
-    """Names an object that holds certificate authorities."""
-
-    kind: Literal["Secret", "ConfigMap"] = "Secret"
-    """Kind of the object."""
-
-    name: Name
-    """Name of the object, which has the key `ca.crt`: certificate authorities in PEM form."""
 
 
 class StoreTls(Model):

@@ -127,6 +127,9 @@ class NextHop:
     verp: bool = False
     """True if reverse-paths name the recipient. Source: ADR 0071."""
 
+    authorities: Path | None = None
+    """The PEM file of its authorities, in place of those for every server."""
+
     socket: Path | None = None
     """The Unix socket that it listens on, instead of the port."""
 

@@ -336,7 +336,10 @@ class SmtpConnector:
                 next_hop,
                 ehlo_name_to(next_hop, self._ehlo_name),
                 self._context_for(
-                    next_hop.tls, self._ca_file, next_hop.oldest_tls, by_tlsa=next_hop.by_tlsa
+                    next_hop.tls,
+                    next_hop.authorities or self._ca_file,
+                    next_hop.oldest_tls,
+                    by_tlsa=next_hop.by_tlsa,
                 ),
                 self._timeouts_for(hop),
                 self._authentication_of(next_hop),

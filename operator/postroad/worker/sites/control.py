@@ -161,7 +161,7 @@ class FlushAnswers:
     """Tries sites now that administrators ask for. `name`: this worker's on the board. `relay`:
     the site that all its mail goes to, but what is rerouted; None: there is none."""
 
-    def __init__(self, board: Board, name: str, *, relay: str | None) -> None:
+    def __init__(self, board: Board, name: str, *, relay: Callable[[], str | None]) -> None:
         self._board, self._name, self._relay = board, name, relay
         self._answered: dict[str, str] = {}
         """The number of the last request by site."""
@@ -179,7 +179,7 @@ class FlushAnswers:
             domains = try_now(site)
             shown = tuple(domains[-MAX_DOMAINS:])
             more = len(domains) - len(shown)
-            is_all = site == self._relay and bool(domains)
+            is_all = site == self._relay() and bool(domains)
             made = FlushAnswer(self._name, site, number, shown, more, is_all)
             await self._board.post(Topic.FLUSHED, made.name, made.text(), ANSWERED_FOR)
             self._answered[site] = number
