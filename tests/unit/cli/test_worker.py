@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -22,7 +23,7 @@ from postroad.domain.smtp.next_hops import (
     TlsMode,
 )
 from postroad.domain.smtp.sasl_client import Mechanism
-from postroad.errors import InvalidInput, InvalidSettings
+from postroad.errors import InvalidSettings
 from postroad.settings import Settings, from_environment
 from support.certificates import Certificates
 
@@ -119,7 +120,7 @@ def test_relay_with_lookup_mx_is_the_only_rule() -> None:
 def test_relay_option_refuses_a_mistake_by_its_field(
     relay: str | None, tls: str | None, problem: str
 ) -> None:
-    with pytest.raises((InvalidSettings, InvalidInput), match=re.escape(problem)):
+    with pytest.raises((click.UsageError, InvalidSettings), match=re.escape(problem)):
         way_of(relay, tls)
 
 

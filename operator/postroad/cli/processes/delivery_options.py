@@ -11,11 +11,9 @@ from pydantic import SecretStr
 
 from postroad.delivery_settings.files import read_hop
 from postroad.delivery_settings.hops import Hop
-from postroad.domain.smtp.next_hops import SOCKET_SCHEME, TlsMode, parse_host_port
-from postroad.errors import InvalidInput
+from postroad.domain.smtp.next_hops import SOCKET_SCHEME, TlsMode, split_host_port
+from postroad.errors import InvalidInput, InvalidSettings
 from postroad.settings import Settings
-
-NO_PORT = 0
 
 relay_option = click.option(
     "--relay",
@@ -76,18 +74,21 @@ def program_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def hop_of(relay: str | None, tls: str | None) -> Hop | None:
-    """Return the next hop that the command line names. Raises: InvalidInput, InvalidSettings."""
+    """Return the next hop that the command line names. Raises: click.UsageError."""
     if relay is None:
         if tls is not None:
-            raise InvalidInput("--tls is of --relay", hint="give both, or tls in the file")
+            raise click.UsageError("--tls is of --relay: give both, or tls in the file")
         return None
     more = {} if tls is None else {"tls": tls}
-    if relay.startswith("{"):
-        return read_hop(relay, more)
-    if relay.startswith(SOCKET_SCHEME):
-        return read_hop({"socket": relay.removeprefix(SOCKET_SCHEME)}, more)
-    host, port = parse_host_port(relay, NO_PORT)
-    return read_hop({"host": host, "port": None if port == NO_PORT else port}, more)
+    try:
+        if relay.startswith("{"):
+            return read_hop(relay, more)
+        if relay.startswith(SOCKET_SCHEME):
+            return read_hop({"socket": relay.removeprefix(SOCKET_SCHEME)}, more)
+        host, port = split_host_port(relay)
+        return read_hop({"host": host, "port": port}, more)
+    except (InvalidInput, InvalidSettings) as error:
+        raise click.BadParameter(error.explain(), param_hint="'--relay'") from error
 
 
 def with_delivery(

@@ -158,9 +158,15 @@ def parse_host_port(text: str, default_port: int) -> tuple[str, int]:
     >>> parse_host_port("[::1]:2525", 25)
     ('::1', 2525)
     """
+    host, port = split_host_port(text)
+    return host, default_port if port is None else port
+
+
+def split_host_port(text: str) -> tuple[str, int | None]:
+    """Read the same; the port is None where the text has none. Raises: InvalidInput."""
     found = _FORM.fullmatch(text)
-    port = int(found["port"] or default_port) if found else -1
-    if found is None or not 0 <= port <= 65535:
+    port = int(found["port"]) if found and found["port"] else None
+    if found is None or (port is not None and port > 65535):
         raise InvalidInput(f"{text!r} is not a host and port: write host:port or [address]:port")
     return found["literal"] or found["host"], port
 
