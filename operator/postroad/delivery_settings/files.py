@@ -12,7 +12,6 @@ from pydantic import BaseModel, ValidationError
 
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
-from postroad.delivery_settings.routing import RoutingSettings
 from postroad.delivery_settings.secret_references import FolderOf, references_of, with_files
 from postroad.errors import InvalidSettings
 
@@ -44,17 +43,12 @@ class _Loader(_SafeLoader):  # type: ignore[misc]
         return found
 
 
-def read_routing(file: Path) -> RoutingSettings:
-    """Read and check a file of routes; an empty one says nothing.
+def read_delivery(file: Path) -> DeliveryFileSettings:
+    """Read and check a file of delivery; an empty one says nothing.
 
     Raises: InvalidSettings, which names each field that is wrong and what to write instead.
     """
-    return _read_as(RoutingSettings, file)
-
-
-def read_delivery(file: Path) -> DeliveryFileSettings:
-    """Read and check a file of delivery. Raises: as `read_routing`."""
-    return _read_as(DeliveryFileSettings, file)
+    return _checked(DeliveryFileSettings, _read(file.read_text, file), file)
 
 
 def written(settings: DeliveryFileSettings, folder_of: FolderOf) -> str:
@@ -67,13 +61,9 @@ def written(settings: DeliveryFileSettings, folder_of: FolderOf) -> str:
     return text
 
 
-def _read_as(model: type[_Model], file: Path) -> _Model:
-    return _checked(model, _read(file.read_text, file), file)
-
-
 def read_hop(fields: Mapping[str, object] | str, more: Mapping[str, object]) -> Hop:
     """Check a next hop, of fields or in YAML: `{host: smtp.example, port: 587}`, with `more`
-    fields. Raises: as `read_routing`."""
+    fields. Raises: as `read_delivery`."""
     found = _read(lambda: fields, "--relay") if isinstance(fields, str) else fields
     return _checked(Hop, {**found, **more} if isinstance(found, Mapping) else found, "--relay")
 
@@ -128,8 +118,8 @@ def _path(location: Sequence[int | str]) -> str:
 def _advice(model: type[BaseModel], problem: Any) -> str:
     """Return what is wrong with a field, and what to write."""
     if problem["type"] == "extra_forbidden":
-        known = _fields(model)
-        close = difflib.get_close_matches(str(problem["loc"][-1]), known, 1)
+        given = str(problem["loc"][-1])  # which may be the name of a field elsewhere
+        close = difflib.get_close_matches(given, sorted(_fields(model) - {given}), 1)
         return "there is no such field" + (f": did you mean {close[0]}?" if close else "")
     if problem["type"] == "missing":
         return "this field is required"
@@ -139,8 +129,8 @@ def _advice(model: type[BaseModel], problem: Any) -> str:
     return text.removeprefix("Value error, ")
 
 
-def _fields(model: type[BaseModel]) -> list[str]:
+def _fields(model: type[BaseModel]) -> set[str]:
     """Return every name of a field in a model and in the models that its schema names."""
     schema = model.model_json_schema()
     parts = [schema, *schema.get("$defs", {}).values()]
-    return sorted({name for part in parts for name in part.get("properties", {})})
+    return {name for part in parts for name in part.get("properties", {})}

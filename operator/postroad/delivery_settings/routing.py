@@ -1,4 +1,4 @@
-"""The schema of routing: what a file of routes says, checked as a whole before any of it is used.
+"""The schema of routing: the section `routing`, checked as a whole before any of it is used.
 
 Names of fields are written as in resources (`postmasterDomain`).
 """

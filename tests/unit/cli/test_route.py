@@ -41,8 +41,9 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     assert ready.wait(30)
     file = tmp_path_factory.mktemp("routes") / "routes.yaml"
     file.write_text(
-        f"resolver: {{servers: ['{server.address}']}}\n"
-        "rules:\n"
+        "routing:\n"
+        f"  resolver: {{servers: ['{server.address}']}}\n"
+        "  rules:\n"
         "  - {name: acme, tenants: [acme], hops: [{host: 192.0.2.9, port: 587}]}\n"
         "  - {name: bounces, senders: [<>], domains: [b.example], hops: [{host: 192.0.2.8}]}\n"
     )
@@ -57,7 +58,7 @@ def run(*arguments: object) -> Result:
 
 
 def test_the_next_hops_come_in_order_with_the_reasons(routes: Path) -> None:
-    result = run("a@Example.org", "--routes", routes)
+    result = run("a@Example.org", "--delivery", routes)
 
     assert result.exit_code == 0, result.output
     first, one, two, because, *explanations = result.output.splitlines()
@@ -75,7 +76,7 @@ def test_the_next_hops_come_in_order_with_the_reasons(routes: Path) -> None:
 
 
 def test_json_has_the_same(routes: Path) -> None:
-    result = run("example.org", "--routes", routes, "--tenant", "acme", "--json")
+    result = run("example.org", "--delivery", routes, "--tenant", "acme", "--json")
 
     assert json.loads(result.output) == {
         "address": "example.org",
@@ -115,7 +116,7 @@ def test_json_has_the_same(routes: Path) -> None:
 def test_the_exit_code_is_that_of_the_worst_address(
     routes: Path, addresses: list[str], exit_code: int, outcomes: list[str]
 ) -> None:
-    result = run(*addresses, "--routes", routes, "--json")
+    result = run(*addresses, "--delivery", routes, "--json")
 
     lines = [json.loads(line) for line in result.output.splitlines()]
     assert result.exit_code == exit_code
@@ -124,12 +125,12 @@ def test_the_exit_code_is_that_of_the_worst_address(
 
 @pytest.mark.parametrize("sender", [(), ("--sender", "<>"), ("--sender", "")])
 def test_the_null_sender_is_the_default(routes: Path, sender: tuple[str, ...]) -> None:
-    assert "sender <>" in run("a@b.example", "--routes", routes, *sender).output
-    assert "sender <>" not in run("a@b.example", "--routes", routes, "--sender", "a@b").output
+    assert "sender <>" in run("a@b.example", "--delivery", routes, *sender).output
+    assert "sender <>" not in run("a@b.example", "--delivery", routes, "--sender", "a@b").output
 
 
 def test_a_reply_is_printed_with_the_reason(routes: Path) -> None:
-    result = run("a@null.example", "--routes", routes)
+    result = run("a@null.example", "--delivery", routes)
 
     assert result.output.startswith(
         "a@null.example: failed: 556 5.1.10 the domain null.example accepts no mail (null MX)\n"
@@ -138,45 +139,25 @@ def test_a_reply_is_printed_with_the_reason(routes: Path) -> None:
 
 @pytest.mark.parametrize("address", ["a b", "@example.org", "a@", "a\x1b@b"])
 def test_what_is_no_address_is_a_usage_error(routes: Path, address: str) -> None:
-    assert run(address, "--routes", routes).exit_code == 2
+    assert run(address, "--delivery", routes).exit_code == 2
 
 
 def test_a_file_that_cannot_be_used_is_refused_before_any_question(tmp_path: Path) -> None:
     file = tmp_path / "routes.yaml"
-    file.write_text("rules: [{name: a}]")
+    file.write_text("routing: {rules: [{name: a}]}")
 
-    result = run("a@example.org", "--routes", file)
+    result = run("a@example.org", "--delivery", file)
 
     assert result.exit_code == 1
-    assert "rules[0]: give either mx" in result.output
+    assert "routing.rules[0]: give either mx" in result.output
 
 
-def test_the_section_of_a_file_of_delivery_decides_as_a_file_of_routes_does(
-    routes: Path, tmp_path: Path
-) -> None:
-    file, indented = tmp_path / "delivery.yaml", routes.read_text().replace("\n", "\n  ")
-    file.write_text(f"routing:\n  {indented}\n")
-
-    result = CliRunner().invoke(
-        main, ["route", "--delivery", str(file), "--tenant", "acme", "a@x.example"]
-    )
-
-    assert result.exit_code == 0
-    assert "192.0.2.9:587" in result.output
-
-
-@pytest.mark.parametrize(
-    ("text", "more", "problem"),
-    [("signing: []", (), "no section routing"), ("routing: {}", ("--routes",), "give either")],
-)
-def test_a_file_of_delivery_stands_alone_and_has_routes(
-    tmp_path: Path, text: str, more: tuple[str, ...], problem: str
-) -> None:
+@pytest.mark.parametrize("text", ["signing: []", "relay: {host: relay.example}"])
+def test_a_file_without_routes_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "delivery.yaml"
     file.write_text(text)
-    files = (word for option in ("--delivery", *more) for word in (option, str(file)))
 
-    result = CliRunner().invoke(main, ["route", *files, "a@x.example"])
+    result = run("a@x.example", "--delivery", file)
 
     assert result.exit_code != 0
-    assert problem in result.output
+    assert "no section routing" in result.output

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
-from postroad.delivery_settings.files import read_routing
+from postroad.delivery_settings.files import read_delivery
+from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.smtp.next_hops import NextHop, Protocol, TlsMode
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings
@@ -49,10 +51,17 @@ rules:
 """
 
 
-def read(tmp_path: Path, text: str) -> RoutingPlan:
+def section(tmp_path: Path, text: str) -> RoutingSettings:
+    """Read a text as the section `routing` of a file of delivery."""
     file = tmp_path / "routes.yaml"
-    file.write_text(text)
-    return read_routing(file).plan()
+    file.write_text("routing:\n" + indent(text, "  "))
+    routing = read_delivery(file).routing
+    assert routing is not None
+    return routing
+
+
+def read(tmp_path: Path, text: str) -> RoutingPlan:
+    return section(tmp_path, text).plan()
 
 
 def test_every_field_reaches_the_plan(tmp_path: Path) -> None:
@@ -97,10 +106,7 @@ def test_every_field_reaches_the_plan(tmp_path: Path) -> None:
 
 
 def test_name_servers_are_read_with_their_ports(tmp_path: Path) -> None:
-    file = tmp_path / "routes.yaml"
-    file.write_text(WHOLE)
-
-    resolver = read_routing(file).resolver
+    resolver = section(tmp_path, WHOLE).resolver
 
     assert resolver.timeout == timedelta(seconds=3)
     assert resolver.addresses() == [
@@ -111,8 +117,8 @@ def test_name_servers_are_read_with_their_ports(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "rules: []"])
-def test_an_empty_file_leaves_all_to_mx_records(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["{}", "rules: []"])
+def test_an_empty_section_leaves_all_to_mx_records(tmp_path: Path, text: str) -> None:
     assert read(tmp_path, text) == RoutingPlan(RoutingTable())
 
 
@@ -259,8 +265,8 @@ def test_every_problem_is_named_once(tmp_path: Path) -> None:
 
     assert [each.partition(": ")[0] for each in str(refused.value).split("; ")] == [
         str(tmp_path / "routes.yaml"),
-        "rules[0].hops[0].prot",
-        "families[0]",
+        "routing.rules[0].hops[0].prot",
+        "routing.families[0]",
     ]
 
 
@@ -269,4 +275,4 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
     for name in ("missing", "binary"):
         with pytest.raises(InvalidSettings, match=f"{name} cannot be read"):
-            read_routing(tmp_path / name)
+            read_delivery(tmp_path / name)

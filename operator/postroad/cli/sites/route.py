@@ -16,7 +16,7 @@ from postroad.bootstrap import board_of, open_queue
 from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
 from postroad.bootstrap.delivery.signing import selected_keys
 from postroad.cli.options import json_option, say
-from postroad.delivery_settings.files import read_delivery, read_routing
+from postroad.delivery_settings.files import read_delivery
 from postroad.delivery_settings.routing import RoutingSettings
 from postroad.domain.delivery.sites import RerouteTable, reroutes_in
 from postroad.domain.error_codes import FAILED, TRY_AGAIN
@@ -49,15 +49,9 @@ class AddressOrDomain(click.ParamType[str]):
 @click.command()
 @click.argument("addresses", metavar="ADDRESS...", type=AddressOrDomain(), nargs=-1, required=True)
 @click.option(
-    "--routes",
-    "file",
-    type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="A file of routes (YAML); without it, MX records decide.",
-)
-@click.option(
     "--delivery",
     type=click.Path(dir_okay=False, exists=True, path_type=Path),
-    help="A file of delivery (YAML), whose section `routing` decides.",
+    help="A file of delivery (YAML), whose section `routing` decides; without it, MX records do.",
 )
 @click.option("--sender", default=NULL_SENDER, help="The reverse-path; without it, the null one.")
 @click.option("--tenant", help="The tenant whose mail it is.")
@@ -65,7 +59,6 @@ class AddressOrDomain(click.ParamType[str]):
 @json_option
 def route(
     addresses: tuple[str, ...],
-    file: Path | None,
     delivery: Path | None,
     sender: str,
     tenant: str | None,
@@ -74,11 +67,11 @@ def route(
 ) -> None:
     """Print the next hops of mail for an ADDRESS (or a domain), and why.
 
-    Asks DNS (and the web server of a domain, for its MTA-STS policy, where the file of routes
+    Asks DNS (and the web server of a domain, for its MTA-STS policy, where a rule
     honours them), and connects to no next hop. Exit code 0: there is a route for each address; 1:
     mail for one fails; 75: none fails, one is deferred.
     """
-    routing = _routing_in(file, delivery)
+    routing = RoutingSettings() if delivery is None else _routing_in(delivery)
     reverse_path = None if sender in ("", NULL_SENDER) else sender
     requests = [RouteRequest(_domain_in(each), reverse_path, tenant) for each in addresses]
     found = asyncio.run(_routes(routing, requests, url))
@@ -89,13 +82,9 @@ def route(
         sys.exit(min(codes))
 
 
-def _routing_in(file: Path | None, delivery: Path | None) -> RoutingSettings:
+def _routing_in(delivery: Path) -> RoutingSettings:
     """Raises: InvalidInput, InvalidSettings."""
-    if delivery is None:
-        return RoutingSettings() if file is None else read_routing(file)
-    if file is not None:
-        raise InvalidInput("give either --routes or --delivery")
-    routing = read_delivery(delivery).routing
+    routing = read_delivery(delivery).routes()
     if routing is None:
         raise InvalidInput(f"{delivery} has no section routing, so all its mail goes to the relay")
     return routing
