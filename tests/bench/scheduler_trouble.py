@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from bench.results import Result, compared
 from postroad.scheduling.events import Event, OpenConnection, PutOff, Site, Submitted, Withdrawn
 from postroad.scheduling.ranking import SchedulerRules
-from postroad.worker.jobs.admission import RoomForTrouble, is_crowded, room_for_trouble
+from postroad.worker.jobs.admission import FailingSiteQuota, is_crowded, room_for_trouble
 from support.simulated_delivery import Simulation
 
 SEEDS = (1, 2, 3)
@@ -29,7 +29,7 @@ WITHOUT_BOUNDS = replace(
 )
 
 STEP, SHORT_REST, PATIENCE, PUT_OFF = 0.5, 20.0, 30.0, 300.0
-"""A worker's, in seconds: `worker/driving.py`, and the second lane."""
+"""A worker's, in seconds: `worker/runner.py`, and the second lane."""
 
 SLOW_SECONDS, SECONDS = 20.0, 1.0
 """What a mail takes at a slow site, and at a healthy one."""
@@ -123,7 +123,7 @@ class Worker(Simulation):
         self._waits: dict[int, float] = {}
         self._in_hand: dict[int, None] = {}
         self._jobs_at: Counter[int] = Counter()
-        self._room: RoomForTrouble | None = None
+        self._room: FailingSiteQuota | None = None
         self._site_of: dict[int, int] = {}
 
     def _answer(self, name: str) -> float | None:
@@ -179,7 +179,7 @@ class Worker(Simulation):
         return self.scheduler.look_at(str(site)).is_troubled
 
     def _make_room(self) -> None:
-        """As `Driving` does it."""
+        """As `SchedulerRunner` does it."""
         self._room = None
         if self._is_bounded and is_crowded(len(self._in_hand), WINDOW):
             self._leave_room_beside_trouble()

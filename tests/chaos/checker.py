@@ -13,7 +13,7 @@ from enum import StrEnum
 from math import inf
 
 from chaos.history import Event, Phase
-from chaos.ledger import Attempt, Call, Ledger
+from chaos.ledger import Attempt, Call, ItemProgress
 
 MISSING = "the bytes of the mail are missing"
 """The reason of a dead letter that has nothing left to deliver (`distributed.items`)."""
@@ -62,13 +62,13 @@ class Violation:
 
 def check(events: Sequence[Event]) -> list[Violation]:
     """Return the violations of a history that ended with a drain, in order of time."""
-    ledger = Ledger.of(events)
+    ledger = ItemProgress.of(events)
     rules = (_lost, _resurrected, _duplicates, _uncounted, _held, _altered, _sizes, _left)
     found = {each for rule in rules for each in rule(ledger)}
     return sorted(found, key=lambda each: (each.at, each.kind, each.mail))
 
 
-def _lost(ledger: Ledger) -> Iterator[Violation]:
+def _lost(ledger: ItemProgress) -> Iterator[Violation]:
     """Acknowledged = delivered + waiting + removed + dead, for every recipient."""
     only_by_bulk: dict[str, list[Call]] = {}
     for name, mail in ledger.mails.items():
@@ -96,14 +96,14 @@ def _lost(ledger: Ledger) -> Iterator[Violation]:
         yield Violation(Kind.LOST, "", ledger.events[-1].at, text)
 
 
-def _removals(ledger: Ledger, mail: Call) -> Iterator[Call]:
+def _removals(ledger: ItemProgress, mail: Call) -> Iterator[Call]:
     """Yield the removals that may have met a mail."""
     for call in ledger.bulk(*REMOVING):
         if call.selects(mail) and call.ended >= mail.began:
             yield call
 
 
-def _resurrected(ledger: Ledger) -> Iterator[Violation]:
+def _resurrected(ledger: ItemProgress) -> Iterator[Violation]:
     """After a removal was acknowledged, no consumer reads the mark and transmits all the same.
 
     The count of a removal by name shows whether it removed the mail. A wider removal removed every
@@ -128,7 +128,7 @@ def _resurrected(ledger: Ledger) -> Iterator[Violation]:
                     )
 
 
-def _was_waiting(ledger: Ledger, mail: Call, call: Call) -> bool:
+def _was_waiting(ledger: ItemProgress, mail: Call, call: Call) -> bool:
     """Whether a wide removal certainly met a mail, unless the mail had ended before."""
     name = mail.data["mail"]
     if not mail.succeeded or mail.ended >= call.began or ledger.letters[name]:
@@ -136,7 +136,7 @@ def _was_waiting(ledger: Ledger, mail: Call, call: Call) -> bool:
     return not any(each.data["mail"] == name for each in ledger.calls["reject"])
 
 
-def _duplicates(ledger: Ledger) -> Iterator[Violation]:
+def _duplicates(ledger: ItemProgress) -> Iterator[Violation]:
     """A second transmission is lawful only beside an attempt that was in flight and was
     interrupted."""
     for name, attempts in ledger.attempts.items():
@@ -152,7 +152,7 @@ def _duplicates(ledger: Ledger) -> Iterator[Violation]:
 
 
 def _complaint(
-    ledger: Ledger, before: Sequence[Attempt], second: Attempt, recipient: str
+    ledger: ItemProgress, before: Sequence[Attempt], second: Attempt, recipient: str
 ) -> str | None:
     for first in before:
         covered = first.covered.get(recipient, inf)
@@ -166,7 +166,7 @@ def _complaint(
     return f"transmitted by {before[-1].by} and by {second.by}, and nothing was broken off"
 
 
-def _explained(ledger: Ledger, first: Attempt, second: Attempt, recipient: str) -> bool:
+def _explained(ledger: ItemProgress, first: Attempt, second: Attempt, recipient: str) -> bool:
     """Whether one of two attempts that overlap was interrupted: its process ended or was suspended,
     its record failed, or the broker handed out its message again meanwhile."""
     until = second.transmitted[recipient]
@@ -180,7 +180,7 @@ def _explained(ledger: Ledger, first: Attempt, second: Attempt, recipient: str) 
     return _broken(ledger, first, recipient, until) or _broken(ledger, second, recipient, until)
 
 
-def _broken(ledger: Ledger, attempt: Attempt, recipient: str, until: float) -> bool:
+def _broken(ledger: ItemProgress, attempt: Attempt, recipient: str, until: float) -> bool:
     covered = attempt.covered.get(recipient, inf)
     if attempt.by in ledger.killed and covered == inf:
         return True
@@ -190,7 +190,7 @@ def _broken(ledger: Ledger, attempt: Attempt, recipient: str, until: float) -> b
     return any(a <= end and b >= attempt.looked for a, b in ledger.suspended[attempt.by])
 
 
-def _uncounted(ledger: Ledger) -> Iterator[Violation]:
+def _uncounted(ledger: ItemProgress) -> Iterator[Violation]:
     """A mail whose enqueue failed is delivered only if its process counted it as not withdrawn, at
     the failure or when it looked at it again."""
     for name, attempts in ledger.attempts.items():
@@ -205,7 +205,7 @@ def _uncounted(ledger: Ledger) -> Iterator[Violation]:
                     yield Violation(Kind.UNCOUNTED, name, mail.ended, text)
 
 
-def _was_shown(ledger: Ledger, mail: Call, attempt: Attempt) -> bool:
+def _was_shown(ledger: ItemProgress, mail: Call, attempt: Attempt) -> bool:
     """Whether the attempt began after the failure was reported, when the withdrawal's mark is there
     to be read; or the process that reported it looked at the mail when the attempt had left a
     record or an ending: it looks twice, and once more before it closes."""
@@ -218,7 +218,7 @@ def _was_shown(ledger: Ledger, mail: Call, attempt: Attempt) -> bool:
     return written <= ledger.closing.get(by, -inf) or shown_at_first or lived >= LAST_LOOK
 
 
-def _held(ledger: Ledger) -> Iterator[Violation]:
+def _held(ledger: ItemProgress) -> Iterator[Violation]:
     """Between an acknowledged hold and the first release that may have met the mail, no consumer
     that reads the mark gets it."""
     for hold in ledger.bulk("hold"):
@@ -240,13 +240,13 @@ def _held(ledger: Ledger) -> Iterator[Violation]:
                 yield Violation(Kind.HELD, name, min(attempt.transmitted.values()), text)
 
 
-def _altered(ledger: Ledger) -> Iterator[Violation]:
+def _altered(ledger: ItemProgress) -> Iterator[Violation]:
     for event in ledger.events:
         if event.op == "transmit" and not event.data.get("intact", True):
             yield Violation(Kind.ALTERED, event.data["mail"], event.at, f"by {event.by}")
 
 
-def _sizes(ledger: Ledger) -> Iterator[Violation]:
+def _sizes(ledger: ItemProgress) -> Iterator[Violation]:
     """At rest, `size` is what browsing finds."""
     for event in ledger.events:
         if event.op == "recount" and event.data["size"] != event.data["found"]:
@@ -254,7 +254,7 @@ def _sizes(ledger: Ledger) -> Iterator[Violation]:
             yield Violation(Kind.SIZE, "", event.at, text)
 
 
-def _left(ledger: Ledger) -> Iterator[Violation]:
+def _left(ledger: ItemProgress) -> Iterator[Violation]:
     """After the drain no server has anything left of any mail."""
     if not any(event.op == "remains" for event in ledger.events):
         yield Violation(Kind.UNFINISHED, "", inf, "nothing is known of what is left")

@@ -82,7 +82,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Ledger:
+class ItemProgress:
     """Everything that the rules read."""
 
     events: Sequence[Event]
@@ -109,7 +109,7 @@ class Ledger:
     """The last list, after the drain: recipients by mail."""
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> Ledger:
+    def of(cls, events: Sequence[Event]) -> ItemProgress:
         """Read a history."""
         ledger = cls(events)
         open_calls: dict[str, Call] = {}

@@ -23,7 +23,7 @@ from postroad.adapters.programs.function import FunctionConnector, HandlerFuncti
 from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
-from postroad.octet_room import OctetRoom
+from postroad.memory_budget import MemoryBudget
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.connections import SmtpConnector
 from support.sink import EXTENSIONS, HANG_UP, Sink
@@ -136,7 +136,7 @@ class FunctionHop:
         self._gate.set()
         call = self._called if is_async else self._take
         function = HandlerFunction("tests:take", call, timedelta(minutes=1), MAX_HANDED)
-        self.connector = FunctionConnector(function, OctetRoom(MAX_HANDED), 10)
+        self.connector = FunctionConnector(function, MemoryBudget(MAX_HANDED), 10)
         self.resolved = ResolvedHop(NextHop("function", 0), ())
 
     async def _called(self, mail: HandedMail) -> dict[str, Outcome]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kills.account import Account, Balance, balance
-from kills.ledger import Finding, Kind, Ledger
+from kills.ledger import Finding, ItemProgress, Kind
 from kills.mails import Key, PlannedMail, is_refused
 
 Reported = Mapping[Key, set[str]]
@@ -18,7 +18,7 @@ class Run:
     """What there is of a run when its queue is empty."""
 
     mails: Sequence[PlannedMail]
-    ledger: Ledger
+    ledger: ItemProgress
     reported: Reported
     account: Account
 
@@ -57,7 +57,7 @@ def _ends(run: Run) -> Iterator[Finding]:
             yield Finding(Kind.UNKNOWN, _text(key))
 
 
-def _repetitions(ledger: Ledger) -> Iterator[Finding]:
+def _repetitions(ledger: ItemProgress) -> Iterator[Finding]:
     for key, count in (ledger.repeated - ledger.allowed).items():
         yield Finding(Kind.REPEATED, f"{_text(key)}, {count} times more")
 

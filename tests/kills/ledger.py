@@ -51,7 +51,7 @@ class Transmission:
     most_open: int = 1
 
 
-class Ledger:
+class ItemProgress:
     """The arrivals of a run."""
 
     def __init__(self) -> None:

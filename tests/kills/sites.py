@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from kills.ledger import Ledger, Transmission
+from kills.ledger import ItemProgress, Transmission
 from kills.mails import LATER, LATER_AT_END, REFUSED, REFUSED_AT_END, domain_of_site
 from kills.reports import Reports
 from postroad.smtp.client.jobs import MAX_SERIES
@@ -24,7 +24,7 @@ CHUNKED = 5
 class Site(Sink):
     """One site."""
 
-    def __init__(self, number: int, ledger: Ledger, reports: Reports) -> None:
+    def __init__(self, number: int, ledger: ItemProgress, reports: Reports) -> None:
         self.is_chunked = number % CHUNKED == CHUNKED - 1
         extensions = (*EXTENSIONS, "CHUNKING") if self.is_chunked else EXTENSIONS
         super().__init__(self._rule, extensions=extensions)
@@ -63,7 +63,7 @@ class Site(Sink):
 
 @asynccontextmanager
 async def running_sites(
-    count: int, ledger: Ledger, reports: Reports
+    count: int, ledger: ItemProgress, reports: Reports
 ) -> AsyncIterator[Sequence[Site]]:
     """Run sites, which note in the ledger what they accept."""
     async with AsyncExitStack() as stack:

@@ -14,7 +14,7 @@ from pathlib import Path
 from kills.account import read_account
 from kills.back_ends import BackEnd
 from kills.check import Run
-from kills.ledger import Finding, Kind, Ledger
+from kills.ledger import Finding, ItemProgress, Kind
 from kills.mails import draw_mails
 from kills.reports import Reports
 from kills.sites import running_sites, until_quiet, write_routes
@@ -58,7 +58,7 @@ class Soak:
         self._back_end, self._folder, self._size, self._module = back_end, folder, size, module
         self._draw, self._say = random.Random(seed), say
         self._mails = list(draw_mails(self._draw, size.mails, size.sites))
-        self._ledger, self._reports = Ledger(), Reports()
+        self._ledger, self._reports = ItemProgress(), Reports()
         self._account, self._routes = folder / "account", folder / "delivery.yaml"
         self._logs = folder / "logs"
         self._logs.mkdir()

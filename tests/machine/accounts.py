@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Ledger:
+class ItemProgress:
     """What the outside saw. Power goes at the end of each round; rounds count from 0."""
 
     acknowledged: set[str] = field(default_factory=set)
@@ -54,7 +54,7 @@ class Verdict:
         )
 
 
-def judge(ledger: Ledger, waiting: Set[str], sessions: int) -> Verdict:
+def judge(ledger: ItemProgress, waiting: Set[str], sessions: int) -> Verdict:
     """Compare what was acknowledged with what was delivered and what waits.
 
     `sessions`: the most transmissions at a time.

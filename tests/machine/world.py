@@ -7,7 +7,7 @@ import contextlib
 import random
 from collections.abc import Iterator
 
-from machine.accounts import Ledger
+from machine.accounts import ItemProgress
 
 BODIES = (200, 4_000, 40_000)
 REFUSED = 0.33
@@ -24,7 +24,7 @@ class World:
     """Clients and next hop, and the ledger of what they saw."""
 
     def __init__(self, chance: random.Random) -> None:
-        self.ledger = Ledger()
+        self.ledger = ItemProgress()
         self.round = 0
         self._chance = chance
         self._names = self._new_names()

@@ -30,7 +30,7 @@ def domain(address: str | None) -> str:
     return (address or "").rpartition("@")[2].lower()
 
 
-class Ledger:
+class ItemProgress:
     """What the callers of a queue did and saw."""
 
     def __init__(self, clock: ManualClock) -> None:
@@ -80,7 +80,7 @@ class RandomHistory:
 
     def __init__(self, queue: OwnedQueue, clock: ManualClock, seed: int) -> None:
         self.queue, self.clock, self.draw = queue, clock, Random(seed)
-        self.ledger = Ledger(clock)
+        self.ledger = ItemProgress(clock)
         self.consumer = queue.consumer(100)
         self.mails: dict[str, Mail] = {}
         """Those that wait and are in no consumer's hands, by name."""

@@ -22,7 +22,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.programs.webhook import Webhook, WebhookConnector
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.mail.envelope_documents import MAX_HANDED
-from postroad.octet_room import OctetRoom
+from postroad.memory_budget import MemoryBudget
 from postroad.ports.clock import Clock
 
 SECRET = "whsec_" + base64.b64encode(b"k" * 32).decode()
@@ -171,4 +171,4 @@ def a_webhook_connector(
     file = folder / "secret"
     file.write_text(secrets)
     webhook = Webhook(WebhookAddress(server.url), file, ca_file, timeout, largest_bytes)
-    return WebhookConnector(webhook, clock or MachineClock(), OctetRoom(MAX_HANDED))
+    return WebhookConnector(webhook, clock or MachineClock(), MemoryBudget(MAX_HANDED))

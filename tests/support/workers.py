@@ -30,10 +30,10 @@ from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.smtp.client.connections import SmtpConnector
 from postroad.worker.consumer import Consumer
-from postroad.worker.driving import Driving
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.reporting import Reporting
 from postroad.worker.routing import RelayRoutes, Routes
+from postroad.worker.runner import SchedulerRunner
 
 A_HOP = NextHop("hop.example")
 
@@ -125,7 +125,7 @@ class AnsweredConnection:
 class OneByOne:
     """Delivers items, and waits for the end of each."""
 
-    def __init__(self, driving: Driving) -> None:
+    def __init__(self, driving: SchedulerRunner) -> None:
         self._driving = driving
 
     async def deliver(self, item: Item) -> None:
@@ -150,9 +150,9 @@ def a_driving(
     queue: str = "q",
     attempt_log: AttemptLog | None = None,
     reporting: Reporting | None = None,
-) -> Driving:
+) -> SchedulerRunner:
     """Return what delivers items to one hop, or by routes."""
-    return Driving(
+    return SchedulerRunner(
         Deliverer(queue, plan, clock, randomness, attempt_log, reporting),
         connector,
         routes or RelayRoutes(A_HOP),

@@ -18,7 +18,7 @@ ORDINARY = frozenset(
         batch field head header kind layout line meter month name option part pipeline readable
         report scan
         scanner snapshot source space state table
-        backoff clock randomness second timing thread total
+        backoff clock pause randomness second timing thread total
         candidate change check closeable configured count create decision delete detector done open
         effective end error fail failure filling finish found free identifier no not owned read
         rebuilt refuse

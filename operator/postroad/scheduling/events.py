@@ -118,7 +118,7 @@ class Established:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldUp:
+class ConnectionPaused:
     """A connection waits for this side, or goes on where not `is_held`. How long that took says
     nothing about its destination."""
 
@@ -127,7 +127,7 @@ class HeldUp:
 
 
 @dataclass(frozen=True, slots=True)
-class InSeries:
+class Pipelined:
     """A connection transmits jobs in series, so that its queue may be so long, where that is more
     than other connections have. Source: AMB-23; ADR 0066."""
 
@@ -180,7 +180,7 @@ class Tick:
 
 
 Event = (
-    Asked | Answered | Submitted | Withdrawn | Finished | Established | HeldUp | InSeries
+    Asked | Answered | Submitted | Withdrawn | Finished | Established | ConnectionPaused | Pipelined
     | NotOpened | Closed | Heard | LeftAlone | Forgiven | Tick
 )  # fmt: skip
 

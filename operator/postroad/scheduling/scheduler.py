@@ -21,6 +21,7 @@ from postroad.scheduling.events import (
     Assign,
     CloseConnection,
     Closed,
+    ConnectionPaused,
     Decision,
     DeliveryJob,
     Established,
@@ -28,12 +29,11 @@ from postroad.scheduling.events import (
     Finished,
     Forgiven,
     Heard,
-    HeldUp,
-    InSeries,
     LeftAlone,
     LookUp,
     NotOpened,
     OpenConnection,
+    Pipelined,
     Precedence,
     PutOff,
     Rest,
@@ -100,7 +100,7 @@ class Scheduler:
                 self._withdraw(job)
             case Finished(number, ended_session):
                 self._finish(number, ended_session=ended_session)
-            case Established() | HeldUp() | InSeries():
+            case Established() | ConnectionPaused() | Pipelined():
                 self._note(event)
             case NotOpened(number):
                 self._lose(number, is_broken=True)
@@ -206,7 +206,7 @@ class Scheduler:
             self._close(connection)
         self._touch(name)
 
-    def _note(self, event: Established | HeldUp | InSeries) -> None:
+    def _note(self, event: Established | ConnectionPaused | Pipelined) -> None:
         """Note what a connection does. One that is not known has ended."""
         connection = self._destinations.connections.get(event.connection)
         if connection is None:
@@ -214,9 +214,9 @@ class Scheduler:
         match event:
             case Established():
                 self._destinations.establish(connection, self._now)
-            case HeldUp(_, is_held):
+            case ConnectionPaused(_, is_held):
                 self._destinations.hold_up(connection, self._now, is_held=is_held)
-            case InSeries(_, jobs):
+            case Pipelined(_, jobs):
                 connection.lengthen(jobs)
         self._touch(connection.destination.name)
 

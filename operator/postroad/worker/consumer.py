@@ -10,7 +10,7 @@ from typing import cast
 
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.telemetry.logs import logger
-from postroad.worker.driving import Driving
+from postroad.worker.runner import SchedulerRunner
 
 _log = logger("worker")
 
@@ -18,7 +18,7 @@ _log = logger("worker")
 class Consumer:
     """Delivers what a queue has, until `stop` is set. At most `window` mails are in hand."""
 
-    def __init__(self, queue: MailQueue, driving: Driving, *, window: int) -> None:
+    def __init__(self, queue: MailQueue, driving: SchedulerRunner, *, window: int) -> None:
         self._queue = queue
         self._driving = driving
         self._window = window

@@ -14,7 +14,7 @@ from postroad.adapters.programs.function import NO_THREAD, FunctionConnector, Ha
 from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.octet_room import OctetRoom
+from postroad.memory_budget import MemoryBudget
 from postroad.ports.delivery import ConnectionClosed, JobFinished
 from postroad.routing.routes import ResolvedHop
 from support.connections import Events, a_job
@@ -28,7 +28,7 @@ def a_connector(
     call: Callable[[HandedMail], Any], timeout: timedelta = timedelta(minutes=1), threads: int = 2
 ) -> FunctionConnector:
     function = HandlerFunction("app:take", call, timeout, MAX_HANDED)
-    return FunctionConnector(function, OctetRoom(MAX_HANDED), threads)
+    return FunctionConnector(function, MemoryBudget(MAX_HANDED), threads)
 
 
 async def outcomes_of(connector: FunctionConnector, job: int = 1) -> dict[str, Outcome]:

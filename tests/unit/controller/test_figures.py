@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from postroad.controller.kubernetes.api import Key
-from postroad.controller.mailqueue.figures import STEP, TURNS_A_SECOND, Turns, reported_figures
+from postroad.controller.mailqueue.figures import (
+    STEP,
+    TURNS_A_SECOND,
+    MetricsSchedule,
+    reported_figures,
+)
 from postroad.distributed.reading.size import SizeCache
 from postroad.domain.queues.documents import Sizes
 from support.manual_loop import move, run
@@ -75,7 +80,7 @@ AT_LEAST = timedelta(seconds=30)
 
 
 def test_few_queues_have_their_turns_at_the_interval_and_many_one_after_the_other() -> None:
-    turns, now = Turns(), timedelta(seconds=100)
+    turns, now = MetricsSchedule(), timedelta(seconds=100)
 
     waits = [turns.wait(queue(number), MAIN, now, AT_LEAST) for number in range(1000)]
 
@@ -88,7 +93,7 @@ def test_few_queues_have_their_turns_at_the_interval_and_many_one_after_the_othe
 
 
 def test_a_turn_that_waits_is_kept() -> None:
-    turns, now = Turns(), timedelta(seconds=100)
+    turns, now = MetricsSchedule(), timedelta(seconds=100)
     assert turns.is_due(queue(1), now)
     turns.wait(queue(1), MAIN, now, AT_LEAST)
 

@@ -57,7 +57,7 @@ FAULTS = {"stop": Fault.STOP_AFTER, "lose": Fault.ANSWER_LOST, "away": Fault.AWA
 
 
 @dataclass
-class Ledger:
+class ItemProgress:
     """What was promised, and what may have gone wrong."""
 
     accepted: list[str] = field(default_factory=list)
@@ -73,7 +73,7 @@ class ScenarioRunner:
 
     def __init__(self) -> None:
         self.cluster = InMemoryCluster()
-        self.ledger = Ledger()
+        self.ledger = ItemProgress()
         self.processes: list[Process] = []
 
     async def run(self, scenario: Scenario) -> list[str]:

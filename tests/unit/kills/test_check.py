@@ -10,7 +10,7 @@ import pytest
 
 from kills.account import Account, Balance
 from kills.check import Run, check, summary
-from kills.ledger import Kind, Ledger, Transmission
+from kills.ledger import ItemProgress, Kind, Transmission
 from kills.mails import Key, PlannedMail
 
 MANY = PlannedMail("m0@site0.example", tuple(f"yes0x{n}@site{n}.example" for n in range(3)))
@@ -23,7 +23,7 @@ REPORT: Key = ("", REFUSED.sender)
 class Story:
     """A run that is made step by step, and may go wrong at each."""
 
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: ItemProgress = field(default_factory=ItemProgress)
     reported: dict[Key, set[str]] = field(default_factory=dict)
     account: Account = field(default_factory=Account)
 

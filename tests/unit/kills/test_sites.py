@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from kills.ledger import Ledger
+from kills.ledger import ItemProgress
 from kills.mails import draw_mails, is_refused
 from kills.reports import Reports
 from kills.sites import running_sites
@@ -51,7 +51,7 @@ def test_mails_have_one_to_a_hundred_recipients_and_every_fate() -> None:
 
 
 async def test_sites_answer_by_addresses_and_note_what_they_accept() -> None:
-    ledger, reports = Ledger(), Reports()
+    ledger, reports = ItemProgress(), Reports()
     yes, no, late = "yes1x0@site0.example", "no1x1@site0.example", "late1x2@site0.example"
     async with running_sites(1, ledger, reports) as (site,):
         relay = relay_to(site)

@@ -1,10 +1,10 @@
 """What counts as lost, and what explains that a mail came twice."""
 
-from machine.accounts import Ledger, judge
+from machine.accounts import ItemProgress, judge
 
 
-def ledger(**deliveries: list[int]) -> Ledger:
-    return Ledger(acknowledged={"a", "b", "c"}, deliveries=dict(deliveries), begun=3)
+def ledger(**deliveries: list[int]) -> ItemProgress:
+    return ItemProgress(acknowledged={"a", "b", "c"}, deliveries=dict(deliveries), begun=3)
 
 
 def test_what_was_delivered_or_waits_is_not_lost() -> None:

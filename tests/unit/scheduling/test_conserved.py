@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from postroad.scheduling.choosing import NoneWorks, OpenTo, Take
-from postroad.scheduling.events import Established, InSeries, Precedence, Site
+from postroad.scheduling.events import Established, Pipelined, Precedence, Site
 from postroad.scheduling.queues import MailShare
 from postroad.scheduling.ranking import Order, SchedulerRules, ShareLimits, may_grow
 from support.simulated_delivery import Simulation
@@ -62,7 +62,7 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
 
     def check(event: object) -> None:
         if isinstance(event, Established):
-            simulation.at(simulation.now + 1, InSeries(event.connection, IN_SERIES))
+            simulation.at(simulation.now + 1, Pipelined(event.connection, IN_SERIES))
         lines = simulation.lines.values()
         assert len(lines) <= rules.connections + rules.overdue_places
         assert (

@@ -16,10 +16,10 @@ from postroad.scheduling.events import (
     Established,
     Finished,
     Heard,
-    InSeries,
     LookUp,
     NotOpened,
     OpenConnection,
+    Pipelined,
     Precedence,
     PutOff,
     Rest,
@@ -101,11 +101,11 @@ def test_more_jobs_ride_on_a_connection_while_it_transmits_them_in_series() -> N
     for number in range(2, 9):
         it.on(job(number), 0)
 
-    assert it.on(InSeries(1, 4), 1) == [Assign(3, 1), Assign(4, 1)]
+    assert it.on(Pipelined(1, 4), 1) == [Assign(3, 1), Assign(4, 1)]
     assert it.on(Finished(1), 1) == [Assign(5, 1)]
-    assert it.on(InSeries(1, 1), 2) == []
+    assert it.on(Pipelined(1, 1), 2) == []
     assert [it.on(Finished(number), 2) for number in (2, 3, 4)] == [[], [], [Assign(6, 1)]]
-    assert it.on(InSeries(99, 4), 3) == [], "it has ended meanwhile"
+    assert it.on(Pipelined(99, 4), 3) == [], "it has ended meanwhile"
 
 
 def test_a_job_rides_where_there_is_room_beside_a_newer_connection_that_is_full() -> None:
@@ -115,8 +115,8 @@ def test_a_job_rides_where_there_is_room_beside_a_newer_connection_that_is_full(
     for number in range(2, 6):
         it.on(job(number), 0)
 
-    assert it.on(InSeries(1, 3), 1) == [Assign(5, 1)], "the second one has two of its two jobs"
-    assert it.on(InSeries(2, 5), 1) == []
+    assert it.on(Pipelined(1, 3), 1) == [Assign(5, 1)], "the second one has two of its two jobs"
+    assert it.on(Pipelined(2, 5), 1) == []
     assert [it.on(job(number), 1) for number in (6, 7)] == [[Assign(6, 2)], [Assign(7, 2)]]
 
 

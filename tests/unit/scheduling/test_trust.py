@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from postroad.scheduling.events import HeldUp, Site, Tick
+from postroad.scheduling.events import ConnectionPaused, Site, Tick
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.trust import BusyConnections, Trust
 from support.simulated_delivery import Simulation
@@ -103,11 +103,11 @@ def test_time_that_a_connection_is_held_up_counts_not_and_what_comes_after_it_do
     simulation.run(2)
     scheduler, found = simulation.scheduler, []
     for moment, event in (
-        (2.0, HeldUp(1, is_held=True)),
-        (60.0, HeldUp(1, is_held=False)),
+        (2.0, ConnectionPaused(1, is_held=True)),
+        (60.0, ConnectionPaused(1, is_held=False)),
         (64.9, Tick()),
         (65.0, Tick()),
-        (66.0, HeldUp(99, is_held=True)),
+        (66.0, ConnectionPaused(99, is_held=True)),
     ):
         scheduler.on(event, moment)
         found.append(scheduler.look_at("a").is_troubled)

@@ -9,9 +9,9 @@ from typing import cast
 import pytest
 
 from postroad.scheduling.events import Site
-from postroad.worker.jobs.admission import Crowding, is_crowded, room_for_trouble
+from postroad.worker.jobs.admission import InFlightLimit, is_crowded, room_for_trouble
+from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob
-from postroad.worker.jobs.ledger import Ledger
 from postroad.worker.routing import DeliveryRoute
 from support.workers import A_HOP
 
@@ -24,7 +24,7 @@ def route(name: str, *hosts: str) -> DeliveryRoute:
 
 def add(table: JobTable, at: DeliveryRoute, number: int, *, is_waiting: bool = True) -> OpenJob:
     mail = SimpleNamespace(priority=0)
-    ledger = cast("Ledger", SimpleNamespace(item=SimpleNamespace(mail=mail), open_jobs=set()))
+    ledger = cast("ItemProgress", SimpleNamespace(item=SimpleNamespace(mail=mail), open_jobs=set()))
     job = OpenJob(number, f"m{number}", ledger, at, ("a@b.example",))
     job.connection = None if is_waiting else 1
     table.add(job)
@@ -38,7 +38,7 @@ def test_a_window_is_crowded_from_three_quarters_on(in_hand: int, crowded: bool)
 
 def test_the_last_jobs_that_wait_at_sites_in_trouble_have_no_room() -> None:
     table = JobTable()
-    crowding = Crowding(80, table, lambda name: name in {"dead", "slow"})
+    crowding = InFlightLimit(80, table, lambda name: name in {"dead", "slow"})
     dead, slow, well = route("dead"), route("slow"), route("well")
     for number in range(8):
         add(table, dead, number)
@@ -53,7 +53,7 @@ def test_the_last_jobs_that_wait_at_sites_in_trouble_have_no_room() -> None:
 
 def test_one_job_more_has_room_by_what_its_site_and_all_sites_in_trouble_have() -> None:
     table = JobTable()
-    crowding = Crowding(32, table, lambda name: name != "well")
+    crowding = InFlightLimit(32, table, lambda name: name != "well")
     sites = [route(f"dead{number}") for number in range(5)]
     for number, each in enumerate(sites[:2]):
         add(table, each, number)
@@ -69,7 +69,7 @@ def test_one_job_more_has_room_by_what_its_site_and_all_sites_in_trouble_have() 
 
 def test_a_site_with_one_destination_that_works_is_in_no_trouble() -> None:
     table = JobTable()
-    crowding = Crowding(8, table, lambda name: name == "dead")
+    crowding = InFlightLimit(8, table, lambda name: name == "dead")
     for number in range(8):
         add(table, route("two", "dead", "well"), number)
 
@@ -78,7 +78,7 @@ def test_a_site_with_one_destination_that_works_is_in_no_trouble() -> None:
 
 def test_where_all_mail_has_one_next_hop_none_is_put_off() -> None:
     table = JobTable()
-    crowding = Crowding(None, table, lambda _: True)
+    crowding = InFlightLimit(None, table, lambda _: True)
     for number in range(8):
         add(table, route("relay"), number)
 

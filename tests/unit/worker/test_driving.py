@@ -24,8 +24,8 @@ from postroad.routing.tables import RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
 from postroad.worker.consumer import Consumer
-from postroad.worker.driving import IN_TROUBLE
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
+from postroad.worker.runner import IN_TROUBLE
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.workers import A_HOP, a_driving
 

@@ -18,10 +18,10 @@ from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Decision, Event, NotOpened
-from postroad.worker.driving import NO_ROUTER
 from postroad.worker.jobs.deliveries import UNFORESEEN, Deliverer
 from postroad.worker.jobs.transmissions import KEPT_WHILE_WAITING, NO_TIME_LEFT
 from postroad.worker.routing import DeliveryRoute
+from postroad.worker.runner import NO_ROUTER
 from support.workers import A_HOP
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker, until
 

@@ -10,8 +10,8 @@ import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
-from postroad.worker.jobs.admission import UNSHARED, Gate
-from postroad.worker.sites.pacing import Pacer, held_of
+from postroad.worker.jobs.admission import UNSHARED, AdmissionGate
+from postroad.worker.sites.rate_limiter import RateLimiter, held_of
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 LIMIT = LimitRule("one", LimitedBy.SITE, 60, 1, frozenset({"one.example"}))
@@ -23,8 +23,8 @@ async def a_limited_worker(most_held: int, window: int = 800) -> AsyncIterator[W
         worker.domain("one.example")
         worker.domain("two.example")
         clock = worker.process.clock
-        pacer = Pacer((LIMIT,), worker.queue.board, clock, "w", most_held)
-        worker.driving._gate = Gate(clock, pacer=pacer)
+        pacer = RateLimiter((LIMIT,), worker.queue.board, clock, "w", most_held)
+        worker.driving._gate = AdmissionGate(clock, pacer=pacer)
         running = asyncio.create_task(pacer.run())
         try:
             yield worker

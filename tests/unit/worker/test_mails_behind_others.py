@@ -32,8 +32,8 @@ from postroad.smtp.client.connections import SmtpConnection
 from postroad.smtp.client.jobs import MAX_SERIES
 from postroad.worker.consumer import Consumer
 from postroad.worker.jobs.deliveries import Deliverer
-from postroad.worker.jobs.ledger import Ledger
-from postroad.worker.jobs.links import Link
+from postroad.worker.jobs.item_progress import ItemProgress
+from postroad.worker.jobs.worker_connections import WorkerConnection
 from postroad.worker.routing import RelayRoutes
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -293,9 +293,9 @@ class HeldItem:
 
 async def test_a_record_is_waited_for_and_not_those_of_what_is_heard_after_it() -> None:
     """Else a connection would wait until a mail for many sites is quiet."""
-    item, over = HeldItem(), list[Ledger]()
+    item, over = HeldItem(), list[ItemProgress]()
     deliverer = Deliverer("q", RetryPlan(), ManualClock(), SeededRandomness(7))
-    ledger = Ledger(cast("Item", item), deliverer, over.append)
+    ledger = ItemProgress(cast("Item", item), deliverer, over.append)
     ledger.open_jobs.add(1)
     recordings = []
     with patch.object(Deliverer, "note"):
@@ -319,7 +319,7 @@ async def test_a_record_is_waited_for_and_not_those_of_what_is_heard_after_it() 
 async def test_a_mail_waits_for_records_that_are_not_made_yet_alone() -> None:
     made, pending = (asyncio.get_running_loop().create_future() for _ in range(2))
     made.set_result(None)
-    link = Link("hop", [pending, made])
+    link = WorkerConnection("hop", [pending, made])
 
     waiting = asyncio.create_task(link.until_recorded())
     await asyncio.sleep(0)

@@ -17,7 +17,7 @@ from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import Board, Topic
-from postroad.worker.sites.pacing import MAX_HOLD, MAX_NOTED, Pacer
+from postroad.worker.sites.rate_limiter import MAX_HOLD, MAX_NOTED, RateLimiter
 
 SECOND = timedelta(seconds=1)
 MX = LimitedMail("mx.example", frozenset({"d.example"}), "acme", "192.0.2.1")
@@ -35,7 +35,7 @@ class Pods:
         self.clock = ManualClock()
         self._world = MemoryWorld(self.clock)
         self._rules = rules
-        self.pods: dict[str, Pacer] = {}
+        self.pods: dict[str, RateLimiter] = {}
         self._offsets: dict[str, int] = {}
         self._numbers: Counter[str] = Counter()
         self.gone: list[tuple[int, str]] = []
@@ -44,8 +44,8 @@ class Pods:
     def board(self) -> Board:
         return MemoryServers(self._world).views().view(str(QueueName("a", "b"))).board
 
-    def start(self, name: str, offset: int = 0) -> Pacer:
-        self.pods[name] = Pacer(self._rules, self.board(), self.clock, name, most_held=400)
+    def start(self, name: str, offset: int = 0) -> RateLimiter:
+        self.pods[name] = RateLimiter(self._rules, self.board(), self.clock, name, most_held=400)
         self._offsets[name] = (self.second + offset) % 5
         return self.pods[name]
 
@@ -154,7 +154,7 @@ async def test_mail_under_no_limit_goes_at_once_and_limits_are_apart() -> None:
 
 async def test_what_is_beyond_what_a_worker_holds_comes_again_when_it_may_go() -> None:
     pods = Pods(per_site(60))
-    pod = Pacer((per_site(60),), pods.board(), pods.clock, "one", most_held=10)
+    pod = RateLimiter((per_site(60),), pods.board(), pods.clock, "one", most_held=10)
     await pod.exchange()
     for number in range(10):
         assert pod.admit(number, MX) is None
@@ -206,7 +206,7 @@ async def test_a_limit_that_is_raised_is_obeyed_at_once_and_the_others_keep_thei
 
 async def test_what_is_dropped_leaves_its_place_wherever_it_waits() -> None:
     pods = Pods(per_site(60))
-    pod = Pacer((per_site(60),), pods.board(), pods.clock, "one", most_held=2)
+    pod = RateLimiter((per_site(60),), pods.board(), pods.clock, "one", most_held=2)
     assert pod.admit(1, MX) is pod.admit(2, MX) is None
     assert pod.admit(3, MX) == timedelta(seconds=3)
 

@@ -11,7 +11,7 @@ from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.domain.delivery.sites import SiteState, SiteView, SuspendedBy, Suspension, read_views
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.delivery import Topic
-from postroad.worker.jobs.admission import Gate
+from postroad.worker.jobs.admission import AdmissionGate
 from postroad.worker.sites.board_use import BoardReader
 from postroad.worker.sites.control import MAX_PUT_OFF, MAX_SUSPENDED, SiteControl
 from support.workers import running
@@ -34,7 +34,7 @@ class Controlled:
         clock = worker.process.clock
         self.control = SiteControl(self.board, clock, "w", watches_answers=True)
         self.reader = BoardReader(self.board, clock, {Topic.SUSPENSIONS: self.control.obey})
-        worker.driving._gate = Gate(clock, self.control)
+        worker.driving._gate = AdmissionGate(clock, self.control)
 
     async def suspend(self, site: str, duration: timedelta) -> None:
         until = self.worker.process.clock.now() + duration

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from postroad.domain.mail.envelope_documents import HandedMail
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
-from postroad.octet_room import OctetRoom
+from postroad.memory_budget import MemoryBudget
 from postroad.ports.delivery import (
     BeforeEnd,
     ConnectionClosed,
@@ -75,7 +75,7 @@ class SerialConnection:
     def __init__(
         self,
         handing: Handing,
-        room: OctetRoom,
+        room: MemoryBudget,
         largest_bytes: int,
         on_event: OnEvent,
         before_end: BeforeEnd,
@@ -231,7 +231,7 @@ class FunctionConnector:
     """Opens connections to one function, whatever the next hop. `room`: for contents in memory;
     `threads`: that a function which is not `async` may take at a time."""
 
-    def __init__(self, function: HandlerFunction, room: OctetRoom, threads: int) -> None:
+    def __init__(self, function: HandlerFunction, room: MemoryBudget, threads: int) -> None:
         self._function, self._room = function, room
         self._threads = ThreadedCalls(threads)
 

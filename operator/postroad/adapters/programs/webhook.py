@@ -32,7 +32,7 @@ from postroad.domain.delivery.webhooks import (
 )
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
-from postroad.octet_room import OctetRoom
+from postroad.memory_budget import MemoryBudget
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import BeforeEnd, OnEvent, Transmission, at_once
 from postroad.routing.routes import ResolvedHop
@@ -83,7 +83,7 @@ class WebhookConnector:
     """Opens connections to one webhook, whatever the next hop. `room`: for contents in memory.
     Raises: InvalidSettings for authorities that cannot be read."""
 
-    def __init__(self, webhook: Webhook, clock: Clock, room: OctetRoom) -> None:
+    def __init__(self, webhook: Webhook, clock: Clock, room: MemoryBudget) -> None:
         self._webhook, self._clock, self._room = webhook, clock, room
         try:
             self._context = tls.client_context(tls.ClientTls(webhook.ca_file))

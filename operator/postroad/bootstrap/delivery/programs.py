@@ -9,7 +9,7 @@ from postroad.adapters.programs.function import FunctionConnector, HandlerFuncti
 from postroad.domain.delivery.webhooks import WebhookAddress
 from postroad.domain.mail.envelope_documents import MAX_HANDED
 from postroad.errors import InvalidInput, InvalidSettings
-from postroad.octet_room import OctetRoom
+from postroad.memory_budget import MemoryBudget
 from postroad.ports.delivery import Connector
 from postroad.settings import Settings
 
@@ -53,12 +53,12 @@ def open_webhook(settings: Settings, url: WebhookAddress) -> Connector:
         section.largest_bytes,
     )
     webhook.secrets()
-    return WebhookConnector(webhook, MachineClock(), OctetRoom(ROOM))
+    return WebhookConnector(webhook, MachineClock(), MemoryBudget(ROOM))
 
 
 def open_function(settings: Settings, function: HandlerFunction) -> Connector:
     """Return what opens connections to a function."""
-    return FunctionConnector(function, OctetRoom(ROOM), settings.worker.concurrency)
+    return FunctionConnector(function, MemoryBudget(ROOM), settings.worker.concurrency)
 
 
 def function_of(settings: Settings) -> HandlerFunction:

@@ -39,13 +39,13 @@ from postroad.ports.delivery import AttemptLog, Topic
 from postroad.settings import Settings
 from postroad.telemetry.logs import logger
 from postroad.worker.consumer import Consumer
-from postroad.worker.driving import MAX_GOODBYE, Driving
-from postroad.worker.jobs.admission import Gate
+from postroad.worker.jobs.admission import AdmissionGate
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.routing import RelayRoutes
+from postroad.worker.runner import MAX_GOODBYE, SchedulerRunner
 from postroad.worker.sites.board_use import BoardReader
 from postroad.worker.sites.control import FlushAnswers, SiteControl
-from postroad.worker.sites.pacing import Pacer, held_of
+from postroad.worker.sites.rate_limiter import RateLimiter, held_of
 from postroad.worker.sites.rerouting import Reroutes
 from postroad.worker.sites.suppressing import Suppressing
 
@@ -90,7 +90,7 @@ async def deliver(
     pacer = None
     if delivery is not None:
         limits = delivery.current.settings.limit_rules()
-        pacer = Pacer(limits, board, MachineClock(), name, held_of(window))
+        pacer = RateLimiter(limits, board, MachineClock(), name, held_of(window))
     suppressing = None
     if delivery is not None:
         use_rules(delivery.current.settings.bounce_rules)
@@ -98,14 +98,14 @@ async def deliver(
         suppressing = Suppressing(
             this.queue.name, addresses, MachineClock(), rules.suppression_rules()
         )
-    driving = Driving(
+    driving = SchedulerRunner(
         _deliverer_of(settings, this, randomness, attempt_log, suppressing),
         open_connector(settings, way, open_signer(delivery)),
         routes,
         rules_of(settings, way),
         randomness,
         window=window if is_routed else None,
-        gate=Gate(MachineClock(), control, pacer),
+        gate=AdmissionGate(MachineClock(), control, pacer),
         suppressing=suppressing,
     )
     consumer = Consumer(this.queue, driving, window=window)
@@ -151,9 +151,9 @@ def _deliverer_of(
 def _use(
     settings: Settings,
     routes: RelayRoutes | RoutesBySettings,
-    pacer: Pacer | None,
+    pacer: RateLimiter | None,
     suppressing: Suppressing | None,
-    driving: Driving,
+    driving: SchedulerRunner,
     changed: DeliveryFileSettings,
 ) -> None:
     """Take up what a file of delivery has now. Raises: InvalidSettings where it leads to another
@@ -188,7 +188,7 @@ def _worker_name() -> str:
 
 @asynccontextmanager
 async def _controlled(
-    reader: BoardReader, control: SiteControl, pacer: Pacer | None, driving: Driving
+    reader: BoardReader, control: SiteControl, pacer: RateLimiter | None, driving: SchedulerRunner
 ) -> AsyncIterator[None]:
     """Let a worker obey its board and limits, and post what it knows of its sites."""
     running = [
@@ -210,7 +210,7 @@ async def _controlled(
                     await pacer.close()
 
 
-def _route_again(routes: RelayRoutes | RoutesBySettings, driving: Driving) -> None:
+def _route_again(routes: RelayRoutes | RoutesBySettings, driving: SchedulerRunner) -> None:
     """Let all mail in hand go the way that reroutes have now."""
     routes.forget()
     driving.route_again()

@@ -39,7 +39,7 @@ INSTANTS = ("browseStart", "contentStart")
 class Figures:
     """Asks for the figures of MailQueues, each in its turn."""
 
-    def __init__(self, engines: Engines, turns: Turns, clock: Clock) -> None:
+    def __init__(self, engines: Engines, turns: MetricsSchedule, clock: Clock) -> None:
         self._engines = engines
         self._turns = turns
         self._clock = clock
@@ -59,7 +59,7 @@ class Figures:
         return reported_figures(plan.status, figures, self._clock.now())
 
 
-class Turns:
+class MetricsSchedule:
     """Gives each MailQueue a turn after some time, and those of one QueueCluster one after the
     other. A turn that waits is kept, whatever happens to the MailQueue meanwhile."""
 

@@ -29,7 +29,7 @@ from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.facts import FactsReader
-from postroad.controller.mailqueue.figures import Figures, Turns
+from postroad.controller.mailqueue.figures import Figures, MetricsSchedule
 from postroad.controller.mailqueue.leftovers import Leftovers
 from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
@@ -117,7 +117,7 @@ class Controller:
         self._randomness = randomness
         self._engines = Engines(clock, randomness)
         self._intervals = options.intervals
-        self._turns = Turns()
+        self._turns = MetricsSchedule()
         self._reads = RememberedReads(api, clock)
         self._connections = Connections(connect)
         self._absences = Absences(clock)

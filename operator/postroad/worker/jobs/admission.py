@@ -28,11 +28,11 @@ from uuid import UUID
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.ports.clock import Clock
 from postroad.scheduling.events import Site
+from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob
-from postroad.worker.jobs.ledger import Ledger
 from postroad.worker.routing import DeliveryRoute
 from postroad.worker.sites.control import SiteControl
-from postroad.worker.sites.pacing import Pacer
+from postroad.worker.sites.rate_limiter import RateLimiter
 
 PACED = "451 4.3.2 a limit by rate is used up"
 UNSHARED = "451 4.3.2 a limit by rate cannot be shared, as the board of the queue is away"
@@ -47,16 +47,18 @@ class Passage(Enum):
     PUT_OFF = auto()
 
 
-class Gate:
+class AdmissionGate:
     """Lets jobs to the scheduler. `control`: which sites get no mail; None: all get theirs.
     `pacer`: what is under limits by rate; None: nothing is."""
 
     def __init__(
-        self, clock: Clock, control: SiteControl | None = None, pacer: Pacer | None = None
+        self, clock: Clock, control: SiteControl | None = None, pacer: RateLimiter | None = None
     ) -> None:
         self._clock, self._control, self._pacer = clock, control, pacer
 
-    def is_shut(self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]) -> bool:
+    def is_shut(
+        self, ledger: ItemProgress, route: DeliveryRoute, recipients: tuple[str, ...]
+    ) -> bool:
         """Return whether a site gets no mail now; its recipients are then put off."""
         if self._control is None:
             return False
@@ -105,7 +107,7 @@ def is_crowded(in_hand: int, window: int) -> bool:
 
 
 @dataclass(slots=True)
-class RoomForTrouble:
+class FailingSiteQuota:
     """Limit on what sites in trouble may have in hand: so many jobs `each`, and so many more that
     wait, of all these sites, are `left`."""
 
@@ -120,17 +122,17 @@ class RoomForTrouble:
         return has_room
 
 
-def room_for_trouble(window: int, sites: int) -> RoomForTrouble:
+def room_for_trouble(window: int, sites: int) -> FailingSiteQuota:
     """Return an eighth of the window, shared evenly by so many sites.
 
     >>> room_for_trouble(900, sites=10).each, room_for_trouble(900, sites=1000).each
     (11, 1)
     """
     room = max(1, window // 8)
-    return RoomForTrouble(max(1, room // sites), room)
+    return FailingSiteQuota(max(1, room // sites), room)
 
 
-class Crowding:
+class InFlightLimit:
     """The jobs of sites in trouble. `window`: how many mails may be in hand; None: all of them have
     one next hop. `is_troubled` returns whether a destination failed or takes long."""
 
@@ -138,7 +140,7 @@ class Crowding:
         self, window: int | None, jobs: JobTable, is_troubled: Callable[[str], bool]
     ) -> None:
         self._window, self._jobs, self._is_troubled = window, jobs, is_troubled
-        self._room: RoomForTrouble | None = None
+        self._room: FailingSiteQuota | None = None
 
     def surplus(self, in_hand: int) -> list[OpenJob]:
         """Return the jobs that wait and have no room, while so many mails are in hand: the last

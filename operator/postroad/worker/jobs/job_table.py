@@ -22,8 +22,8 @@ from postroad.ports.delivery import Transmission
 from postroad.scheduling.events import DeliveryJob
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.deliveries import UNFORESEEN
-from postroad.worker.jobs.ledger import Ledger
-from postroad.worker.jobs.look_ups import LookUps
+from postroad.worker.jobs.item_progress import ItemProgress
+from postroad.worker.jobs.look_ups import RouteLookups
 from postroad.worker.routing import DeliveryRoute
 
 
@@ -52,7 +52,7 @@ class OpenJob:
         self,
         number: int,
         mail: str,
-        ledger: Ledger,
+        ledger: ItemProgress,
         route: DeliveryRoute,
         recipients: tuple[str, ...],
     ) -> None:
@@ -172,11 +172,11 @@ class JobTable:
                 del self._at[job.route.name]
         job.ledger.open_jobs.discard(job.number)
 
-    def of(self, ledger: Ledger) -> list[OpenJob]:
+    def of(self, ledger: ItemProgress) -> list[OpenJob]:
         """Return the open jobs of an item, without its look-ups."""
         return [self._jobs[number] for number in ledger.open_jobs if number in self._jobs]
 
-    def waiting(self, ledger: Ledger) -> int:
+    def waiting(self, ledger: ItemProgress) -> int:
         """Return how many jobs of an item wait for a connection."""
         return sum(job.connection is None for job in self.of(ledger))
 
@@ -210,7 +210,7 @@ class Withdrawals:
     have it no longer."""
 
     def __init__(
-        self, jobs: JobTable, look_ups: LookUps, on_withdrawn: Callable[[OpenJob], None]
+        self, jobs: JobTable, look_ups: RouteLookups, on_withdrawn: Callable[[OpenJob], None]
     ) -> None:
         self._jobs = jobs
         self._look_ups = look_ups
@@ -221,7 +221,7 @@ class Withdrawals:
         self._jobs.forget(job)
         self._on_withdrawn(job)
 
-    def drop_waiting(self, ledger: Ledger) -> tuple[str, ...]:
+    def drop_waiting(self, ledger: ItemProgress) -> tuple[str, ...]:
         """Take back the jobs of an item that no connection has, and its look-ups; return their
         recipients."""
         dropped = list(self._look_ups.drop(ledger))
@@ -231,13 +231,13 @@ class Withdrawals:
                 dropped += job.recipients
         return tuple(dropped)
 
-    def take_back(self, ledger: Ledger, reason: str) -> None:
+    def take_back(self, ledger: ItemProgress, reason: str) -> None:
         """Put off the recipients of an item that only wait."""
         if dropped := self.drop_waiting(ledger):
             ledger.not_tried(dropped, reason)
             ledger.go_on()
 
-    def put_aside(self, ledger: Ledger) -> None:
+    def put_aside(self, ledger: ItemProgress) -> None:
         """Put off what has no outcome and no connection, after an unforeseen error. Without an end,
         the item would be leased until the process ends, in the place of another."""
         self.drop_waiting(ledger)

@@ -13,7 +13,7 @@ from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Answered, Asked, RoutingJob, Site
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.routing import DeliveryRoute, Routes
 
 _log = logger("worker")
@@ -25,13 +25,13 @@ ROUTING_FAILED = NoRoute(Outcome.deferred("451 4.3.5 routing failed"), None, ())
 class _LookUp:
     """A look-up that waits or is under way."""
 
-    ledger: Ledger
+    ledger: ItemProgress
     request: RouteRequest
     recipients: tuple[str, ...]
     has_begun: bool = False
 
 
-class LookUps:
+class RouteLookups:
     """All look-ups of a worker, and the `numbers` that jobs have too. `on_event` gets events for
     the scheduler, `on_found` recipients that were not dropped, with their route. Needs a running
     event loop."""
@@ -41,7 +41,7 @@ class LookUps:
         routes: Routes,
         numbers: Iterator[int],
         on_event: Callable[[Asked | Answered], None],
-        on_found: Callable[[Ledger, DeliveryRoute, tuple[str, ...]], None],
+        on_found: Callable[[ItemProgress, DeliveryRoute, tuple[str, ...]], None],
     ) -> None:
         self._routes = routes
         self._numbers = numbers
@@ -50,7 +50,7 @@ class LookUps:
         self._asked: dict[int, _LookUp] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def route(self, ledger: Ledger, name: str, to: Iterable[str]) -> None:
+    def route(self, ledger: ItemProgress, name: str, to: Iterable[str]) -> None:
         """Find the routes of recipients: at once where they are known; the others wait for a
         look-up. `name`: the scheduler's, of the mail."""
         mail = ledger.item.mail
@@ -71,7 +71,7 @@ class LookUps:
             self._on_found(ledger, route, tuple(together))
 
     def _ask(
-        self, ledger: Ledger, name: str, request: RouteRequest, recipients: tuple[str, ...]
+        self, ledger: ItemProgress, name: str, request: RouteRequest, recipients: tuple[str, ...]
     ) -> None:
         """Let a look-up wait."""
         job = RoutingJob(next(self._numbers), name, ledger.item.mail.priority)
@@ -87,12 +87,12 @@ class LookUps:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def waiting(self, ledger: Ledger) -> int:
+    def waiting(self, ledger: ItemProgress) -> int:
         """Return how many look-ups of an item wait for a router."""
         found = (self._asked.get(number) for number in ledger.open_jobs)
         return sum(each is not None and not each.has_begun for each in found)
 
-    def drop(self, ledger: Ledger) -> Iterator[str]:
+    def drop(self, ledger: ItemProgress) -> Iterator[str]:
         """Give the look-ups of an item up; yield their recipients."""
         for number in list(ledger.open_jobs):
             if (asked := self._asked.pop(number, None)) is not None:

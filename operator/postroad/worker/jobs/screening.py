@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from postroad.errors import PostroadError
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.deliveries import ids_of
-from postroad.worker.jobs.ledger import Ledger
+from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.sites.suppressing import Suppressing
 
 _log = logger("worker")
@@ -25,7 +25,7 @@ class Screening:
         queue: str,
         suppressing: Suppressing,
         numbers: Iterator[int],
-        on_screened: Callable[[Ledger, Sequence[str]], None],
+        on_screened: Callable[[ItemProgress, Sequence[str]], None],
     ) -> None:
         self._queue, self._suppressing = queue, suppressing
         self._numbers, self._on_screened = numbers, on_screened
@@ -36,7 +36,7 @@ class Screening:
         """True if there is a list to look at."""
         return self._suppressing.rules is not None
 
-    def begin(self, ledger: Ledger) -> None:
+    def begin(self, ledger: ItemProgress) -> None:
         """Look for the recipients of an item. Returns at once."""
         number = next(self._numbers)
         ledger.open_jobs.add(number)
@@ -49,7 +49,7 @@ class Screening:
         for task in self._tasks:
             task.cancel()
 
-    async def _screen(self, ledger: Ledger, number: int) -> None:
+    async def _screen(self, ledger: ItemProgress, number: int) -> None:
         envelope = ledger.item.mail
         try:
             outcomes = await self._suppressing.find(envelope)

@@ -24,22 +24,22 @@ from postroad.ports.delivery import (
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.events import (
     Closed,
+    ConnectionPaused,
     Established,
     Event,
     Finished,
-    HeldUp,
-    InSeries,
     LeftAlone,
     NotOpened,
     OpenConnection,
+    Pipelined,
     Withdrawn,
 )
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.admission import Deferrals
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
+from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, LeaseOver, OpenJob, Withdrawals, deferred_by
-from postroad.worker.jobs.ledger import Ledger
-from postroad.worker.jobs.links import Link, Links
+from postroad.worker.jobs.worker_connections import WorkerConnection, WorkerConnections
 from postroad.worker.routing import DeliveryRoute
 
 _log = logger("worker")
@@ -69,7 +69,7 @@ class Transmissions:
         deferrals: Deferrals,
         on_event: Callable[[Event], None],
         on_replied: Callable[[str, Collection[Outcome]], None],
-        on_left: Callable[[Ledger, DeliveryRoute, tuple[str, ...]], None],
+        on_left: Callable[[ItemProgress, DeliveryRoute, tuple[str, ...]], None],
     ) -> None:
         self._deliverer = deliverer
         self._jobs = jobs
@@ -78,7 +78,7 @@ class Transmissions:
         self._on_event = on_event
         self._on_replied = on_replied
         self._on_left = on_left
-        self.links = Links(connector, self._happened, self._go_on)
+        self.links = WorkerConnections(connector, self._happened, self._go_on)
         self._unopened: dict[int, OpenConnection] = {}
         self._places = count(1)
         self.is_ending = False
@@ -117,7 +117,7 @@ class Transmissions:
         self._on_event(Withdrawn(job.scheduled))
         job.ledger.go_on()
 
-    def break_off(self, late: Sequence[Ledger]) -> None:
+    def break_off(self, late: Sequence[ItemProgress]) -> None:
         """Break off what connections have of items whose leases are over: with its connection, if
         it is being transmitted; behind another mail, or on a connection that is opening, it is left
         out when the connection comes to it."""
@@ -135,10 +135,10 @@ class Transmissions:
     def note_held_up(self) -> None:
         """Let time that connections wait for records count for no next hop."""
         for number in self.links.held_up():
-            self._on_event(HeldUp(number, is_held=True))
+            self._on_event(ConnectionPaused(number, is_held=True))
 
     def _go_on(self, number: int) -> None:
-        self._on_event(HeldUp(number, is_held=False))
+        self._on_event(ConnectionPaused(number, is_held=False))
 
     def abort_all(self) -> None:
         """Close the connections that have jobs at once; the jobs have events all the same."""
@@ -146,14 +146,14 @@ class Transmissions:
             if job.connection is not None:
                 self.links.abort(job.connection)
 
-    def save_memory(self, ledger: Ledger) -> None:
+    def save_memory(self, ledger: ItemProgress) -> None:
         """Drop the content of an item that no connection has."""
         if ledger.item.size_bytes > KEPT_WHILE_WAITING and all(
             each.connection is None for each in self._jobs.of(ledger)
         ):
             ledger.item.forget_content()
 
-    def _happened(self, number: int, link: Link, event: ConnectionEvent) -> None:
+    def _happened(self, number: int, link: WorkerConnection, event: ConnectionEvent) -> None:
         about = self._about(number, link, event)
         try:
             self._take_event(number, link, event)
@@ -162,7 +162,7 @@ class Transmissions:
             for job in about:
                 self._withdrawals.give_back(job)
 
-    def _about(self, number: int, link: Link, event: ConnectionEvent) -> list[OpenJob]:
+    def _about(self, number: int, link: WorkerConnection, event: ConnectionEvent) -> list[OpenJob]:
         """Return the jobs that end, or wait again, with an event."""
         match event:
             case JobFinished(number_of_job, _) | ContentFailed(number_of_job, _):
@@ -173,7 +173,7 @@ class Transmissions:
                 numbers = ()
         return [job for each in numbers if (job := self._jobs.get(each)) is not None]
 
-    def _take_event(self, number: int, link: Link, event: ConnectionEvent) -> None:
+    def _take_event(self, number: int, link: WorkerConnection, event: ConnectionEvent) -> None:
         match event:
             case JobFinished(job):
                 self._finish(self._jobs[job], event, link)
@@ -182,7 +182,7 @@ class Transmissions:
             case ConnectionOpened():
                 self._on_event(Established(number))
             case TakesSeries(jobs):
-                self._on_event(InSeries(number, jobs))
+                self._on_event(Pipelined(number, jobs))
             case ConnectionClosed(text):
                 for each in self._about(number, link, event):
                     each.connection = None
@@ -191,7 +191,7 @@ class Transmissions:
                 is_refused = bool(text) and not link.is_open
                 self._on_event(NotOpened(number) if is_refused else Closed(number))
 
-    def _finish(self, job: OpenJob, event: JobFinished, link: Link) -> None:
+    def _finish(self, job: OpenJob, event: JobFinished, link: WorkerConnection) -> None:
         """Note the outcomes of a job, before all else that may fail; what is beyond them goes again
         at once, as no attempt. A destination is left alone for the `rest` that it asks for, after
         which those that are deferred come again."""

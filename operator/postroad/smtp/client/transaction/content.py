@@ -19,7 +19,7 @@ from postroad.domain.mail.mail import Envelope
 from postroad.domain.mail.seven_bits import PIECE, Result, Steps, in_seven_bits, is_signed
 from postroad.domain.mail.shapes import MAX_HEADER, Scanner, Shape, shape_of, with_crlf
 from postroad.domain.smtp.next_hops import NextHop
-from postroad.octet_room import OctetRoom
+from postroad.memory_budget import MemoryBudget
 from postroad.ports.delivery import Signer, Signing
 from postroad.telemetry.metrics import UNSIGNED
 
@@ -217,7 +217,7 @@ class Preparation:
 
     def __init__(self, signer: Signer | None = None) -> None:
         self._signer = signer
-        self._room = OctetRoom(ROOM)
+        self._room = MemoryBudget(ROOM)
 
     def leaves(self, content: OpenContent, *, takes_8bit: bool) -> bool:
         """Return whether a content goes as it is to every next hop like this one."""

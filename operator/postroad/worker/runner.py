@@ -35,11 +35,11 @@ from postroad.scheduling.events import (
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.admission import Crowding, Deferrals, Gate, Passage
+from postroad.worker.jobs.admission import AdmissionGate, Deferrals, InFlightLimit, Passage
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
+from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob, Withdrawals, chunks_of
-from postroad.worker.jobs.ledger import Ledger
-from postroad.worker.jobs.look_ups import LookUps
+from postroad.worker.jobs.look_ups import RouteLookups
 from postroad.worker.jobs.screening import Screening
 from postroad.worker.jobs.site_book import SiteBook, shown_reply
 from postroad.worker.jobs.transmissions import ENDING, NO_TIME_LEFT, Transmissions
@@ -69,7 +69,7 @@ IN_TROUBLE = "451 4.4.1 the next hop fails or takes long, and other mail is to g
 RESTS = "451 4.4.1 the next hop rests after failures"
 
 
-class Driving:
+class SchedulerRunner:
     """Delivers the items that it is given. Needs a running event loop.
 
     `window`: how many items may be in hand; while they are, mails that wait long for a place on a
@@ -88,22 +88,22 @@ class Driving:
         randomness: Randomness,
         *,
         window: int | None = None,
-        gate: Gate | None = None,
+        gate: AdmissionGate | None = None,
         suppressing: Suppressing | None = None,
     ) -> None:
-        self._gate = gate or Gate(deliverer.clock)
+        self._gate = gate or AdmissionGate(deliverer.clock)
         self._book = SiteBook()
         self._deliverer = deliverer
         self._window = window
         self._scheduler = Scheduler(rules, lambda n: int(randomness.uniform() * n))
-        self._ledgers: dict[Ledger, str] = {}
+        self._ledgers: dict[ItemProgress, str] = {}
         """Each with the scheduler's name of its mail."""
         self._jobs = JobTable()
-        self._crowding = Crowding(
+        self._crowding = InFlightLimit(
             window, self._jobs, lambda name: self._scheduler.look_at(name).is_troubled
         )
         self._numbers = count(1)
-        self._look_ups = LookUps(routes, self._numbers, self._on, self._submit)
+        self._look_ups = RouteLookups(routes, self._numbers, self._on, self._submit)
         self._screening = None
         if suppressing is not None:
             self._screening = Screening(deliverer.queue, suppressing, self._numbers, self._screened)
@@ -131,14 +131,14 @@ class Driving:
 
     def take(self, item: Item) -> None:
         """Begin to deliver an item. Returns at once."""
-        ledger = Ledger(item, self._deliverer, self._over)
+        ledger = ItemProgress(item, self._deliverer, self._over)
         self._ledgers[ledger] = str(next(self._numbers))
         if self._screening is not None and self._screening.is_on:
             self._screening.begin(ledger)
         else:
             self._take(ledger, item.mail.recipients)
 
-    def _screened(self, ledger: Ledger, left: Sequence[str]) -> None:
+    def _screened(self, ledger: ItemProgress, left: Sequence[str]) -> None:
         if self._transmissions.is_ending:
             ledger.not_tried(left, ENDING)
             ledger.go_on()
@@ -152,7 +152,7 @@ class Driving:
             if dropped := self._withdrawals.drop_waiting(ledger):
                 self._take(ledger, dropped)
 
-    def _take(self, ledger: Ledger, to: Iterable[str]) -> None:
+    def _take(self, ledger: ItemProgress, to: Iterable[str]) -> None:
         try:
             self._look_ups.route(ledger, self._ledgers[ledger], to)
         except Exception:
@@ -161,14 +161,16 @@ class Driving:
             self._withdrawals.put_aside(ledger)
         ledger.go_on()
 
-    def _over(self, ledger: Ledger) -> None:
+    def _over(self, ledger: ItemProgress) -> None:
         del self._ledgers[ledger]
         self._withdrawals.drop_waiting(ledger)
         self._changed.set()
 
     # Jobs
 
-    def _submit(self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]) -> None:
+    def _submit(
+        self, ledger: ItemProgress, route: DeliveryRoute, recipients: tuple[str, ...]
+    ) -> None:
         self._book.seen(route, recipients)
         if self._gate.is_shut(ledger, route, recipients):
             return
@@ -178,7 +180,7 @@ class Driving:
                 self._submit_job(ledger, way, each)
 
     def _submit_job(
-        self, ledger: Ledger, route: DeliveryRoute, recipients: tuple[str, ...]
+        self, ledger: ItemProgress, route: DeliveryRoute, recipients: tuple[str, ...]
     ) -> None:
         if not self._crowding.has_room(route):
             ledger.not_tried(recipients, IN_TROUBLE)
@@ -304,7 +306,7 @@ class Driving:
         if (job := self._jobs.get(number)) is not None:
             self._on(Submitted(job.scheduled))
 
-    def _end_late(self, late: Sequence[Ledger]) -> None:
+    def _end_late(self, late: Sequence[ItemProgress]) -> None:
         """Take back the jobs of items whose leases are over, and break off what connections have of
         them."""
         for ledger in late:
@@ -323,7 +325,7 @@ class Driving:
             reason = NO_PLACE if self._jobs.waiting(ledger) else NO_ROUTER
             self._withdrawals.take_back(ledger, reason)
 
-    def _only_waits(self, ledger: Ledger) -> bool:
+    def _only_waits(self, ledger: ItemProgress) -> bool:
         """True if all that is open of an item waits for a connection or a router."""
         waiting = self._jobs.waiting(ledger) + self._look_ups.waiting(ledger)
         return waiting == len(ledger.open_jobs)

@@ -27,7 +27,7 @@ MAX_REASONS = 10_000
 
 
 @dataclass(slots=True)
-class Link:
+class WorkerConnection:
     """A connection, the destination that it leads to, and whether that has answered."""
 
     destination: str
@@ -51,7 +51,7 @@ class Link:
             self.unrecorded.pop()
 
 
-class Links:
+class WorkerConnections:
     """Opens and closes connections. `on_event` gets what they report; of one that `close` closed,
     what became of its jobs alone; `on_going_on` those that `held_up` named, when they go on. Needs
     a running event loop.
@@ -65,13 +65,13 @@ class Links:
     def __init__(
         self,
         connector: Connector,
-        on_event: Callable[[int, Link, ConnectionEvent], None],
+        on_event: Callable[[int, WorkerConnection, ConnectionEvent], None],
         on_going_on: Callable[[int], None],
     ) -> None:
         self._connector = connector
         self._on_event, self._on_going_on = on_event, on_going_on
-        self._links: dict[int, Link] = {}
-        self._closing: dict[int, Link] = {}
+        self._links: dict[int, WorkerConnection] = {}
+        self._closing: dict[int, WorkerConnection] = {}
         self._left_unrecorded: list[list[asyncio.Future[None]]] = []
         """Of connections that ended, each until another one opens in its place."""
         self._none_left = asyncio.Event()
@@ -80,7 +80,7 @@ class Links:
     def open(self, number: int, destination: str, hop: ResolvedHop) -> None:
         """Begin to open a connection. One that the settings do not allow closes at once."""
         unrecorded = self._left_unrecorded.pop() if self._left_unrecorded else []
-        link = self._links[number] = Link(destination, unrecorded)
+        link = self._links[number] = WorkerConnection(destination, unrecorded)
         happened = partial(self._happened, number, link)
         try:
             before_end = partial(self._until_recorded, number, link)
@@ -122,7 +122,7 @@ class Links:
             self._links[number].is_held_up = True
         return found
 
-    async def _until_recorded(self, number: int, link: Link) -> None:
+    async def _until_recorded(self, number: int, link: WorkerConnection) -> None:
         link.is_waiting = True
         try:
             await link.until_recorded()
@@ -159,7 +159,7 @@ class Links:
                 assert link.connection is not None
                 link.connection.abort()
 
-    def _happened(self, number: int, link: Link, event: ConnectionEvent) -> None:
+    def _happened(self, number: int, link: WorkerConnection, event: ConnectionEvent) -> None:
         if isinstance(event, ConnectionClosed):
             self._closing.pop(number, None)
             self._none_left.set()
@@ -173,7 +173,7 @@ class Links:
             self._reasons.pop(link.destination, None)
         self._on_event(number, link, event)
 
-    def _taken_out(self, number: int) -> Link | None:
+    def _taken_out(self, number: int) -> WorkerConnection | None:
         """Take out a connection that ends, or is to end and has no job."""
         link = self._links.pop(number, None)
         if link is not None and (left := [e for e in link.unrecorded if not e.done()]):

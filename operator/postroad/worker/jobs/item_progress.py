@@ -21,7 +21,7 @@ _log = logger("worker")
 ZERO = timedelta(0)
 
 
-class Ledger:
+class ItemProgress:
     """One item in hand. `on_over` is called once, when nothing is to be done about it any more."""
 
     __slots__ = (
@@ -42,7 +42,9 @@ class Ledger:
         "open_jobs",
     )  # fmt: skip
 
-    def __init__(self, item: Item, deliverer: Deliverer, on_over: Callable[[Ledger], None]) -> None:
+    def __init__(
+        self, item: Item, deliverer: Deliverer, on_over: Callable[[ItemProgress], None]
+    ) -> None:
         self.item = item
         self.open_jobs: set[int] = set()
         """Jobs and look-ups whose end is to come."""

@@ -20,7 +20,7 @@ class _Place:
         """Octets that those have who came later."""
 
 
-class OctetRoom:
+class MemoryBudget:
     """Octets that are given first come, first served, with two exceptions that keep one slow holder
     from holding up the others.
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.octet_room import OctetRoom
+from postroad.memory_budget import MemoryBudget
 
 
 class Takers:
     """Contents that want room in the order of `take`."""
 
     def __init__(self, octets: int) -> None:
-        self.room = OctetRoom(octets)
+        self.room = MemoryBudget(octets)
         self.have: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -139,7 +139,7 @@ def test_the_room_is_never_exceeded_and_each_one_gets_some(
     steps: list[tuple[int, str, bool]],
 ) -> None:
     async def run() -> None:
-        room, taken, order = OctetRoom(10), 0, list[int]()
+        room, taken, order = MemoryBudget(10), 0, list[int]()
 
         async def use(number: int, octets: int, holder: str) -> None:
             nonlocal taken

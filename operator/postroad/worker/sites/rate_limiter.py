@@ -51,7 +51,7 @@ def held_of(window: int) -> int:
     return max(1, window // 4)
 
 
-class Pacer:
+class RateLimiter:
     """Jobs under limits. `name`: this worker's on the board; `most_held`: jobs at most."""
 
     def __init__(
