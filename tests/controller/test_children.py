@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from postroad.controller.kubernetes import actions
+from postroad.controller.kubernetes import absences, event_pace
 from postroad.controller.kubernetes.api import (
     AUTOSCALERS,
     CONFIG_MAP,
@@ -87,7 +87,7 @@ async def test_a_deleted_child_comes_back(ready: Running, kind: Kind, name: str)
 async def test_a_child_that_is_deleted_twice_is_one_event(
     ready: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "TOGETHER", QUICK.full)
+    monkeypatch.setattr(event_pace, "TOGETHER", QUICK.full)
     for times in (1, 2):
         found = await child(ready, CONFIG_MAP, "outgoing-queue")
         await ready.api.delete(CONFIG_MAP, found)
@@ -177,7 +177,7 @@ async def test_a_changed_secret_reaches_the_operator_and_replaces_no_pods(ready:
 async def test_replicas_are_the_autoscalers_as_long_as_there_is_one(
     ready: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(actions, "PATIENCE", QUICK.full)
+    monkeypatch.setattr(absences, "PATIENCE", QUICK.full)
     (autoscaler, _) = AUTOSCALERS
     target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "outgoing-worker"}
     made = await ready.api.create(

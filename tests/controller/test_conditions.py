@@ -32,7 +32,7 @@ async def test_a_cluster_that_does_not_exist_is_waited_for(operator: Running) ->
     assert "QueueCluster later" in conditions["Ready"]["message"]
     assert conditions["Reconciling"]["status"] == "True"
     assert "Stalled" not in conditions
-    assert len(await operator.events("ClusterNotFound")) == 1
+    assert len(await operator.until_told("ClusterNotFound")) == 1
 
     await operator.apply(*secrets(operator.namespace))
     await operator.apply(queue_cluster(operator.namespace, name="later"))
@@ -82,7 +82,7 @@ async def test_wrong_credentials_are_one_event_and_no_hot_loop(operator: Running
     assert conditions["BrokerReady"]["status"] == "Unknown", "whose keyspace it is comes first"
     assert conditions["ConfigurationAccepted"]["status"] == "Unknown"
     assert conditions["Stalled"]["reason"] == "CredentialsRefused"
-    warnings = await operator.events("CredentialsRefused", "Warning")
+    warnings = await operator.until_told("CredentialsRefused", "Warning")
     assert sorted(each["regarding"]["name"] for each in warnings) == ["locked", "main"]
     everything = json.dumps([await operator.queue("locked"), warnings])
     assert "s3cr3t" not in everything

@@ -81,7 +81,7 @@ async def test_a_refused_change_leaves_the_accepted_one_in_force_and_the_rest_go
         "ConfigurationCreated",
         "ConfigurationRefused",
     ]
-    assert len(await operator.events("SliceWindowDoesNotDivide", "Warning")) == 1
+    assert len(await operator.until_told("SliceWindowDoesNotDivide", "Warning")) == 1
     warned = [each["reason"] for each in await operator.events(kind="Warning")]
     assert warned == ["SliceWindowDoesNotDivide"]
     worker = await operator.api.get(DEPLOYMENT, operator.namespace, "outgoing-worker")

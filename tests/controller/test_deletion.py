@@ -78,7 +78,7 @@ async def test_delete_removes_everything(operator: Running) -> None:
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
     assert await what_is_left(operator) == (False, False, False)
-    assert len(await operator.events("Deleted")) == 1
+    assert len(await operator.until_told("Deleted")) == 1
 
 
 async def test_delete_leaves_what_others_put_into_the_bucket(operator: Running) -> None:
@@ -92,7 +92,7 @@ async def test_delete_leaves_what_others_put_into_the_bucket(operator: Running) 
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
     assert [key async for key in blobs.keys("")] == ["another.queue/mail"]
-    assert len(await operator.events("Deleted")) == 1
+    assert len(await operator.until_told("Deleted")) == 1
 
 
 async def test_delete_leaves_the_bytes_of_another_installation(operator: Running) -> None:
@@ -107,7 +107,7 @@ async def test_delete_leaves_the_bytes_of_another_installation(operator: Running
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
     assert f"{name}/mail" in [key async for key in blobs.keys("")]
-    (said,) = await operator.events("LeftBehind", "Warning")
+    (said,) = await operator.until_told("LeftBehind", "Warning")
     assert "those of another view" in said["note"]
     assert list(await leftovers(operator)) == [str(name)]
     assert await what_is_left(operator) == (False, False, True)
@@ -165,7 +165,7 @@ async def test_a_deletion_with_mail_waiting_is_confirmed_by_an_annotation(
     assert conditions["Ready"]["message"].startswith("1 mail waits; ")
     assert f"{CONFIRM_DELETION}=outgoing" in conditions["Ready"]["message"]
     assert conditions["Stalled"]["status"] == "True"
-    assert len(await operator.events(CONFIRMATION_NEEDED, "Warning")) == 1
+    assert len(await operator.until_told(CONFIRMATION_NEEDED, "Warning")) == 1
 
     await annotate(operator, CONFIRM_DELETION)
     await operator.until_gone(MAIL_QUEUE, "outgoing")
@@ -187,7 +187,7 @@ async def test_a_deletion_that_a_server_holds_up_is_forced_and_lists_what_is_lef
 
     await annotate(operator, FORCE_DELETION)
     await operator.until_gone(MAIL_QUEUE, "outgoing")
-    (said,) = await operator.events("LeftBehind", "Warning")
+    (said,) = await operator.until_told("LeftBehind", "Warning")
     assert "RabbitMQ" not in said["note"]
     assert list(await leftovers(operator)) == [f"{operator.namespace}.outgoing"]
     assert await what_is_left(operator) == (True, True, True)
@@ -246,7 +246,7 @@ async def test_a_queue_without_its_cluster_is_forced_and_listed(operator: Runnin
     await annotate(operator, FORCE_DELETION)
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
-    (said,) = await operator.events("LeftBehind", "Warning")
+    (said,) = await operator.until_told("LeftBehind", "Warning")
     for part in ("messages", "rows", "bytes", "history"):
         assert part in said["note"]
     assert list(await leftovers(operator)) == [f"{operator.namespace}.outgoing"]

@@ -324,6 +324,14 @@ class Running:
             if reason in ("", each["reason"]) and kind in ("", each["type"])
         ]
 
+    async def until_told(self, reason: str, kind: str = "", seconds: float = 30) -> list[Object]:
+        """Wait until there is such an Event, which comes behind the status that it is about."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        while not (found := await self.events(reason, kind)):
+            assert asyncio.get_running_loop().time() < deadline, (reason, kind)
+            await self._before_a_look()
+        return found
+
     async def until_gone(self, kind: Kind, name: str, seconds: float = 30) -> None:
         """Wait until an object is no longer there."""
         deadline = asyncio.get_running_loop().time() + seconds
