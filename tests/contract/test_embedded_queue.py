@@ -59,7 +59,7 @@ OPTIONS = StoreOptions(
 )
 """Small segments, so that the contract crosses many of their ends."""
 
-OPTIONS_WITHOUT_ROOM = replace(OPTIONS, least_free_bytes=1 << 60)
+OPTIONS_WITHOUT_ROOM = replace(OPTIONS, least_free_inodes=1 << 60)
 
 
 class Inline:
