@@ -65,9 +65,7 @@ async def test_retain_keeps_everything_but_the_programs(operator: Running) -> No
     await operator.until_gone(DEPLOYMENT, "outgoing-worker", COLLECTOR_SECONDS)
 
     assert await what_is_left(operator) == (True, True, True)
-    async with asyncio.timeout(30):
-        while len(await operator.events("Retained")) != 1:
-            await asyncio.sleep(0.1)
+    assert len(await operator.until_told("Retained")) == 1
 
 
 async def test_delete_removes_everything(operator: Running) -> None:

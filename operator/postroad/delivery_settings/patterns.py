@@ -21,6 +21,8 @@ from postroad.settings.values import parsed
 OBJECT_NAME_PATTERN = "^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 """Names of objects in Kubernetes. Source: RFC 1123 2.1."""
 
+ObjectName = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
+
 
 HOST_PATTERN = r"^([^\x00-/:-@\[-^`{-\x7F][^\x00-,/:-@\[-^`{-\x7F]*|[0-9A-Fa-f.]*:[0-9A-Fa-f:.]*)$"
 """A host name (also in U-labels), an IPv4 or an IPv6 address."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
+from postroad.delivery_settings.patterns import ObjectName
 from postroad.delivery_settings.sections import DeliverySection
 
 REFERENCE, AUTHORITIES = "secretRef", "caRef"
@@ -22,7 +22,7 @@ FolderOf = Callable[[Mapping[str, str]], str]
 class SecretReference(DeliverySection):
     """Names a Secret in the namespace of the resource that names it."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
+    name: ObjectName
     """Name of the Secret."""
 
 
@@ -39,7 +39,7 @@ class AuthoritiesReference(DeliverySection):
     kind: Literal["Secret", "ConfigMap"] = "Secret"
     """Kind of the object."""
 
-    name: Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
+    name: ObjectName
     """Name of the object, which has the key `ca.crt`: certificate authorities in PEM form."""
 
 

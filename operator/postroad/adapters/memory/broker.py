@@ -118,7 +118,7 @@ class BrokerQueues:
     missing: set[int] = field(default_factory=set)
     """Steps of the delay queues whose queue does not exist; 0 is the work queue."""
     without_quorum: set[int] = field(default_factory=set)
-    """The same, of queues that neither confirm nor refuse until `regain_quorum`."""
+    """Steps of the queues that neither confirm nor refuse until `regain_quorum`."""
     unconfirmed: list[tuple[int, Message]] = field(default_factory=list)
     """The messages that those queues get with `regain_quorum`."""
     _delayed: list[tuple[timedelta, int, Message]] = field(default_factory=list)

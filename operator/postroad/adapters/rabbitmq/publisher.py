@@ -39,7 +39,7 @@ MAX_UNCONFIRMED = 4096
 few megabytes of the driver's memory."""
 
 MAX_BYTES = 64 * 2**20
-"""The same, by the size of their bodies: as many messages with the largest envelopes."""
+"""Bound on the size of their bodies: as many messages with the largest envelopes."""
 
 
 @dataclass(frozen=True, slots=True)

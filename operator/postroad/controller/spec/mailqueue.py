@@ -19,13 +19,12 @@ from postroad.controller.spec.parts import (
     Hostname,
     MailboxText,
     Model,
-    Name,
     Replicas,
     at_least,
 )
 from postroad.controller.spec.pipeline import Pipeline
 from postroad.delivery_settings.delivery import DeliverySettings
-from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration
+from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN, Duration, ObjectName
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.delivery.retries import DEFAULT_LANES, DEFAULT_MAX_AGE
 from postroad.domain.queues.lifetimes import DEAD_LETTER_LIFETIME
@@ -41,7 +40,7 @@ AT_LEAST_A_SECOND = at_least(timedelta(seconds=1))
 class ClusterReference(Model):
     """Names a QueueCluster."""
 
-    name: Name
+    name: ObjectName
     """Name of the QueueCluster."""
 
     namespace: (

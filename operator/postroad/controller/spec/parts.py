@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
-from postroad.delivery_settings.patterns import OBJECT_NAME_PATTERN
 from postroad.domain.mail.mail import MAILBOX_PATTERN
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
 from postroad.domain.values.instants import format_duration
@@ -66,7 +65,6 @@ def has_port_in_range(url: str) -> bool:
         return False
 
 
-Name = Annotated[str, Field(min_length=1, max_length=253, pattern=OBJECT_NAME_PATTERN)]
 Host = Annotated[str, Field(min_length=1, max_length=253, pattern=HOST_PATTERN)]
 NetworkText = Annotated[str, Field(min_length=2, max_length=49, pattern=NETWORK_PATTERN)]
 Hostname = Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)]

@@ -1,10 +1,8 @@
-"""Sites that get no mail for a time, because an administrator or their answers ask for it. Pure.
+"""Notes about sites that processes of a queue share. Pure.
 
-Requests of an administrator to all workers about a site, and their answers, as posted. Pure.
-
-State of sites in workers, as they post it and commands show it. Pure.
-
-Mail that goes another way for a time, because an administrator wants it. Pure.
+They are suspensions, by an administrator or by a site's own answers; requests to flush a site, and
+what workers answer; the state of sites in workers; reroutes, by which mail goes another way for a
+time.
 """
 
 from __future__ import annotations
