@@ -6,9 +6,10 @@ What is missing skips the test, and fails it where POSTROAD_REQUIRE names it, as
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ SIGNS = {
     "cluster": "POSTROAD_TEST_CLUSTER",
     "peers": "POSTROAD_TEST_PEERS",
 }
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """Keep the level of logging to a test: a command that a test runs sets it for the process."""
+    level = logging.getLogger().level
+    yield
+    logging.getLogger().setLevel(level)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -130,7 +130,7 @@ async def test_url_opens_one_queue_for_the_whole_process() -> None:
         await first.enqueue(letter("seen"))
 
         assert await names(second.browse()) == ["seen"]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             async for item in second.dequeue():
                 await item.done()
                 break

@@ -9,7 +9,7 @@ import pytest
 from contract.kubernetes_contract import KubernetesContract, Watching, watching_over
 from postroad.adapters.kubernetes.api_server import ApiServer
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 
 class TestRealApiServer(KubernetesContract):

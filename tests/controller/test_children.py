@@ -22,7 +22,7 @@ from postroad.ports.kubernetes import Kind, Object
 from support.resources import intake, mail_queue, secret, workers
 from support.running_operator import QUICK, Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from postroad.controller.kubernetes.api import (
 from support.resources import intake, mail_queue, queue_cluster, secret, secrets, workers
 from support.running_operator import Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 
 async def test_a_cluster_that_does_not_exist_is_waited_for(operator: Running) -> None:

@@ -20,7 +20,7 @@ from support.kubectl import manifests
 from support.resources import mail_queue, view, workers
 from support.running_operator import Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from support.recording_api import RecordingApi
 from support.resources import mail_queue, view, workers
 from support.running_operator import Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 
 async def run_until_dead(operator: Running, watched: RecordingApi) -> None:

@@ -31,7 +31,7 @@ from postroad.domain.queues.ownership import Owner
 from support.resources import mail_queue, workers
 from support.running_operator import Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(180)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 COLLECTOR_SECONDS = 120
 """Kubernetes' garbage collector learns of new CRDs at intervals of 30 s and more."""

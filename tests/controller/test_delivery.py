@@ -16,7 +16,7 @@ from support.resources import mail_queue, secret
 from support.running_operator import Running
 from support.signing import ed25519_pem
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 BY_MX = {"replicas": 0, "handler": {"mx": {}}}
 SOCKET = {"name": "mailboxes", "domains": ["a.example"], "hops": [{"socket": "/run/lmtp"}]}

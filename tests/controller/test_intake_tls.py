@@ -15,7 +15,7 @@ from support.certificates import Certificates
 from support.resources import mail_queue, secret
 from support.running_operator import Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 INTAKE = {"replicas": 0, "relayFrom": ["10.0.0.0/8"]}
 TLS = {"secretRef": {"name": "intake-tls"}}

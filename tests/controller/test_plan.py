@@ -17,7 +17,7 @@ from stack.control_plane import ControlPlane
 from support.resources import mail_queue, view
 from support.running_operator import Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from support.recording_api import RecordingApi
 from support.resources import intake, mail_queue, view, workers
 from support.running_operator import IMAGE, Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 
 async def test_a_declared_queue_becomes_ready(operator: Running) -> None:

@@ -34,7 +34,7 @@ from support.shipped_roles import (
     writes_secrets,
 )
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 __all__ = ["gives_rights", "unprivileged", "writes_secrets"]
 

@@ -12,7 +12,7 @@ from support import running_operator
 from support.resources import mail_queue, workers
 from support.running_operator import Running
 
-pytestmark = [pytest.mark.needs("kubernetes"), pytest.mark.timeout(120)]
+pytestmark = pytest.mark.needs("kubernetes")
 
 NEW = "postroad:newer"
 

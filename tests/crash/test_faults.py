@@ -109,7 +109,7 @@ async def test_a_flush_that_fails_unexpectedly_stops_the_store(
 
     for name in ("taken", "behind"):
         with pytest.raises(StoreFailed):
-            await asyncio.wait_for(outside.enqueue(name), 5)
+            await asyncio.wait_for(outside.enqueue(name), 60)
 
     await queue.close()
     async with opened(files.disk, seed=1) as (_, queue):

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from crash.steady import ATTEMPT, MINUTE, OPTIONS, steady
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.embedded.store.owner import OwnedQueue
 
-pytestmark = pytest.mark.timeout(280)
 HOUR = timedelta(hours=1)
 PLAN = RetryPlan(max_age=12 * HOUR)
 MAX_WAIT = max(PLAN.lanes) * (1 + PLAN.spread) + ATTEMPT + MINUTE

@@ -22,7 +22,7 @@ import pytest
 from crash import driver, receiver
 from postroad.domain.queues.selection import Selector
 
-pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout(280)]
+pytestmark = pytest.mark.needs("strace")
 ROOT = Path(__file__).parents[2]
 
 

@@ -150,7 +150,7 @@ class Outside:
         self.files.note("accepted", name)
 
     async def lease(self) -> SpoolItem:
-        item = await asyncio.wait_for(self.consumer.next(), 5)
+        item = await asyncio.wait_for(self.consumer.next(), 60)
         name = item.mail.name or ""
         self.items[name] = item
         return item

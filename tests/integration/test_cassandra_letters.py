@@ -21,7 +21,7 @@ from support.keyspaces import keyspace
 
 __all__ = ["keyspace"]
 
-pytestmark = [pytest.mark.needs("cassandra"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.needs("cassandra")
 
 DELETED = 120_000
 """The server fails a request that meets more than 100,000 deletions."""

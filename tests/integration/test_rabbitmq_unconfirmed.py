@@ -51,7 +51,7 @@ async def unconfirmed_publish(
 
 async def published(broker: RabbitMQBroker, message_id: UUID) -> None:
     """Publish until it succeeds, because the broker may not have read yet what the server sent."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             try:
                 return await broker.publish(message_id, b"a")

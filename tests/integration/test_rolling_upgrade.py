@@ -20,7 +20,7 @@ from support.outcomes import kept_in
 from support.releases import HERE, Peer, unpack_older
 from support.servers import cql, object_keys
 
-pytestmark = [pytest.mark.needs("rabbitmq", "cassandra", "s3"), pytest.mark.timeout(240)]
+pytestmark = pytest.mark.needs("rabbitmq", "cassandra", "s3")
 
 EACH = 5
 """Mails of each kind from each release."""

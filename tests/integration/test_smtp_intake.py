@@ -481,7 +481,7 @@ async def test_a_session_that_is_over_waits_for_no_collector(end: str) -> None:
                 else:
                     await intake.server.drain(timedelta(seconds=5))
             await intake.server.drain(timedelta(seconds=5))
-            async with asyncio.timeout(10):  # the last steps of its task run after ours
+            async with asyncio.timeout(60):  # the last steps of its task run after ours
                 while session() is not None:
                     await asyncio.sleep(0.01)
         finally:

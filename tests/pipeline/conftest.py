@@ -77,8 +77,10 @@ def run_job(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> RunJob:
         for name, value in own_connection().items():
             new.conf.set(name, value)
         sessions.setDefaultSession(new._jsparkSession)  # what the connector's threads ask
-        yield new
-        sessions.setDefaultSession(spark._jsparkSession)
+        try:
+            yield new
+        finally:
+            sessions.setDefaultSession(spark._jsparkSession)
 
     for module in (keeping, pipeline_spark):
         monkeypatch.setattr(module, "spark_session", session)

@@ -255,17 +255,17 @@ async def test_what_is_old_goes_from_every_file_and_is_not_read_again(
     async with opened(Store(root, ManualClock(before))) as recent:
         await first_mails(recent)
         await recent.let_go()
-        assert await count_of("archive") == 7
+        assert await count_of("pipeline", "archive") == 7
         assert lines_in_files(folder, "entries") == 7
         assert lines_in_files(folder, "parts", "mail_id <> ''") > 0
 
-        assert await count_of("forget", "--older-than", "1d") == 7
+        assert await count_of("pipeline", "forget", "--older-than", "1d") == 7
 
         assert lines_in_files(folder, "entries") == lines_in_files(folder, "slices") == 0
         assert lines_in_files(folder, "parts", "mail_id <> ''") == 0
         await last_mails(recent)
         await recent.let_go()
-        assert await count_of("archive") == 0, "those entries were made before"
+        assert await count_of("pipeline", "archive") == 0, "those entries were made before"
 
 
 def lines_in_files(folder: Path, table: str, where: str = "true") -> int:

@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from stack.control_plane import ControlPlane
 from stack.local import Stack
 from stack.native import NativeServer
@@ -13,7 +11,6 @@ from stack.progress import Progress
 from stack.server import State
 
 
-@pytest.mark.timeout(180)
 def test_two_run_side_by_side_and_keep_their_objects(
     prepared: Callable[[str], NativeServer], own_stack: Stack, tmp_path: Path
 ) -> None:

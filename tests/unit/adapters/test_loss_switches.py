@@ -153,7 +153,7 @@ async def test_nack_is_no_confirm() -> None:
     assert channel.channel.is_outdated, "the next message goes over another one"
 
     with pytest.raises(BrokerUnavailable):
-        await asyncio.wait_for(confirm, 1)
+        await asyncio.wait_for(confirm, 60)
 
 
 def test_dead_queue_drops_nothing_however_often_it_is_tried() -> None:

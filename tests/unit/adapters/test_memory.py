@@ -38,7 +38,7 @@ def broker(world: MemoryWorld, limit: int = 20) -> MemoryBroker:
 
 
 async def take(messages: AsyncIterator[MemoryDelivery]) -> MemoryDelivery:
-    return await asyncio.wait_for(anext(messages), timeout=5)
+    return await asyncio.wait_for(anext(messages), timeout=60)
 
 
 async def test_manual_clock_wakes_sleepers_in_order_at_their_own_times(clock: ManualClock) -> None:

@@ -262,7 +262,7 @@ async def test_a_waiting_reader_ends_with_the_channel(
     channel.lose()
 
     with pytest.raises(StopAsyncIteration):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_an_outdated_subscription_hands_out_what_has_come_and_ends(
@@ -313,7 +313,7 @@ async def test_closing_sends_acks_that_wait_and_ends_readers(
 
     assert channel.driver.sent == [("ack", 1, False), ("close",)]
     with pytest.raises(StopAsyncIteration):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
 
 
 async def test_a_delivery_has_the_brokers_count_of_failed_ones(subscription: Subscription) -> None:

@@ -100,7 +100,7 @@ async def test_a_thread_that_the_system_refuses_is_not_counted_on(
         with pytest.raises(RuntimeError, match="can't start"):
             pool.run(len, "no thread")
 
-    assert await asyncio.wait_for(pool.run(len, "a thread at last"), 5) == 16
+    assert await asyncio.wait_for(pool.run(len, "a thread at last"), 60) == 16
     await pool.close()
 
 

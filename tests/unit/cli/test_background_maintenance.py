@@ -38,7 +38,7 @@ async def test_an_intake_maintains_its_queue_because_no_worker_may_run(
     caplog.set_level("INFO")
     running = asyncio.create_task(intake._receive(SETTINGS, "memory://q", True))
 
-    assert await asyncio.wait_for(maintained.get(), 5) == "memory.q"
+    assert await asyncio.wait_for(maintained.get(), 60) == "memory.q"
     while "listening" not in caplog.messages:
         assert not running.done(), running
         await asyncio.sleep(0.01)
@@ -74,4 +74,4 @@ async def test_no_round_begins_once_the_process_is_to_end(maintained: asyncio.Qu
         async with long_running.background_maintenance(this):
             await maintained.get()
             this.stop.set()
-            assert await asyncio.wait_for(maintained.get(), 5) == "ended"
+            assert await asyncio.wait_for(maintained.get(), 60) == "ended"

@@ -62,7 +62,7 @@ async def test_a_receiver_whose_parent_goes_ends_though_its_queue_never_opens(
         parent.end()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         work = intake._receive(SETTINGS, "memory://q", False, {listening.fileno(): False})
-        await asyncio.wait_for(work, 5)
+        await asyncio.wait_for(work, 60)
 
     assert len(tried) <= 1, "no process is left that needs it"
     assert "listening" not in capsys.readouterr().out
@@ -75,7 +75,7 @@ async def test_the_end_of_the_parent_is_read_once(parent: Parent) -> None:
     async with process(SETTINGS, "memory://q", create=True, inheritance=inheritance) as this:
         assert this is not None
         parent.end()
-        await asyncio.wait_for(this.stop.wait(), 5)
+        await asyncio.wait_for(this.stop.wait(), 60)
         assert not asyncio.get_running_loop().remove_reader(descriptor)
 
 
@@ -114,7 +114,7 @@ async def test_a_process_stopped_before_its_receivers_listen_ends_in_good_order(
     this = await this_process()
     this.stop.set()
 
-    await asyncio.wait_for(receive_in_children(this, SETTINGS, "memory://q", 2), 20)
+    await asyncio.wait_for(receive_in_children(this, SETTINGS, "memory://q", 2), 60)
 
     assert len(started) == 2
     assert None not in [child.returncode for child in started], "none of them is left running"

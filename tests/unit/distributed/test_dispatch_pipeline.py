@@ -74,7 +74,7 @@ class Belt:
 
 
 async def taken(belt: Belt) -> str:
-    item = await asyncio.wait_for(belt.pipeline.next_item(), 5)
+    item = await asyncio.wait_for(belt.pipeline.next_item(), 60)
     return cast("OneItem", item).name
 
 
@@ -118,7 +118,7 @@ async def test_the_end_of_the_subscription_waits_for_what_is_under_way() -> None
     await belt.end("a", OneItem("a"))
 
     assert cast("OneItem", await waiting).name == "a"
-    assert await asyncio.wait_for(belt.pipeline.next_item(), 5) is None
+    assert await asyncio.wait_for(belt.pipeline.next_item(), 60) is None
     await belt.pipeline.close()
 
 
@@ -128,7 +128,7 @@ async def test_a_waiting_consumer_ends_with_the_subscription() -> None:
     await belt.arrive()
     await belt.arrive(None)
 
-    assert await asyncio.wait_for(waiting, 5) is None
+    assert await asyncio.wait_for(waiting, 60) is None
     await belt.pipeline.close()
 
 
@@ -150,7 +150,7 @@ async def test_an_error_of_the_subscription_is_the_consumers() -> None:
     belt = Broken(9)
 
     with pytest.raises(ValueError, match="permanent"):
-        await asyncio.wait_for(belt.pipeline.next_item(), 5)
+        await asyncio.wait_for(belt.pipeline.next_item(), 60)
     await belt.pipeline.close()
 
 

@@ -20,7 +20,7 @@ async def test_a_record_that_waited_for_the_sync_of_others_gets_its_own() -> Non
     written = queue.engine.append(NEW, HoldRecord(bytes(16), 0, held=False))
     assert lane.durable < written.end
 
-    await asyncio.wait_for(lane.commit(written.end, 0.001), 5)
+    await asyncio.wait_for(lane.commit(written.end, 0.001), 60)
 
     assert lane.durable >= written.end
     await queue.close()

@@ -81,7 +81,7 @@ async def test_a_consumer_that_waits_ends_with_the_store() -> None:
     queue.engine.stop(StoreFailed("Input/output error"))
 
     with pytest.raises(StoreFailed):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
     await queue.close()
 
 
@@ -96,6 +96,6 @@ async def test_a_recovery_that_fails_stops_the_store() -> None:
     files.fail[files.calls + 1] = StoreFailed("Input/output error")
 
     with pytest.raises(StoreFailed):
-        await asyncio.wait_for(anext(recovered.dequeue()), 5)
+        await asyncio.wait_for(anext(recovered.dequeue()), 60)
 
     await recovered.close()

@@ -256,4 +256,4 @@ async def test_a_consumer_that_was_cancelled_while_it_waited_has_its_place_again
 
     await queue.enqueue(letter())
 
-    assert await asyncio.wait_for(consumer.next(), 5)
+    assert await asyncio.wait_for(consumer.next(), 60)

@@ -17,7 +17,7 @@ async def test_a_consumer_that_was_woken_and_cancelled_at_once_wakes_the_next() 
     wakeups.wake_one()
     first.cancel()
 
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, 60)
     assert first.cancelled()
 
 
@@ -31,4 +31,4 @@ async def test_a_consumer_that_is_cancelled_while_it_waits_wakes_no_other() -> N
 
     assert not second.done()
     wakeups.wake_one()
-    await asyncio.wait_for(second, 1)
+    await asyncio.wait_for(second, 60)

@@ -129,7 +129,7 @@ async def test_the_file_of_forwards_is_followed(tmp_path: Path, target_port: int
     task = asyncio.create_task(forwarder.follow(path, "127.0.0.2"))
 
     async def until(answers: bool) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 try:
                     _, writer = await asyncio.open_connection("127.0.0.2", target_port)

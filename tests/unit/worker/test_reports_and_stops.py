@@ -115,7 +115,7 @@ async def test_a_process_may_stop_or_fail_at_any_step_of_shortening_a_report(fau
 
 
 async def deliver_next(consumer: SpoolConsumer, worker: OneByOne) -> None:
-    await worker.deliver(await asyncio.wait_for(consumer.next(), 5))
+    await worker.deliver(await asyncio.wait_for(consumer.next(), 60))
 
 
 @pytest.mark.parametrize("is_shortened", [False, True], ids=["a mail", "a report"])
