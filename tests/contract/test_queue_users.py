@@ -102,7 +102,10 @@ class TestQueueUsersOverHttp(QueueUsersContract):
         [
             (("another", ""), {"configure": "", "write": "", "read": ".*"}),
             (("a/b", ""), {"configure": ".*", "write": ".*", "read": ".*"}),
-            (("a/b", "postroad.delays"), {"exchange": "postroad.delays", "write": ".*"}),
+            (
+                ("a/b", "postroad.delays"),
+                {"exchange": "postroad.delays", "write": ".*", "read": "^$"},
+            ),
             (("a/b", "amq.topic"), {"exchange": "amq.topic", "write": ".*", "read": ".*"}),
         ],
         ids=["vhost", "patterns", "routing keys", "exchange"],

@@ -149,9 +149,9 @@ async def plain(answers: Answers) -> AsyncIterator[Management]:
 async def test_a_queue_of_the_vhost_is_asked_about_with_the_rights_of_its_user(
     plain: Management, answers: Answers
 ) -> None:
-    answers.body = '{"messages_unacknowledged": 7}'
+    answers.body = '{"name": "a queue", "messages_unacknowledged": 7}'
     assert await plain.unacknowledged("a queue") == 7
-    answers.body = "{}"
+    answers.body = '{"name": "work"}'
     assert await plain.unacknowledged("work") == 0
 
     method, path, _, said = answers.requests[0]
@@ -174,10 +174,10 @@ async def test_what_is_missing_is_found_as_none_and_deleted_without_an_error(
     plain: Management, answers: Answers
 ) -> None:
     answers.body = '{"name": "one"}'
-    assert await plain.find("users/one") == {"name": "one"}
+    assert await plain.find(dict[str, str], "users/one") == {"name": "one"}
     answers.status = 404
 
-    assert await plain.find("users/one") is None
+    assert await plain.find(dict[str, str], "users/one") is None
     await plain.remove("users/one")
 
     assert [each[:2] for each in answers.requests] == [
@@ -228,7 +228,7 @@ async def test_the_guard_is_asked_before_each_write_and_before_no_read(answers: 
         with pytest.raises(Refused):
             await write
     with pytest.raises(BrokerUnavailable):
-        await api.find("a")
+        await api.find(object, "a")
     await api.close()
 
 
@@ -263,11 +263,11 @@ async def test_an_answer_that_is_too_large_is_not_kept(
 ) -> None:
     monkeypatch.setattr(management_api, "MAX_ANSWER", 1000)
     answers.body = json.dumps([" " * 996])
-    assert await plain.find("users") == [" " * 996]
+    assert await plain.find(list[str], "users") == [" " * 996]
     answers.body = json.dumps([" " * 997])
 
     with pytest.raises(BrokerUnavailable, match="more than 1000 octets"):
-        await plain.find("users")
+        await plain.find(list[str], "users")
 
 
 @pytest.mark.parametrize("body", ["", "<html>", "[" * 200_000], ids=["none", "HTML", "deep"])
@@ -277,4 +277,24 @@ async def test_an_answer_that_is_no_json_is_a_refusal(
     answers.body = body
 
     with pytest.raises(BrokerRefused, match="without JSON"):
-        await plain.find("users")
+        await plain.find(list[str], "users")
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("[]", "its value"),
+        ("null", "its value"),
+        ('{"error": "not_found"}', "name: Field required"),
+        ('{"name": "work", "messages_unacknowledged": "many"}', "messages_unacknowledged"),
+    ],
+)
+async def test_a_body_of_another_shape_is_a_refusal_that_names_the_field(
+    plain: Management, answers: Answers, body: str, problem: str
+) -> None:
+    answers.body = body
+
+    with pytest.raises(BrokerRefused, match=f"not as RabbitMQ does: {problem}"):
+        await plain.unacknowledged("work")
+    with pytest.raises(BrokerRefused, match="not as RabbitMQ does"):
+        await plain.quorum_queues() if body != "[]" else await plain.exchange_arguments("x")

@@ -12,10 +12,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import aiohttp
+from pydantic import BaseModel, BeforeValidator, TypeAdapter, ValidationError
 
 from postroad.adapters.rabbitmq import topology
 from postroad.adapters.rabbitmq.connection import Access, Channel, RabbitMQConnection
@@ -40,6 +41,32 @@ MAX_ANSWER = 64 * 1024 * 1024
 MISSING = 404
 COLUMNS = "columns=name,members,online,effective_policy_definition"
 
+T = TypeVar("T")
+Table = Annotated[dict[str, Any], BeforeValidator(lambda value: value or {})]
+"""A JSON object; RabbitMQ writes an empty one as an empty list."""
+
+
+class _Node(BaseModel):
+    name: str
+    running: bool = False
+
+
+class _Queue(BaseModel):
+    name: str
+    members: tuple[str, ...] = ()
+    online: tuple[str, ...] = ()
+    effective_policy_definition: Table = {}
+    messages_unacknowledged: int = 0
+
+    @property
+    def as_quorum(self) -> QuorumQueue:
+        policy = frozenset(self.effective_policy_definition)
+        return QuorumQueue(self.name, self.members, self.online, policy)
+
+
+class _Exchange(BaseModel):
+    arguments: Table = {}
+
 
 class Management:
     """The management API of one vhost. The session is opened at the first use. `guard` is asked
@@ -60,30 +87,30 @@ class Management:
     async def unacknowledged(self, queue: str) -> int:
         """Return how many messages of a queue are unacknowledged.
         Raises: BrokerUnavailable, BrokerRefused, CredentialsRefused, TlsRefused."""
-        found = await self._get(f"queues/{self._vhost}/{quote(queue, safe='')}")
-        return int(found.get("messages_unacknowledged", 0))
+        found = await self._get(_Queue, f"queues/{self._vhost}/{quote(queue, safe='')}")
+        return found.messages_unacknowledged
 
     async def nodes(self) -> list[str]:
         """Return the running nodes of the cluster. Errors as `unacknowledged`."""
-        return [each["name"] for each in await self._get("nodes") if each.get("running")]
+        return [each.name for each in await self._get(list[_Node], "nodes") if each.running]
 
     async def quorum_queues(self) -> list[QuorumQueue]:
         """Return the quorum queues of the vhost. Errors as `unacknowledged`."""
-        found = await self._get(f"queues/{self._vhost}?{COLUMNS}")
-        return [_quorum_queue(each) for each in found if each.get("members")]
+        found = await self._get(list[_Queue], f"queues/{self._vhost}?{COLUMNS}")
+        return [each.as_quorum for each in found if each.members]
 
     async def quorum_queue(self, queue: str) -> QuorumQueue | None:
         """Return a quorum queue; None where there is no queue, or another kind of one. RabbitMQ
         works as long on a list of all queues as on hundreds of these. Errors as `unacknowledged`.
         """
         path = f"queues/{self._vhost}/{quote(queue, safe='')}?{COLUMNS}"
-        found = await self._ask("GET", path, may_miss=True)
-        return _quorum_queue(found) if found and found.get("members") else None
+        found = await self.find(_Queue, path)
+        return found.as_quorum if found and found.members else None
 
     async def exchange_arguments(self, exchange: str) -> dict[str, object]:
         """Return the arguments that an exchange was declared with. Errors as `unacknowledged`."""
-        found = await self._get(f"exchanges/{self._vhost}/{quote(exchange, safe='')}")
-        return dict(found.get("arguments") or {})
+        path = f"exchanges/{self._vhost}/{quote(exchange, safe='')}"
+        return (await self._get(_Exchange, path)).arguments
 
     async def add_member(self, queue: str, node: str) -> None:
         """Add a copy of a queue on one more node. Idempotent.
@@ -92,9 +119,10 @@ class Management:
         path = f"queues/quorum/{self._vhost}/{quote(queue, safe='')}/replicas/add"
         await self._ask("POST", path, json={"node": node})
 
-    async def find(self, path: str) -> Any:
+    async def find(self, shape: type[T], path: str) -> T | None:
         """Return what is under a path, None where nothing is. Errors as `unacknowledged`."""
-        return await self._ask("GET", path, may_miss=True)
+        body = await self._ask("GET", path, may_miss=True)
+        return None if body is None else _parsed(shape, body)
 
     async def put(self, path: str, body: Mapping[str, str]) -> None:
         """Make or replace what is under a path. Errors as `unacknowledged`."""
@@ -104,12 +132,13 @@ class Management:
         """Delete what is under a path. Idempotent. Errors as `unacknowledged`."""
         await self._ask("DELETE", path, may_miss=True)
 
-    async def _get(self, path: str) -> Any:
-        return await self._ask("GET", path)
+    async def _get(self, shape: type[T], path: str) -> T:
+        return _parsed(shape, await self._ask("GET", path) or b"")
 
     async def _ask(
         self, method: str, path: str, *, may_miss: bool = False, **values: object
-    ) -> Any:
+    ) -> bytes | None:
+        """Return the body of an answer; None where it may be missing, and is."""
         url = f"{self._base}/api/{path}"
         if self._session is not None and self._access.login != self._login:
             await self.close()
@@ -126,7 +155,7 @@ class Management:
                     return None
                 if answer.status not in DONE[method]:
                     raise BrokerRefused(f"RabbitMQ's management API answered {answer.status}")
-                body = await read_body(answer, MAX_ANSWER)
+                return await read_body(answer, MAX_ANSWER)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             await self.close()  # so that the next session reads the authorities again
             refused = refusal("RabbitMQ's management API", str(error))
@@ -136,7 +165,6 @@ class Management:
             raise BrokerUnavailable(
                 f"RabbitMQ's management API cannot be reached: {why}"
             ) from error
-        return _json_in(body) if method == "GET" else None
 
     def _opened(self) -> aiohttp.ClientSession:
         """Return the session. Raises: TlsRefused when the file of authorities cannot be used,
@@ -160,19 +188,19 @@ class Management:
             await session.close()
 
 
-def _json_in(body: bytes) -> Any:
+def _parsed(shape: type[T], body: bytes) -> T:
+    """Raises: BrokerRefused where the body has another shape: a proxy may answer in its place."""
     try:
-        return parsed_json(body)
-    except ValueError as error:
-        raise BrokerRefused("RabbitMQ's management API answered without JSON") from error
-
-
-def _quorum_queue(found: Mapping[str, Any]) -> QuorumQueue:
-    return QuorumQueue(
-        found["name"],
-        tuple(found["members"]),
-        tuple(found.get("online") or ()),
-        frozenset(found.get("effective_policy_definition") or ()),
+        return TypeAdapter(shape).validate_python(parsed_json(body))
+    except ValidationError as error:
+        wrong = error.errors(include_input=False, include_url=False)[0]
+        place = ".".join(map(str, wrong["loc"])) or "its value"
+        problem = f"not as RabbitMQ does: {place}: {wrong['msg']}"
+    except ValueError:
+        problem = "without JSON"
+    raise BrokerRefused(
+        f"RabbitMQ's management API answered {problem}",
+        hint="the management URL has to lead to RabbitMQ itself",
     )
 
 
@@ -185,7 +213,6 @@ SURVEYED = timedelta(minutes=2)
 one each minute, and an operator that starts declares all its queues."""
 
 _LOG = logger("rabbitmq")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

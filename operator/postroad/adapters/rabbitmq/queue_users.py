@@ -5,10 +5,12 @@ The login of this process needs the tag `administrator` for that.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated
 from urllib.parse import quote
+
+from pydantic import BaseModel, BeforeValidator
 
 from postroad.adapters.rabbitmq.management import Management, Vhost
 from postroad.adapters.rabbitmq.topology import DELAYS
@@ -21,8 +23,22 @@ TAG = "management"
 
 NOTHING = "^$"
 
-PERMISSION = frozenset({"vhost", "exchange", "configure", "write", "read"})
-"""The fields of a permission; a later RabbitMQ may show more."""
+
+class User(BaseModel):
+    """A user. RabbitMQ before 3.9 joins the tags by commas."""
+
+    name: str
+    tags: Annotated[set[str], BeforeValidator(lambda v: v.split(",") if isinstance(v, str) else v)]
+
+
+class Permission(BaseModel):
+    """A permission, or one about topics; a later RabbitMQ may show more fields."""
+
+    vhost: str
+    exchange: str = DELAYS
+    configure: str = NOTHING
+    write: str
+    read: str
 
 
 def permissions_of(queue: QueueName) -> dict[str, str]:
@@ -51,21 +67,21 @@ class RabbitMQQueueUsers:
 
     async def made_for(self, token: str) -> Collection[QueueUser]:
         async with self._as_administrator() as api:
-            listed = await api.find("users") or []
-        users = (QueueUser.parse(each["name"]) for each in listed)
+            listed = await api.find(list[User], "users") or []
+        users = (QueueUser.parse(each.name) for each in listed)
         return [each for each in users if each is not None and each.token == token]
 
     async def has_rights(self, user: QueueUser) -> bool | None:
         name = quote(str(user), safe="")
         async with self._as_administrator() as api:
-            found = await api.find(f"users/{name}")
+            found = await api.find(User, f"users/{name}")
             if found is None:
                 return None
             given = await self._given(api, name, "permissions")
             topics = await self._given(api, name, "topic-permissions")
-        wanted = {"vhost": self._vhost, **permissions_of(user.queue)}
-        wanted_topic = {"vhost": self._vhost, **topic_permission_of(user.queue)}
-        return tags_of(found) == {TAG} and (given, topics) == ([wanted], [wanted_topic])
+        wanted = Permission(vhost=self._vhost, **permissions_of(user.queue))
+        wanted_topic = Permission(vhost=self._vhost, **topic_permission_of(user.queue))
+        return found.tags == {TAG} and (given, topics) == ([wanted], [wanted_topic])
 
     async def give(self, user: QueueUser, password: str) -> None:
         name = quote(str(user), safe="")
@@ -75,7 +91,7 @@ class RabbitMQQueueUsers:
             for which in ("permissions", "topic-permissions"):
                 for each in await self._given(api, name, which):
                     if not self._is_replaced(each):
-                        await api.remove(f"{which}/{quote(each['vhost'], safe='')}/{name}")
+                        await api.remove(f"{which}/{quote(each.vhost, safe='')}/{name}")
             await api.put(f"permissions/{place}", permissions_of(user.queue))
             await api.put(f"topic-permissions/{place}", topic_permission_of(user.queue))
 
@@ -83,16 +99,14 @@ class RabbitMQQueueUsers:
         async with self._as_administrator() as api:
             await api.remove(f"users/{quote(str(user), safe='')}")
 
-    def _is_replaced(self, permission: Mapping[str, str]) -> bool:
+    def _is_replaced(self, permission: Permission) -> bool:
         """True if `give` puts another in the place of a permission, without an instant at which
         programs that run have none."""
-        exchange = permission.get("exchange", DELAYS)
-        return (permission["vhost"], exchange) == (self._vhost, DELAYS)
+        return (permission.vhost, permission.exchange) == (self._vhost, DELAYS)
 
-    async def _given(self, api: Management, name: str, which: str) -> list[dict[str, str]]:
+    async def _given(self, api: Management, name: str, which: str) -> list[Permission]:
         """Return what a user is permitted in all vhosts."""
-        found = await api.find(f"users/{name}/{which}") or []
-        return [{key: each[key] for key in each.keys() & PERMISSION} for each in found]
+        return await api.find(list[Permission], f"users/{name}/{which}") or []
 
     @asynccontextmanager
     async def _as_administrator(self) -> AsyncIterator[Management]:
@@ -105,13 +119,3 @@ class RabbitMQQueueUsers:
                 "RabbitMQ's management API lets this user make no others",
                 hint="give it the tag `administrator`, or correct its password",
             ) from error
-
-
-def tags_of(user: Mapping[str, Any]) -> set[str]:
-    """Return the tags of a user, which RabbitMQ before 3.9 joins by commas.
-
-    >>> tags_of({"tags": "a,b"}) == tags_of({"tags": ["b", "a"]})
-    True
-    """
-    tags = user.get("tags") or []
-    return set(tags.split(",") if isinstance(tags, str) else tags)
