@@ -24,7 +24,7 @@ TAG = "management"
 NOTHING = "^$"
 
 
-class User(BaseModel):
+class BrokerUser(BaseModel):
     """A user. RabbitMQ before 3.9 joins the tags by commas."""
 
     name: str
@@ -67,14 +67,14 @@ class RabbitMQQueueUsers:
 
     async def made_for(self, token: str) -> Collection[QueueUser]:
         async with self._as_administrator() as api:
-            listed = await api.find(list[User], "users") or []
+            listed = await api.find(list[BrokerUser], "users") or []
         users = (QueueUser.parse(each.name) for each in listed)
         return [each for each in users if each is not None and each.token == token]
 
     async def has_rights(self, user: QueueUser) -> bool | None:
         name = quote(str(user), safe="")
         async with self._as_administrator() as api:
-            found = await api.find(User, f"users/{name}")
+            found = await api.find(BrokerUser, f"users/{name}")
             if found is None:
                 return None
             given = await self._given(api, name, "permissions")
