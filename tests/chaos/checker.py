@@ -1,5 +1,5 @@
-"""The rules over a recorded history: pure, no I/O, no clock. docs/chaos.md has each in words. The
-instants that a rule compares are those that a process recorded of itself.
+"""The rules over a recorded history: pure, no I/O, no clock. docs/chaos/rules.md has each in words.
+The instants that a rule compares are those that a process recorded of itself.
 
 A consumer's knowledge of a mail is as old as its last reading of the mail's mark (`looked`): it has
 to obey every operation that was acknowledged before that reading.

@@ -2,7 +2,7 @@
 
 `PRODUCTION` is for memory, where the run moves the time and long waits cost nothing. Over real
 servers a run of minutes has to see slices close, drain, be cleaned and rolled forward. So `QUICK`
-divides the durations by about five and keeps the relations that `Timing` checks. docs/chaos.md
+divides the durations by about five and keeps the relations that `Timing` checks. docs/chaos/runs.md
 lists what `QUICK` changes.
 """
 

@@ -1,1 +1,1 @@
-"""Kills of a worker, again and again, amid mail for many sites: docs/chaos.md."""
+"""Kills of a worker, again and again, amid mail for many sites: docs/chaos/kills.md."""

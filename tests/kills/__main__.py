@@ -1,4 +1,4 @@
-"""`python -m kills`: kills a worker at random amid mail for many sites. See docs/chaos.md."""
+"""`python -m kills`: kills a worker at random amid mail for many sites. See docs/chaos/kills.md."""
 
 from __future__ import annotations
 

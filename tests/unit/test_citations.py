@@ -48,8 +48,10 @@ def own_numbers_in(text: str) -> set[str]:
 
 
 def requirements() -> tuple[set[str], set[str]]:
-    """The requirements that `docs/requirements.md` has, and those that it lists as uncited."""
-    text, uncited = (ROOT / "docs/requirements.md").read_text().split(UNCITED)
+    """The requirements that the pages of `docs/requirements` have, and those that their index lists
+    as uncited."""
+    _, uncited = (ROOT / "docs/requirements.md").read_text().split(UNCITED)
+    text = "\n".join(page.read_text() for page in (ROOT / "docs/requirements").glob("*.md"))
     written = re.findall(r"^- \*\*([A-Z]+-\d+)\*\*", text, re.MULTILINE)
     assert len(written) == len(set(written)), "a requirement is written twice"
     first_cells = re.findall(r"^\| ([^|]*) \|", uncited, re.MULTILINE)

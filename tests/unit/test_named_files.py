@@ -27,7 +27,7 @@ def test_every_module_that_a_document_or_the_code_names_is_there() -> None:
         for name, module in sorted(named)
         if not any(f"/{path}".endswith(f"/{module}") for path in there)
     ]
-    assert missing == [("docs/contributing.md", "tests/integration/test_x.py")], "an example only"
+    assert missing == [("docs/contributing/tests.md", "tests/integration/test_x.py")], "an example only"
 
 
 EXAMPLES = {"tests/integration/test_x.py"}

@@ -1,4 +1,4 @@
-"""Sentences name the component that acts, as docs/contributing.md says."""
+"""Sentences name the component that acts, as docs/contributing/sentences.md says."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def unclear_words(guide: str) -> re.Pattern[str]:
 
 @needs_a_clone
 def test_every_sentence_names_the_component_that_acts() -> None:
-    unclear = unclear_words((ROOT / "docs/contributing.md").read_text())
+    unclear = unclear_words((ROOT / "docs/contributing/sentences.md").read_text())
     found = {
         name: words
         for name, text in texts("operator", "tests", "docs", "README.md")
-        if name != "docs/contributing.md" and (words := unclear.findall(text.lower()))
+        if name != "docs/contributing/sentences.md" and (words := unclear.findall(text.lower()))
     }
 
-    assert found == WORDS_OF_OTHERS, "write them as docs/contributing.md says"
+    assert found == WORDS_OF_OTHERS, "write them as docs/contributing/sentences.md says"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import re
 from collections.abc import Iterator
 from datetime import timedelta
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,8 +12,10 @@ from postroad.cli import kubectl_mailqueue, main
 from postroad.domain.values.instants import format_duration
 from postroad.errors import InvalidSettings
 from postroad.settings import SECTIONS, Settings, from_environment
+from support.repository import ROOT
 
-REFERENCE = Path(__file__).parents[2] / "docs" / "settings.md"
+PAGES = [ROOT / "docs/settings.md", *sorted((ROOT / "docs/settings").glob("*.md"))]
+REFERENCE = "\n".join(page.read_text() for page in PAGES)
 ROW = re.compile(r"^\| `(POSTROAD_\w+)` \| (?:`([^`]+)` )?\|", re.MULTILINE)
 
 
@@ -119,13 +120,13 @@ def test_a_key_without_its_certificate_is_refused() -> None:
 
 
 def test_every_setting_is_documented_with_its_default() -> None:
-    rows = dict(ROW.findall(REFERENCE.read_text()))
+    rows = dict(ROW.findall(REFERENCE))
 
     assert {name: rows.get(name) for name in defaults()} == defaults()
 
 
 def test_no_variable_is_documented_that_nothing_reads() -> None:
-    documented = set(re.findall(r"POSTROAD_\w+", REFERENCE.read_text()))
+    documented = set(re.findall(r"POSTROAD_\w+", REFERENCE))
     options = {
         name
         for program in (main, kubectl_mailqueue)

@@ -1,4 +1,4 @@
-"""The paces of runs: docs/chaos.md has the durations of production and of `QUICK`."""
+"""The paces of runs: docs/chaos/runs.md has the durations of production and of `QUICK`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| (\w[^|]*) \| ([\d., a-z]+) \| ([\d., a-z]+) \|$", re.MULT
 
 def documented(column: int) -> dict[str, str]:
     """Return a column of the table by the first one."""
-    text = (ROOT / "docs/chaos.md").read_text().partition("### Durations over real servers")[2]
+    text = (ROOT / "docs/chaos/runs.md").read_text().partition("### Durations over real servers")[2]
     return {found[1]: found[column] for found in ROW.finditer(text.partition("\n## ")[0])}
 
 
