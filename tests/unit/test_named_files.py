@@ -27,7 +27,9 @@ def test_every_module_that_a_document_or_the_code_names_is_there() -> None:
         for name, module in sorted(named)
         if not any(f"/{path}".endswith(f"/{module}") for path in there)
     ]
-    assert missing == [("docs/contributing/tests.md", "tests/integration/test_x.py")], "an example only"
+    assert missing == [("docs/contributing/tests.md", "tests/integration/test_x.py")], (
+        "an example only"
+    )
 
 
 EXAMPLES = {"tests/integration/test_x.py"}
@@ -118,7 +120,7 @@ def names_of_tests() -> set[str]:
     return set(re.findall(r"def test_(\w+)", code))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: f"{path.relative_to(ROOT)}")
 def test_every_path_target_and_link_of_a_document_is_there(document: Path) -> None:
     text = document.read_text()
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -157,7 +159,7 @@ def test_a_heading_is_named_as_renderers_name_it(tmp_path: Path) -> None:
     assert not is_there(document, "a.md", "no-heading")
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: f"{path.relative_to(ROOT)}")
 def test_each_row_of_a_table_has_the_cells_of_its_header(document: Path) -> None:
     assert uneven_rows(document.read_text()) == []
 
@@ -172,23 +174,55 @@ def test_rows_that_lack_cells_or_a_header_are_found() -> None:
 MAX_PAGE_OCTETS = 12_000
 
 
-def test_a_page_for_operators_is_short_enough_for_one_task() -> None:
-    pages = {path.name: path.stat().st_size for path in (ROOT / "docs/operator").glob("*.md")}
+def pages_in(docs: Path) -> dict[str, int]:
+    """Return the pages with their octets: not decisions, which are read by number, nor the
+    glossary, which is searched."""
+    return {
+        f"{page.relative_to(docs)}": page.stat().st_size
+        for page in docs.rglob("*.md")
+        if page.parent != docs / "adr" and page != docs / "glossary.md"
+    }
 
-    assert pages
+
+def unlisted_in(docs: Path) -> list[str]:
+    """Return the pages of folders that the index beside their folder does not link to."""
+    return [
+        page
+        for page in pages_in(docs)
+        if (folder := Path(page).parent.name)
+        and (page, "") not in links_in((docs / f"{folder}.md").read_text())
+    ]
+
+
+def test_a_page_is_short_enough_for_one_task_and_stands_in_the_index_of_its_folder() -> None:
+    pages = pages_in(ROOT / "docs")
+
+    assert "operator/install.md" in pages
     assert {name: size for name, size in pages.items() if size > MAX_PAGE_OCTETS} == {}
-    index = (ROOT / "docs/operator.md").read_text()
-    assert [name for name in pages if f"(operator/{name})" not in index] == []
+    assert unlisted_in(ROOT / "docs") == []
 
 
-BESIDE_A_FILE = re.compile(r"`([A-Za-z_]+)`(?:, `[A-Za-z_]+`)* (?:in|of) `([\w./-]+\.py)`")
+def test_a_page_that_no_index_links_to_is_found(tmp_path: Path) -> None:
+    for name in ("adr/0001-x.md", "topic/listed.md", "topic/unlisted.md", "glossary.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text\n")
+    (tmp_path / "topic.md").write_text("| [a page](topic/listed.md) | its reader |\n")
+
+    assert pages_in(tmp_path) == {"topic/listed.md": 5, "topic/unlisted.md": 5, "topic.md": 43}
+    assert unlisted_in(tmp_path) == ["topic/unlisted.md"]
+
+
+BESIDE_A_FILE = re.compile(
+    r"(`[A-Za-z_]+`(?:(?:,| and|, and) `[A-Za-z_]+`)*) (?:in|of) `([\w./-]+\.py)`"
+)
 
 
 def absent_names(text: str, sources: Mapping[str, str]) -> list[str]:
     """Return the names that a text gives beside a file which has no such word."""
     return [
         f"{name} is not in {path}"
-        for name, path in BESIDE_A_FILE.findall(text)
+        for names, path in BESIDE_A_FILE.findall(text)
+        for name in re.findall(r"\w+(?=`)", names)
         if path in sources and not re.search(rf"\b{name}\b", sources[path])
     ]
 
@@ -196,12 +230,13 @@ def absent_names(text: str, sources: Mapping[str, str]) -> list[str]:
 def test_a_name_beside_a_file_that_lacks_it_is_found() -> None:
     sources = {"a/b.py": "def there(): ...\n"}
 
-    assert absent_names("`there` in `a/b.py`, `gone` of `a/b.py`", sources) == [
-        "gone is not in a/b.py"
+    assert absent_names("`there`, `lost` and `gone` of `a/b.py`", sources) == [
+        "lost is not in a/b.py",
+        "gone is not in a/b.py",
     ]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: f"{path.relative_to(ROOT)}")
 def test_every_name_beside_a_file_of_a_document_is_in_that_file(document: Path) -> None:
     text = document.read_text()
     named = {path for _, path in BESIDE_A_FILE.findall(text)}
