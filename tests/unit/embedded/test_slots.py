@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import PurePath, PurePosixPath
+from typing import Any, TypeVar
 
 import pytest
 
@@ -27,6 +30,7 @@ from postroad.embedded.log.spool_files import HEADER_BYTES, SpoolFiles
 from postroad.errors import StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
 
+Result = TypeVar("Result")
 ROOT = PurePosixPath("/store")
 LAYOUT = Layout(ROOT, ROOT / "mail")
 
@@ -255,3 +259,37 @@ async def test_a_store_whose_directory_was_replaced_gets_no_new_spool_files() ->
     with pytest.raises(StoreFailed, match="renamed, removed or replaced"):
         await slots.take()
     assert ("make", LAYOUT.mail / "000000") not in files.did
+
+
+class Gated(Inline):
+    """A thread that does its work when `free` is set."""
+
+    def __init__(self) -> None:
+        self.begun, self.free = asyncio.Event(), asyncio.Event()
+
+    async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
+        self.begun.set()
+        await self.free.wait()
+        return await super().run(work, *arguments)
+
+
+async def test_slots_that_are_freed_while_the_pool_is_emptied_are_in_the_pool() -> None:
+    files, threads = RefusingFiles(), Gated()
+    options = StoreOptions(free_wait=timedelta(0))
+    slots = Slots(files, LAYOUT, options, threads, SpoolFiles(files, LAYOUT), 0)
+    threads.free.set()
+    taken = [await slots.take() for _ in range(3)]
+    threads.free.clear()
+    threads.begun.clear()
+
+    for slot in taken:
+        slots.release(slot)
+    await threads.begun.wait()
+    emptying = asyncio.ensure_future(slots.empty())
+    await asyncio.sleep(0)
+    threads.free.set()
+    await emptying
+    await slots.close()
+
+    assert sorted(await slots.lease(BATCH)) == sorted(taken)
+    assert sorted(slots_on_disk(files, LAYOUT, 1)) == sorted(taken)

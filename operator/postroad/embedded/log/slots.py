@@ -136,7 +136,8 @@ class Slots:
             while self._released:
                 batch, self._released = self._released[:BATCH], self._released[BATCH:]
                 keep = self._options.pool_files - len(self._free)
-                self._free.extend(await self._threads.run(self._free_files, batch, keep))
+                freed = await self._threads.run(self._free_files, batch, keep)
+                self._free.extend(freed)  # not over the wait: `shrink` makes another list in it
         except PostroadError:
             pass  # the store is closed
         finally:
