@@ -137,7 +137,8 @@ def _create(files: Files, layout: Layout, options: StoreOptions) -> None:
     files.sync_directory(layout.root)
     files.rename(draft, layout.store)
     files.sync_directory(layout.root)
-    files.sync_directory(layout.root.parent)
+    for parent in {layout.root.parent, layout.mail.parent}:
+        files.sync_directory(parent)  # else a cut takes the directory, with mail that got its 250
 
 
 def find_store(files: Files, layout: Layout) -> OpenedStore:

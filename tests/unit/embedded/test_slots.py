@@ -27,6 +27,7 @@ from postroad.embedded.log.slots import (
     slots_on_disk,
 )
 from postroad.embedded.log.spool_files import HEADER_BYTES, SpoolFiles
+from postroad.embedded.opening import describe
 from postroad.errors import StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
 
@@ -293,3 +294,13 @@ async def test_slots_that_are_freed_while_the_pool_is_emptied_are_in_the_pool() 
 
     assert sorted(await slots.lease(BATCH)) == sorted(taken)
     assert sorted(slots_on_disk(files, LAYOUT, 1)) == sorted(taken)
+
+
+@pytest.mark.parametrize("mail", [ROOT / "mail", PurePosixPath("/disk/mails")])
+def test_a_new_store_has_durable_names_before_it_takes_mail(mail: PurePosixPath) -> None:
+    files = RefusingFiles()
+
+    describe(files, ROOT, StoreOptions(), create=True, mail=mail)
+
+    synced = {path for what, path in files.did if what == "sync"}
+    assert {ROOT, ROOT.parent, mail.parent} <= synced
