@@ -1,10 +1,8 @@
 """The embedded engine: spool files and a crash-only log-structured queue in one directory.
 
-FORMAT.md draws every byte and argues every crash; read it first. From the bottom up:
-`layout` (paths), `frames`, `envelope_records`, `records` (bytes), `segments`, `lanes`,
-`checkpoints` (the log), `spool_files`, `slots` (the mails), `index`, `ready_queues` (memory),
-`recovery`, `engine`, `items`, `owner` (the port), `wire`, `server`, `client` (other processes),
-`verification`, `rebuild`.
+FORMAT.md draws every byte and argues every crash; read it first. From the bottom up: `log` (bytes,
+lanes, spool files, slots), `store` (one open store, from enqueue to recovery), `rpc` (the socket
+for other processes), `repair` (verification, rebuild); `mail_queue` is the port.
 Modules cite the requirements that they meet, by number (docs/requirements.md).
 Source: 002, 003.
 """

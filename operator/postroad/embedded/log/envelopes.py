@@ -1,8 +1,6 @@
-"""The JSON of envelopes in records and spool files. FORMAT.md 4 and 6. Pure.
+"""The ENVELOPE, the record of a mail that waits, and the JSON in it and in spool files. Pure.
 
-The ENVELOPE, the record of a mail that waits: encodes and decodes it. FORMAT.md 6. Pure.
-
-Source: LQ-2; SP-14; SP-20; AMB-7.
+Source: FORMAT.md 4 and 6; LQ-2; SP-14; SP-20; AMB-7.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""The index of live entries: counts, the walk in the order of their ids, and their ages.
+"""The index in memory: live entries, counted and walked through, and the enqueue keys of a day.
 
-The segments have the entries; the log has everything else of a mail, and is read on demand.
-
-The enqueue keys of a store: in memory those of the last day, in the log a lane of KEYs.
-
-A KEY is durable before the ENVELOPE of its mail is written; when that is durable, and before a
-consumer gets the mail, a second KEY follows, which needs no sync of its own. Recovery takes a mail
-for accepted that has the second KEY, or that it finds in what it reads of the other lanes: until a
-checkpoint made the second KEY durable, no checkpoint lets recovery pass over the mail's records.
+The log has everything else of a mail, and is read on demand. Recovery takes a mail for accepted
+that has a second KEY, or that it finds in what it reads of the other lanes: until a checkpoint made
+the second KEY durable, no checkpoint lets recovery pass over the mail's records.
 Source: FORMAT.md 6; ADR 0045.
 """
 

@@ -1,13 +1,9 @@
 """A lane: appends records to segments, and makes many durable by one sync (group commit).
 
 An append changes memory only. A flush is one call in a thread: it writes all records appended so
-far and, when a caller waits, syncs once for all of them. Records appended meanwhile go with the
-next flush. A flush that fails stops the store (FORMAT.md R6), and is not repeated.
+far, to one or several segments, and syncs once for all who wait. Records appended meanwhile go with
+the next flush.
 Source: LQ-18, LQ-29, AMB-5.
-
-Data that one flush writes to a lane: records appended to one or several segments.
-
-Source: AMB-5.
 """
 
 from __future__ import annotations

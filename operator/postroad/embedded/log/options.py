@@ -1,7 +1,5 @@
-"""Options of a store: sizes of segments, waits before syncs and between checkpoints, and the free
-space it leaves.
-
-Refuses mails that are too large, or for which too little space is free, before any write.
+"""Options of a store, and what it refuses by them before any write: mails that are too large, or
+for which too little space is free.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""The pool of free spool files: it hands out slots, and grows and shrinks.
+"""The pool of free spool files, and the checkpoint. FORMAT.md 4 and 7.
 
 A slot is used again, so that a mail costs no change of a directory. The pool grows in batches, each
-durable by one sync of its directory, and shrinks slowly to the recent need.
-Source: SP-10..13; FORMAT.md 4.
-
-Checkpoints, where recovery begins: two places in one file, written alternately. FORMAT.md 7.
-
-Source: LQ-14..17, LQ-31 (a fixed place: found at once, and one seek in many seconds).
+durable by one sync of its directory, and shrinks slowly to the recent need. Checkpoints lie in two
+places of one file, written alternately: found at once, and one seek in many seconds.
+Source: SP-10..13; LQ-14..17, LQ-31.
 """
 
 from __future__ import annotations

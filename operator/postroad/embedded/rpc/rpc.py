@@ -1,35 +1,7 @@
-"""Calls that are answered on a connection: their frames, content, streams and credit.
+"""The socket between the owner of a store and its clients: frames, and one connection's calls.
 
-wire.py has the frames, `CALLS` how values become JSON. What the operations do is the subclass's.
-Whatever a client sends, the process goes on: a call that fails is answered with its error.
-
-The protocol of the socket between the owner of a store and its clients. Pure.
-
-A frame is the length of what follows (4 bytes, little-endian), the number of the call (4), its kind
-(1), and a body. A connection carries many calls at once; the client numbers them.
-
-    client              owner
-    CALL   JSON         what to do: {"op": …, …}
-    DATA   bytes        DATA     a piece of content, at most 1 MiB
-    END                 END      the content is complete
-    CANCEL                       the caller does not want the answer any more
-    MORE                         send the next BURST elements of a stream
-    STORED ENVELOPE              a mail is in a leased slot: queue it (FORMAT.md 6)
-                        ELEMENT  JSON, one of a stream
-                        RESULT   JSON, the last answer of a call
-                        ERROR    JSON: {"type", "message", "hint"}
-                        GOING    this owner hands the store over
-
-Behind GOING, number 0, the owner answers on for a while. A client lets it finish the calls that it
-has begun, ends the items in its hands, then closes the connection and looks for the next owner.
-
-The first call is {"op": "hello", "protocol": 1}; another one ends the connection. When a connection
-ends, its leases are given back; slots that were leased to it are not, because the client's process
-may still be writing.
-The RESULT of STORED is the 16 bytes of the enqueue id. "lend" is only for processes that share the
-lock on the store (receiver.py).
-
-Sockets whose path is longer than the 107 bytes that a socket's own may have.
+`CALLS` has how values become JSON. What the operations do is the subclass's. Whatever a client
+sends, the process goes on: a call that fails is answered with its error.
 """
 
 from __future__ import annotations
@@ -72,7 +44,31 @@ BURST = 100
 
 
 class FrameKind(IntEnum):
-    """Kinds of frames."""
+    """Kinds of frames. One is the length of what follows (4 bytes, little-endian), the number of
+    the call (4), its kind (1), and a body. A connection carries many calls at once; the client
+    numbers them.
+
+        client              owner
+        CALL   JSON         what to do: {"op": …, …}
+        DATA   bytes        DATA     a piece of content, at most 1 MiB
+        END                 END      the content is complete
+        CANCEL                       the caller does not want the answer any more
+        MORE                         send the next BURST elements of a stream
+        STORED ENVELOPE              a mail is in a leased slot: queue it (FORMAT.md 6)
+                            ELEMENT  JSON, one of a stream
+                            RESULT   JSON, the last answer of a call
+                            ERROR    JSON: {"type", "message", "hint"}
+                            GOING    this owner hands the store over
+
+    Behind GOING, number 0, the owner answers on for a while. A client lets it finish the calls that
+    it has begun, ends the items in its hands, then closes the connection and looks for the next
+    owner.
+
+    The first call is {"op": "hello", "protocol": 1}; another one ends the connection. When a
+    connection ends, its leases are given back; slots that were leased to it are not, because the
+    client's process may still be writing.
+    The RESULT of STORED is the 16 bytes of the enqueue id. "lend" is only for processes that share
+    the lock on the store (receiver.py)."""
 
     CALL = 1
     DATA = 2
@@ -285,8 +281,8 @@ class Answering:
 
 @contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Name a socket in few bytes, as long as the context lasts: by a descriptor of its directory.
-    Raises: OSError when there is no such directory."""
+    """Name a socket in few bytes, as long as the context lasts, because a socket's path has at
+    most 107: by a descriptor of its directory. Raises: OSError when there is no such directory."""
     directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{directory}/{path.name}"

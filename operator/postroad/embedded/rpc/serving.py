@@ -1,8 +1,5 @@
-"""Service of the owner for one client: its calls, its consumers, and the mails that it stores.
-
-The leases of a client that leaves are given back.
-
-Socket where the owner of a store listens, for the other processes on this machine.
+"""Service of the owner for other processes on this machine: the socket where it listens, and for
+each client its calls, its consumers, and the mails that it stores.
 """
 
 from __future__ import annotations

@@ -1,19 +1,8 @@
-"""One open store: its lanes, their live entries, and how it stops (R6).
+"""One open store: its lanes, their live entries and what is cached of them, and how it stops (R6).
 
-`enqueue`, `leases` and `administration` write the records of a mail through it. There and here the
-order of the lines is the argument of FORMAT.md 8: which record a caller waits for, and what may
-happen only behind it. `opening` recovers, `maintenance` takes checkpoints, `items` and `owner` are
-the port.
-Source: LQ-3, LQ-6..10, LQ-28.
-
-Detects that mail is arriving, so that a sync can wait for others to share it (LQ-29): for
-`sync_wait` of StoreOptions at most.
-
-Caches new mails, because consumers lease most of them at once: records, and contents that this
-process received.
-
-It keeps the oldest, because they are leased first: when it is full, later ones are read from their
-files. Reading checks the checksum; what never left memory needs no check.
+`enqueue`, `leases` and `administration` write the records of a mail through it. `opening` recovers,
+`maintenance` takes checkpoints, `items` and `owner` are the port.
+Source: LQ-3, LQ-6..10, LQ-28, LQ-29.
 """
 
 from __future__ import annotations
@@ -46,8 +35,8 @@ RECENT_SECONDS = 0.02
 
 
 class ArrivalRate:
-    """Mails that this process is receiving, and announcements of receivers. Times are seconds of
-    the event loop's clock."""
+    """Mails that this process is receiving, and announcements of receivers, so that a sync can wait
+    for others to share it. Times are seconds of the event loop's clock."""
 
     def __init__(self) -> None:
         self.under_way = 0
@@ -74,7 +63,8 @@ RECORD_TIMES = 5
 
 
 class ContentCache:
-    """Keeps new mails at their entries until these are leased or end."""
+    """Keeps new mails at their entries until these are leased, or end: the oldest, which are leased
+    first. What never left memory needs no check of its checksum."""
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self.room = most_bytes

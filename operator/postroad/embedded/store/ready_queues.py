@@ -1,13 +1,9 @@
 """Order in which entries are leased: a ready queue for new mail and one for each retry lane,
-alternating.
+alternating; and the consumers that wait for one.
 
-Pure but for its own memory: callers pass the time. Consumers do not poll: `next_due` is when to
-call `take` again. An entry that ends while it waits stays in its queue until `take` skips it.
+Consumers do not poll: one is woken for a ready entry, all when the earliest delayed one is due. An
+entry that ends while it waits stays in its queue until `take` skips it.
 Source: LQ-9, LQ-10, LQ-34 (incoming, active, deferred), LQ-35; SP-19.
-
-Wakes consumers that wait for an entry: one for a ready entry, all when a delayed one is due.
-
-Consumers do not poll: one alarm is set for the earliest due time.
 """
 
 from __future__ import annotations

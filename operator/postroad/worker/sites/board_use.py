@@ -1,6 +1,5 @@
-"""The use of a board that may be away: a warning at its beginning, and none for what follows.
-
-Reads the board of a queue for all that a worker obeys there, in one request.
+"""The board of a queue, read for all that a worker obeys there, in one request; one that is away is
+warned of once.
 
 Source: ADR 0062, 0067, 0069.
 """

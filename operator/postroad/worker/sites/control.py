@@ -1,12 +1,8 @@
-"""The suspended sites of a queue: those on its board, and added to where a site's answers ask for
-it; and what the board has of this worker's sites.
+"""Sites under control of administrators: suspended ones, which a site's answers add to, and those
+that are to be tried now; and what the board has of this worker's sites.
 
 A board that is away changes nothing: the suspensions that were read last hold until they are over.
-Source: ADR 0062.
-
-Answers to administrators who want a site tried now.
-
-Source: ADR 0067.
+Source: ADR 0062, 0067.
 """
 
 from __future__ import annotations
