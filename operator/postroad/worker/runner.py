@@ -35,7 +35,8 @@ from postroad.scheduling.events import (
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.scheduling.scheduler import Scheduler
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.admission import AdmissionGate, Deferrals, InFlightLimit, Passage
+from postroad.worker.jobs.admission import AdmissionGate, InFlightLimit, Passage
+from postroad.worker.jobs.deferrals import Deferrals
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob, Withdrawals, chunks_of

@@ -1,9 +1,5 @@
-"""The open jobs of a worker: by number, by item, by site, and by the connection that has them.
-
-The jobs of a worker: recipients of one item that have one site, under one number for the
-scheduler and for the connection.
-
-Takes back what waits: jobs that no connection has, and look-ups of routes.
+"""The open jobs of a worker: recipients of one item that have one site, under one number for the
+scheduler and for the connection; and how those that wait are taken back.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ from postroad.scheduling.events import (
     Withdrawn,
 )
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.admission import Deferrals
+from postroad.worker.jobs.deferrals import Deferrals
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, LeaseOver, OpenJob, Withdrawals, deferred_by
