@@ -76,6 +76,7 @@ def _read_history(
 ) -> StoreHistory | None:
     """Return the archive, and the log as the last checkpoint has it; None where a segment went
     meanwhile."""
+    # Before the log is listed: a segment that is begun in between would count as lost.
     checkpoint = _read_checkpoint(files, layout)
     ends = {
         (lane, sequence_of(state.end)): offset_of(state.end)

@@ -58,9 +58,9 @@ class _OwnerRole:
 
     async def close(self) -> None:
         await self._server.close()
-        await self.queue.settle()
+        await self.queue.settle()  # `close` fails those that wait: their mail would be sent twice
         await self.queue.close()
-        self._lock.release()
+        self._lock.release()  # last: two owners would write to one log
 
 
 Role = _OwnerRole | RemoteQueue
@@ -111,7 +111,7 @@ class EmbeddedQueue(Administration):
         if isinstance(self._role, _OwnerRole) and not self._is_closed:
             return self._role.queue
         async with self._election:
-            self._check_not_closed()
+            self._check_not_closed()  # in the lock: what is opened behind `close` stays open
             if isinstance(self._role, RemoteQueue) and not self._role.connection.is_usable:
                 if self._role.connection.lost is not None:
                     await self._role.close()
@@ -131,6 +131,7 @@ class EmbeddedQueue(Administration):
             return await RemoteQueue.open(Path(self._layout.socket), self._clock)
         until = self._clock.elapsed() + FIND_TIMEOUT
         while True:
+            # The lock first: a socket that a killed owner left says nothing.
             lock = self._files.lock(self._layout.lock)
             if lock is not None:
                 return await self._own(lock)

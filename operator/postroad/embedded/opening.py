@@ -115,10 +115,10 @@ def _refuse_remains(files: Files, layout: Layout) -> None:
 
 
 def _create(files: Files, layout: Layout, options: StoreOptions) -> None:
-    """Make an empty store. The file `store` comes last, because a directory without it is none."""
+    """Make an empty store."""
     for directory in (layout.root, layout.log, layout.mail):
         files.make_directory(directory)
-    files.unlink(layout.checkpoint)
+    files.unlink(layout.checkpoint)  # left by a creation that a crash interrupted
     checkpoint = files.open(layout.checkpoint, create=True)
     checkpoints.write_checkpoint(checkpoint, Checkpoint(number=1))
     checkpoint.close()
@@ -132,9 +132,10 @@ def _create(files: Files, layout: Layout, options: StoreOptions) -> None:
     files.unlink(draft)
     file = files.open(draft, create=True)
     file.pwrite(0, json.dumps(description).encode() + b"\n")
-    file.sync()
+    file.sync()  # a rename may be durable without the bytes, and an empty `store` never opens
     file.close()
     files.sync_directory(layout.root)
+    # Last: a directory with `store` alone can neither be opened nor made a store.
     files.rename(draft, layout.store)
     files.sync_directory(layout.root)
     for parent in {layout.root.parent, layout.mail.parent}:
@@ -170,6 +171,7 @@ async def open_store(engine: Engine) -> Maintenance:
     found = await engine.log_threads.run(find_store, engine.files, engine.layout)
     for lane, segments in found.lanes.items():
         engine.lanes[lane] = engine.build_lane(lane, segments)
+        # Past removed segments, too: a START of one would make the ENVELOPE of a namesake garbage.
         engine.lanes[lane].skip_to(found.following[lane])
     engine.slots = Slots(
         engine.files,
@@ -186,7 +188,7 @@ async def open_store(engine: Engine) -> Maintenance:
 
 async def recover(engine: Engine, found: OpenedStore) -> None:
     """Restore the queue from the log. Idempotent, whenever it is interrupted. FORMAT.md 9."""
-    await _read_keys(engine, found)
+    await _read_keys(engine, found)  # first: each key looks for its mail in what is read below
     replay = await _replay(engine, found)
     used = await _resume_work(engine, found, replay)
     engine.deliverable.set()
@@ -198,6 +200,7 @@ async def recover(engine: Engine, found: OpenedStore) -> None:
     slots = await engine.mail_threads.run(
         slots_on_disk, engine.files, engine.layout, found.first_directory
     )
+    # Behind all lanes: the file of a mail that is not in `used` yet would get another mail.
     engine.slots.adopt([slot for slot in slots if slot not in used])
     log.info("the store is recovered", count=engine.index.live, records=replay.records)
 
@@ -214,6 +217,7 @@ async def _read_keys(engine: Engine, found: OpenedStore) -> None:
 async def _replay(engine: Engine, found: OpenedStore) -> Replay:
     """Read the records since the checkpoint, and the working suffix before it (LQ-20..22)."""
     replay = Replay(found.checkpoint, keys=engine.keys)
+    # `new` first: a START that is read behind the retry that ended it would repeat the mail.
     lanes = [(NEW, replay.start)]
     lanes += [(lane, replay.start_of(lane)) for lane in found.lanes if lane != NEW]
     for lane, start in lanes:

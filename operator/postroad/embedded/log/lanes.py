@@ -273,11 +273,13 @@ class LaneLog:
         self._in_flight, self._batches = self._batches, []
         if self._in_flight:
             self._last = self._in_flight[-1].segment
+        # Before the wait: what is appended during it is not in this sync, and a cut would take mail
+        # whose callers have their answer.
         target = self.end
         try:
             await self._threads.run(self._write, self._in_flight, self._last if sync else None)
         except Exception as error:  # of any kind: the file may lack what was taken from memory
-            self._stop(error)
+            self._stop(error)  # no second try: a sync may pass over what the first one lost (A1)
             return
         finally:
             self._flush = None
@@ -307,7 +309,7 @@ class LaneLog:
             if not waiter.done():
                 waiter.set_exception(error)
         self._waiters.clear()
-        self._then.clear()
+        self._then.clear()  # a flush that ends behind this would give slots to a closed store
         for timer in (self._flush_timer, self._sync_timer):
             if timer is not None:
                 timer.cancel()
@@ -326,10 +328,9 @@ class LaneLog:
         return dropped
 
     async def close(self) -> None:
-        """Close the files without writing: to stop is to crash. Waits for the running flush,
-        because closed descriptors may become those of other files."""
+        """Close the files without writing: to stop is to crash."""
         self.fail(QueueClosed())
-        if self._flush is not None:
+        if self._flush is not None:  # it would write to what has the closed descriptor by then
             await asyncio.wait({self._flush})
         for segment in self.segments:
             if segment.file is not None:

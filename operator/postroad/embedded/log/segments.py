@@ -240,8 +240,8 @@ def make(files: Files, layout: Layout, segment: Segment) -> None:
     head = segment.header.encode()
     unset = bytes(HEADER_BLOCK - len(head) + segment.header.envelopes)
     segment.file.pwrite(0, head, unset)
-    segment.file.sync()
-    files.sync_directory(layout.log)
+    segment.file.sync()  # before the first frame, which is damage where a cut takes the header
+    files.sync_directory(layout.log)  # else a cut takes the name, with mail that got its 250
 
 
 def fill_with_zeros(file: File, length: int) -> None:

@@ -95,7 +95,7 @@ class Slots:
 
     async def _make_more(self) -> None:
         first = self._next
-        self._next += BATCH
+        self._next += BATCH  # also where it fails: a file that was made is not made again
         try:
             await self._threads.run(self._make, first)
         finally:
@@ -123,7 +123,7 @@ class Slots:
                 file.close()
                 raise
             self._spool_files.keep(slot, file)
-        self._files.sync_directory(directory)
+        self._files.sync_directory(directory)  # before use: a cut would take a name with its mail
 
     async def _clean(self) -> None:
         """Free the files of released slots, and add these to the pool, a batch at a time."""
@@ -162,6 +162,7 @@ class Slots:
         surplus = (min(self._recent_low) - KEPT + 1) // 2
         if surplus > 0:
             self._recent_low.clear()
+            # Out of the pool before the wait: a mail would be stored in a file that is removed.
             going, self._free = self._free[:surplus], self._free[surplus:]
             await self._threads.run(self._unlink_all, going)
 
@@ -279,9 +280,10 @@ def read_checkpoint(file: File) -> Checkpoint:
 
 
 def write_checkpoint(file: File, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint to the slot of the older one. Durable when it returns."""
+    """Write a checkpoint. Durable when it returns."""
     data = checkpoint.encode()
     if len(data) > SLOT_BYTES:
         raise StoreFailed("too many entries are leased for a checkpoint")
+    # Over the older one: a cut in this write leaves the later one whole.
     file.pwrite(checkpoint.number % 2 * SLOT_BYTES, data)
     file.sync()

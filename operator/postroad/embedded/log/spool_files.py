@@ -121,8 +121,8 @@ class Filling:
         self.length += len(chunk)
 
     def finish(self, mail_id: bytes, envelope: bytes, accepted_us: int, last: bytes = b"") -> Shape:
-        """Write the last piece of content, envelope and header, and sync: the only sync of a
-        mail's file (SP-9). A mail of one piece is one write. Returns the content's shape."""
+        """Write the last piece of content, envelope and header, and sync. A mail of one piece is
+        one write. Returns the content's shape."""
         self.scanner.feed(last)
         shape = self.scanner.end()
         length = self.length + len(last)
@@ -146,7 +146,7 @@ class Filling:
             self.file.pwrite(0, header)
         else:
             self.file.pwrite(0, header, last, envelope)
-        self.file.sync()
+        self.file.sync()  # the only one before the 250 (SP-9): checksums, no order, prove the rest
         return shape
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ async def rebuild(engine: Engine) -> Rebuilt:
         mails += 1
         if mails % AT_ONCE == 0:
             await _sync(engine)
-    await _sync(engine)
+    await _sync(engine)  # before the checkpoint: a cut would leave an empty store that opens
     await engine.log_threads.run(_begin_anew, files, layout, quarantine)
     return Rebuilt(
         mails=mails,
@@ -80,12 +80,13 @@ async def _sync(engine: Engine) -> None:
 
 
 def _quarantine_log(files: Files, layout: Layout) -> PurePath:
-    """Move checkpoint and log into a new directory of `quarantine/`, the checkpoint first."""
+    """Move checkpoint and log into a new directory of `quarantine/`."""
     files.make_directory(layout.quarantine)
     _undo_draft(files, layout)
     target = layout.quarantine / str(max(_numbers(files, layout), default=0) + 1)
     files.make_directory(target)
     files.sync_directory(layout.quarantine)
+    # First: without it the store does not open; with it, it might with half of its log.
     if layout.checkpoint.name in files.names(layout.root):
         files.rename(layout.checkpoint, target / layout.checkpoint.name)
     files.sync_directory(target)
@@ -103,13 +104,13 @@ def _numbers(files: Files, layout: Layout) -> list[int]:
 
 
 def _undo_draft(files: Files, layout: Layout) -> None:
-    """Undo the COMPLETE of a rebuild that left its draft: no process used the log that it made, so
-    the older ones count too."""
+    """Undo the COMPLETE of a rebuild that left its draft: no process used the log that it made."""
     if DRAFT not in files.names(layout.root):
         return
     for number in _numbers(files, layout)[-1:]:
         files.unlink(layout.quarantine / str(number) / COMPLETE)
         files.sync_directory(layout.quarantine / str(number))
+    # Behind COMPLETE: without the draft it counts, and outcomes in the older logs are forgotten.
     files.unlink(layout.root / DRAFT)
     files.sync_directory(layout.root)
 
@@ -131,13 +132,14 @@ def _name_history(files: Files, layout: Layout, directories: list[PurePath], now
 
 
 def _begin_anew(files: Files, layout: Layout, quarantine: PurePath) -> None:
-    """Write a checkpoint by which recovery reads the whole log. COMPLETE comes before its renaming,
-    which makes the store whole: see FORMAT.md 9 for a crash between them."""
+    """Write a checkpoint by which recovery reads the whole log."""
     draft = layout.root / DRAFT
     file = files.open(draft, create=True)
     write_checkpoint(file, Checkpoint(number=1))
     file.close()
     files.sync_directory(layout.root)
+    # Before the renaming, which opens the store: the next rebuild would add a log that this one has
+    # replaced, and bring mails back that ended since.
     files.open(quarantine / COMPLETE, create=True).close()
     files.sync_directory(quarantine)
     files.rename(draft, layout.checkpoint)

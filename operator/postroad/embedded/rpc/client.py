@@ -96,9 +96,9 @@ class RemoteItem(LeasedMail):
         try:
             await self._call("end", ending=checked_ending(ending), outcomes=outcomes)
         except asyncio.CancelledError:
-            await self.give_back()
+            await self.give_back()  # else it stays leased until this process ends
             raise
-        self._has_ended = True
+        self._has_ended = True  # behind the answer: an ending that failed may be tried again
         self._connection.let_go(self._number)
 
     async def give_back(self) -> None:
@@ -163,6 +163,7 @@ class RemoteQueue(Administration):
         consumer = await self.connection.call("consume", prefetch=prefetch)
         while True:
             leased = await self.connection.call("next", consumer=consumer)
+            # At once: an owner that hands over would be left, and its successor repeats the mail.
             self.connection.hold(leased.number)
             yield RemoteItem(self.connection, leased, self._clock.elapsed() + MAX_LEASE)
 

@@ -168,7 +168,7 @@ class OwnerConnection:
         self._check()
         self._next += 1
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._stored[self._next] = answer
+        self._stored[self._next] = answer  # before it is sent: an answer to no call is dropped
         self._writer.write(rpc.frame(self._next, FrameKind.STORED, envelope))
         try:
             return await answer
@@ -217,6 +217,7 @@ class OwnerConnection:
         finally:
             del self._calls[number]
             if not is_answered and self.lost is None:
+                # Before what has arrived is looked at: an item among it is given back by this.
                 self._abandoned[number] = CALLS[operation].undone_by
                 self._writer.write(rpc.frame(number, FrameKind.CANCEL))
                 while not call.arrived.empty():

@@ -73,6 +73,7 @@ class SpoolReceiver:
         except PostroadError as error:
             connection.tell("refused", reason=reason_of(error))
             raise
+        # Behind the sync of its file: the owner's 250 would be for a mail without content.
         return UUID(bytes=await connection.store(record))
 
     def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
@@ -85,6 +86,7 @@ class SpoolReceiver:
         assert isinstance(content, bytes)
         json = to_json(envelope_value(envelope))
         self._limits.check(json, len(content))
+        # Slots of an owner before are never used: the present one may have given them to another.
         if self._lease is None or self._lease.connection is not connection:
             self._lease = SlotLease(connection)
         lease = self._lease
@@ -107,6 +109,7 @@ class SpoolReceiver:
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
+            # Not at once: the thread writes on, in what would be the file of the next mail.
             call.add_done_callback(partial(_left_behind, lease, slot))
             raise
 

@@ -186,7 +186,7 @@ class Answering:
                 task.cancel()
             if self._calls:
                 await asyncio.wait(list(self._calls.values()))
-            self.left()
+            self.left()  # behind the calls: one of them may lease an item until it is cancelled
 
     def _greet(self, call: int, kind: int, body: bytes) -> None:
         """Take the first call. Raises: InvalidInput, which ends the connection."""

@@ -126,6 +126,7 @@ class Serving(Answering):
         return self._numbers
 
     async def next(self, call: int, arguments: Arguments) -> object:
+        # No `await` behind this one: a client that leaves in it would keep the item leased.
         item = await self._consumers[arguments["consumer"]].next()
         self._numbers += 1
         self._items[self._numbers] = item
@@ -147,7 +148,7 @@ class Serving(Answering):
     async def end(self, call: int, arguments: Arguments) -> object:
         number = arguments["item"]
         await self._items[number].end(arguments["ending"], arguments["outcomes"])
-        del self._items[number]
+        del self._items[number]  # behind the end: one that failed is still to be given back
         return None
 
     async def give_back(self, call: int, arguments: Arguments) -> object:
@@ -207,7 +208,7 @@ class Server:
 
     async def close(self) -> None:
         """Stop serving: let clients end what they have begun, then cut off those that are left."""
-        self._is_closing = True
+        self._is_closing = True  # first: `_connected` says GOING to clients that come meanwhile
         if self._server is not None:
             self._server.close()
         for serving in self._connections.values():
@@ -224,7 +225,7 @@ def _bind(path: Path) -> socket.socket:
     """Bind a socket; one that an earlier owner left is replaced. Raises: OSError."""
     listening = socket.socket(socket.AF_UNIX)
     with short_path(path) as address:
-        path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)  # by the owner alone: who has the lock
         listening.bind(address)
-        path.chmod(0o600)
+        path.chmod(0o600)  # before it listens: until then no other user can connect
     return listening

@@ -129,13 +129,14 @@ async def _change(engine: Engine, apply: EntryStep, selector: Selector, *, dead:
     try:
         async for selected in select(engine, selector, dead=dead):
             found = await _wait_durable(engine, *selected, dead)
+            # No `await` since its state was looked at: a retry would bring back what is removed.
             done = None if found is None else apply(engine, *found)
             if done is None:
                 continue
             changed += 1
             end = done.end if isinstance(done, Written) else done.position + 1
             ends[done.segment.lane] = max(end, ends.get(done.segment.lane, 0))
-    finally:
+    finally:  # behind an error, too: a cut would undo what a second call finds changed
         for lane, end in ends.items():
             await engine.lanes[lane].commit(end)
     return changed
@@ -149,7 +150,7 @@ async def _wait_durable(
     found: tuple[LiveEntry, EnvelopeRecord] | None = (entry, record)
     while found is not None:
         await engine.wait_durable(found[0])
-        if found[0].state is not State.ENDED:
+        if found[0].state is not State.ENDED:  # during the wait, a retry may have replaced it
             return found
         found = await _read(engine, found[0], dead)
     return None

@@ -180,7 +180,7 @@ def _archive(files: Files, layout: Layout, left: list[RetiredSegment], now_us: i
         name = ArchivedName(now_us, header.created_us, *place)
         files.rename(left[-1].path(layout), layout.archive / str(name))
         left.pop()
-    files.sync_directory(layout.archive)
+    files.sync_directory(layout.archive)  # before that of `log/`: a cut would take both names
     _bound(files, layout, now_us)
 
 
@@ -224,7 +224,7 @@ def _moments_begun(files: Files, segments: Sequence[PurePath]) -> Iterator[int]:
 
 
 def _bound(files: Files, layout: Layout, now_us: int) -> None:
-    """Drop the oldest segments beyond the bounds. What was dropped is durable before it is."""
+    """Drop the oldest segments beyond the bounds."""
     archived = read_archive(files, layout)
     if archived is None:
         return  # there is none, or it was removed meanwhile
@@ -236,7 +236,7 @@ def _bound(files: Files, layout: Layout, now_us: int) -> None:
     first_us = min(each.created_us for each in too_many)
     before_us = max(each.retired_us for each in too_many)
     _name_dropped(files, layout, archived, DroppedName(first_us, before_us))
-    for each in too_many:
+    for each in too_many:  # behind the durable name: else the lake takes the gap for a quiet time
         files.unlink(layout.archive / str(each))
 
 
@@ -250,7 +250,7 @@ def _name_dropped(files: Files, layout: Layout, archived: Archived, more: Droppe
     if now not in before:
         files.open(layout.archive / str(now), create=True).close()
         files.sync_directory(layout.archive)
-    for each in before:
+    for each in before:  # behind the sync: a cut would leave neither the old names nor the new
         if each != now:
             files.unlink(layout.archive / str(each))
 

@@ -162,8 +162,7 @@ class Engine:
         return known
 
     def build_lane(self, lane: Lane, segments: list[Segment]) -> LaneLog:
-        """Build a lane over existing segments. In a stopped store it fails at once, because `stop`
-        reached only the lanes that existed then."""
+        """Build a lane over existing segments."""
         sizes = SegmentSizes(self.options.segment_bytes, self.options.segment_envelopes)
         built = LaneLog(
             lane,
@@ -176,7 +175,7 @@ class Engine:
             stop=self.stop,
             segments_found=segments,
         )
-        if self.failure is not None:
+        if self.failure is not None:  # `stop` reached only the lanes that existed then
             built.fail(self.failure)
         return built
 
@@ -199,6 +198,7 @@ class Engine:
         for lane in self.lanes.values():
             lane.fail(self.failure)
         self.stopped.set()
+        # Who waits for these goes on to `check`, and gets the error; else it waits for ever.
         self.deliverable.set()
         self.indexed.set()
         self.wakeups.wake_all()
@@ -289,7 +289,7 @@ class Engine:
 
     def remove_entry(self, entry: LiveEntry) -> None:
         """Drop an entry from memory. The caller has appended the record that ends it."""
-        self.ready_queues.withdraw(entry)
+        self.ready_queues.withdraw(entry)  # before its state changes, by which it is counted
         self.working.pop(entry, None)
         self.lanes[entry.segment.lane].forget(entry.position)
         self.content_cache.take(entry)
@@ -298,6 +298,8 @@ class Engine:
     def replace_entry(self, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry:
         """Replace an entry by `record`, in the log and in memory. Not durable."""
         replacement = self.successor(record, entry)
+        # Written first, and no `await` from here on: a checkpoint in between would find no entry of
+        # the mail, and let its only ENVELOPE go with the segment.
         written = self.write(replacement)
         self.remove_entry(entry)
         entry.successor = self.admit(replacement, written)
@@ -306,10 +308,10 @@ class Engine:
     # -- the end ---------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop without writing: to stop is to crash (LQ-1). Waits for the calls in threads, because
-        the next owner may write to the same slots and files."""
-        self.stop(QueueClosed())
+        """Stop without writing: to stop is to crash (LQ-1)."""
+        self.stop(QueueClosed())  # first: nothing begins in a thread from now on
         self.wakeups.close()
+        # Before the lock goes: the next owner writes to the same slots and files.
         await asyncio.gather(self.log_threads.close(), self.mail_threads.close())
         await self.slots.close()
         self.spool_files.close()

@@ -1,7 +1,6 @@
 """Accepts a mail: stores and syncs its bytes, then its ENVELOPE, then returns.
 
-The order of the lines is the argument of FORMAT.md 8 for R2: the ENVELOPE is appended behind the
-sync of the spool file, and the caller returns and the entry appears when the ENVELOPE is durable.
+The order of the lines is the argument of FORMAT.md 8 for R2.
 Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4.
 """
 
@@ -47,7 +46,8 @@ async def receive(
     engine.check()
     token, digest, keys = token_of(key), digest_of(mail), engine.keys
     await engine.indexed.wait()  # until then, keys may stand for mails that are not found yet
-    engine.check()
+    engine.check()  # a stop sets `indexed`, too
+    # No `await` between this look and `under_way`: two calls with one key would queue two mails.
     while (standing := keys.standing(token, engine.now_us())) is None:
         if (other := keys.under_way.get(token)) is not None:
             await asyncio.wait({other})
@@ -97,6 +97,7 @@ async def _receive(
     mail_id = engine.identifiers.new().bytes
     slot = await engine.slots.take()
     spooling = _Spooling(engine, slot, mail_id, accepted_us)
+    # Synced before the ENVELOPE exists: the log may be durable first, and the 250 without content.
     size, shape = await spooling.store(mail.content, envelope)
     accepted_us = spooling.accepted_us
     enqueue_id = engine.identifiers.new()
@@ -125,14 +126,16 @@ async def _accept(
     content: Kept | None,
     keyed: KeyRecord | None,
 ) -> None:
-    """Append a new mail's ENVELOPE and return when it is durable (R2). The mail stays accepted when
-    the caller is cancelled. `json`: its envelope's. `content`: that of its spool file, if it is in
-    memory. `keyed`: the first KEY of its enqueue key, if it has one.
+    """Append a new mail's ENVELOPE and return when it is durable (R2). `json`: its envelope's.
+    `content`: that of its spool file, if it is in memory. `keyed`: the first KEY of its enqueue
+    key, if it has one.
     Raises: QueueClosed, StoreFailed, StoreFull."""
-    if keyed is not None:
+    if keyed is not None:  # durable first: a cut would leave its mail, and a repetition a second
         await engine.lane(KEYS).commit(engine.append_key(keyed))
     written = engine.write(record, json)
     lane = engine.lanes[written.segment.lane]
+    # Not behind the wait: a caller that is cancelled there leaves a mail in the log, which then no
+    # consumer gets before the next start.
     lane.when_durable(written.end, partial(_admit, engine, record, written, content, keyed))
     others = engine.arrival_rate.under_way - lane.waiters > 1  # their ENVELOPEs follow soon
     await lane.durable_at(written.end, engine.sync_wait * others)
@@ -170,7 +173,7 @@ def accept_stored(
     mail = decode_new(record)  # checked before the append: recovery refuses a bad ENVELOPE
     if mail.slot not in leased:
         raise InvalidInput(f"slot {mail.slot} is not leased to this receiver")
-    leased.remove(mail.slot)
+    leased.remove(mail.slot)  # a second mail in it would be written over the first
     lane = engine.lane(NEW)
     written = lane.append(ENVELOPE, record)
     lane.when_durable(written.end, partial(_admit, engine, mail, written, None, None))
@@ -179,8 +182,7 @@ def accept_stored(
 
 
 class _Spooling:
-    """Stores one mail in its spool file. After an error it releases the slot, but not before the
-    thread that fills the file has ended, because the next mail would share the file with it."""
+    """Stores one mail in its spool file. After an error it releases the slot."""
 
     def __init__(self, engine: Engine, slot: int, mail_id: bytes, accepted_us: int) -> None:
         self._engine, self._slot = engine, slot
@@ -202,7 +204,7 @@ class _Spooling:
     async def _run(self, work: Callable[..., Result], *arguments: object) -> Result:
         """Run in a thread, which goes on when the caller is cancelled."""
         call = asyncio.ensure_future(self._engine.mail_threads.run(work, *arguments))
-        self._call = call
+        self._call = call  # before the wait: `_abandon` has to know the thread that still writes
         return await asyncio.shield(call)
 
     def _store_whole(self, content: bytes, envelope: bytes) -> Shape:
@@ -225,11 +227,10 @@ class _Spooling:
         return filling.length, shape
 
     def _abandon(self, *, is_sound: bool) -> None:
-        """Release the slot when no thread writes to its file any more. The slot is free, because
-        the log has no ENVELOPE that names it."""
+        """Release the slot, which no ENVELOPE names."""
         if self._call is None or self._call.done():
             self._release(is_sound)
-        else:
+        else:  # at once, the thread would write on in the file of the next mail
             self._call.add_done_callback(lambda _: self._release(is_sound))
 
     def _release(self, is_sound: bool) -> None:

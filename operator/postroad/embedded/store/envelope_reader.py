@@ -54,6 +54,8 @@ class EnvelopeReader:
         if (known := self._blocks.get(key)) is not None:
             self._blocks.move_to_end(key)
             return known
+        # Asked before the read: else a flush that ends during it has half a block cached as whole,
+        # and the next mail in it is taken for damage.
         is_complete = (number + 1) * BLOCK <= segment.written
         data = await self._threads.run(segment.read, number * BLOCK, BLOCK)
         self.bytes_read += len(data)

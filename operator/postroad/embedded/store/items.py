@@ -89,7 +89,7 @@ class SpoolItem(LeasedMail):
         self._check_open()
         if self._kept is None:
             async with self._fetching:
-                self._check_open()
+                self._check_open()  # again: it may have ended while another caller had the lock
                 if self._kept is None:
                     self._kept = await self._read()
         return self._kept
@@ -186,7 +186,7 @@ class SpoolItem(LeasedMail):
             kept = self._kept_for(ending.remaining)
             ending = ending if kept else DONE
         self._check_open()
-        self._stage = _Stage.ENDING
+        self._stage = _Stage.ENDING  # before any `await`: two endings would write two ENVELOPEs
         try:
             if not self._is_over:
                 if outcomes is not None or isinstance(ending, Done | Reject):
@@ -194,7 +194,7 @@ class SpoolItem(LeasedMail):
                     leases.keep(self._engine, self._record, outcomes)
                 await self._make(ending, kept)
         except BaseException as error:
-            self._stage = _Stage.OPEN
+            self._stage = _Stage.OPEN  # first: `end_lease` passes over what is not open
             if isinstance(error, asyncio.CancelledError):
                 self.end_lease()
             raise
@@ -229,8 +229,9 @@ class SpoolItem(LeasedMail):
         engine, record = self._engine, self._record
         if dropped := tuple(number for number in self._left if number not in kept):
             await leases.deliver(engine, record, {(DeliveryKind.DROPPED, ""): dropped})
-            if self._is_over:
+            if self._is_over:  # removed during the wait: an ENVELOPE would bring it back
                 return
+        # Made behind the wait: a hold during it would be lost.
         again = replace(
             with_recipients(record, kept),
             attempt=attempt,
@@ -247,7 +248,7 @@ class SpoolItem(LeasedMail):
         letter = as_dead_letter(record, self._left, reason)
         if letter is None:
             await self._finish()
-        else:
+        else:  # R2: a cut would have the mail sent again, though its failure was reported
             await engine.wait_durable(engine.replace_entry(self._entry, letter))
 
     def _leave(self) -> None:

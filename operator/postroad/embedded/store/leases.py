@@ -53,19 +53,19 @@ async def lease(engine: Engine) -> tuple[LiveEntry, EnvelopeRecord, Kept | None]
             start(engine, entry, cached[0])
             return entry, *cached
         try:
-            await engine.wait_durable(entry)
+            await engine.wait_durable(entry)  # R1: a cut would leave a START that names no ENVELOPE
             record = await engine.reader.read(entry)
         except asyncio.CancelledError:
             if entry.state is State.LEASED:
                 engine.ready_queues.give_back(entry)
-                engine.wakeups.wake_one()
+                engine.wakeups.wake_one()  # else it lies there until the next mail comes
             raise
         except PostroadError as error:
             engine.stop(error)
             raise
         if record.unreadable is not None:
             _park(entry, record)
-        elif entry.state is State.LEASED:
+        elif entry.state is State.LEASED:  # else it was removed or replaced during the waits
             start(engine, entry, record)
             return entry, record, None
 
@@ -82,6 +82,8 @@ def start(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:
     Raises: QueueClosed, StoreFailed."""
     lane = entry.segment.lane
     started = StartRecord(record.mail_id, record.entry_number, lane, entry.position)
+    # In one step: a checkpoint between these lines would flag the ENVELOPE as garbage, and let
+    # recovery begin behind the START: the mail is lost.
     entry.start = engine.append(NEW, started).position
     entry.segment.garbage.add(entry.ordinal)
     engine.working[entry] = None
@@ -100,14 +102,13 @@ async def deliver(engine: Engine, record: EnvelopeRecord, heard: RecipientsByOut
         written = engine.append(NEW, delivery)
         if kind is not DeliveryKind.DEFERRED:
             last = written.end
-    if last:
+    if last:  # else a kill at any later time would send to these once more
         await _commit_delivery(engine, last)
 
 
 def keep(engine: Engine, record: EnvelopeRecord, outcomes: AttemptOutcomes | None) -> None:
-    """Append when an entry ends, which is about to, and what is kept of the attempt: before its
-    end, so that the sync of the one is that of the other. Not durable. Raises: QueueClosed,
-    StoreFailed."""
+    """Append when an entry ends, which is about to, and what is kept of the attempt. Not durable.
+    Raises: QueueClosed, StoreFailed."""
     document = to_json({**(outcomes_value(outcomes) or {}), "at": engine.now_us()})
     engine.append(NEW, OutcomesRecord(record.mail_id, record.entry_number, document))
 
@@ -124,6 +125,7 @@ async def finish(
         record.mail_id, record.entry_number, DeliveryKind.DELIVERED, left, ""
     )
     written = engine.append(NEW, delivered)
+    # Before the wait: an administrator who removes the mail during it would end the entry twice.
     end(engine, entry, record)
     await _commit_delivery(engine, written.end)
     return None
@@ -137,8 +139,7 @@ async def _commit_delivery(engine: Engine, where: int) -> None:
 
 
 def end(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> None:
-    """End an entry whose recipients all have DELIVERYs. Not durable. The slot waits for the FINISH,
-    because without it recovery makes a dead letter where a recipient failed.
+    """End an entry whose recipients all have DELIVERYs. Not durable.
     Raises: QueueClosed, StoreFailed."""
     written = _append_finish(engine, entry, record, FinishKind.DONE)
     engine.remove_entry(entry)
@@ -156,20 +157,21 @@ def _append_finish(
 
 def _release_behind(engine: Engine, where: int, slot: int) -> None:
     """Release a mail's slot when its FINISH, which ends at `where`, is durable (R3)."""
+    # Not at once: a cut without the FINISH leaves a dead letter where a recipient failed, and its
+    # file would have another mail.
     engine.lanes[NEW].when_durable(where, partial(engine.slots.release, slot))
 
 
 def remove(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> Written:
     """Append the FINISH of a mail that an administrator removed, and drop its entry. Its ENVELOPE
-    must be durable (R1). Not durable; the slot waits for the consumer of a leased mail.
-    Raises: QueueClosed, StoreFailed."""
+    must be durable (R1). Not durable. Raises: QueueClosed, StoreFailed."""
     keep(engine, record, None)
     written = _append_finish(engine, entry, record, FinishKind.REMOVED)
-    if entry in engine.working:
+    if entry in engine.working:  # its consumer reads the file, which another mail would overwrite
         engine.orphans[entry] = written.end
     else:
         _release_behind(engine, written.end, entry.slot)
-    engine.remove_entry(entry)
+    engine.remove_entry(entry)  # last: it takes the entry from `working`
     return written
 
 

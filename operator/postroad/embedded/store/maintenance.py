@@ -57,7 +57,9 @@ class Maintenance:
         self._bounded_at = engine.clock.elapsed()
 
     async def _recover(self, recover: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Recover, then take checkpoints: garbage is known only by a complete index."""
+        """Recover, then take checkpoints."""
+        # In this order: a checkpoint takes a segment without live entries for garbage, and until
+        # then the index lacks some; their mail would be removed.
         await self._or_stop(recover())
         if self._engine.failure is None:
             self._rounds = asyncio.get_running_loop().create_task(self._or_stop(self._repeat()))
@@ -84,11 +86,12 @@ class Maintenance:
         await self._to_completion(self._checkpoint())
 
     async def _to_completion(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await work that must not end halfway, because it takes the garbage from the segments:
-        it goes on when the caller is cancelled, and its error stops the store (R6)."""
+        """Await work that must not end halfway: its error stops the store (R6)."""
         task = asyncio.get_running_loop().create_task(self._or_stop(work))
         self._begun.add(task)
         task.add_done_callback(self._begun.discard)
+        # It has taken the garbage from the segments: were it cancelled halfway, no later one would
+        # flag that, and mails that have ended come back.
         await asyncio.shield(task)
         self._engine.check()
 
@@ -115,10 +118,12 @@ class Maintenance:
             if (snapshot := self._snapshot()) is None:
                 return
             checkpoint = snapshot.checkpoint
+            # AMB-4: a flag that is durable before the START that made it garbage loses the mail.
             for lane, state in checkpoint.lanes.items():
                 await self._engine.lanes[lane].commit(state.end)
             await self._engine.log_threads.run(self._write, snapshot)
             self._last = checkpoint
+            # AMB-6: last, because the checkpoint before still names these segments.
             await self._remove_garbage(checkpoint)
 
     async def _leave_segments(self) -> None:
@@ -142,6 +147,8 @@ class Maintenance:
     def _snapshot(self) -> Snapshot | None:
         """Return the state of this instant (FORMAT.md 7, step 1); None when it is unchanged."""
         engine = self._engine
+        # No `await` in here: an entry that is leased between two of these lines would be in neither
+        # the working suffix nor the records behind P.
         end = engine.lane(NEW).end
         working = tuple(entry.start for entry in engine.working)
         scan_from = min(working, default=end)
@@ -182,6 +189,8 @@ class Maintenance:
         for segment, numbers in snapshot.garbage.items():
             segment.write_garbage_flags(numbers)
             segment.opened().sync()
+        # Behind the flags: it lets recovery pass over the records that made this garbage, so that
+        # mails whose flags are lost would be sent again.
         write_checkpoint(self._file, snapshot.checkpoint)
 
     async def _remove_garbage(self, checkpoint: Checkpoint) -> None:
@@ -227,12 +236,12 @@ class Maintenance:
         engine = self._engine
         await engine.wait_durable(entry)
         waiting = await engine.reader.read(entry)
+        # Looked at behind the waits: a consumer may have it by now, and it would be sent twice.
         if entry.state in (State.DELAYED, State.READY, State.PARKED):
             engine.replace_entry(entry, waiting)
 
     async def close(self) -> None:
-        """Stop without a last checkpoint. Waits for one that has begun, because closed descriptors
-        may become those of other files."""
+        """Stop without a last checkpoint."""
         self._engine.stop(QueueClosed())
         for task in (self.recovering, self._rounds):
             if task is not None:
@@ -240,7 +249,7 @@ class Maintenance:
                 await asyncio.wait({task})
         if self._begun:
             await asyncio.wait(self._begun)
-        self._file.close()
+        self._file.close()  # behind all: a round would write to what has its descriptor by then
 
 
 def _first_needed(lane: LaneLog, scan_from: int | None) -> int:
@@ -249,6 +258,8 @@ def _first_needed(lane: LaneLog, scan_from: int | None) -> int:
     this process appends to. Without one, return the next number: none is used twice."""
     for segment in lane.segments:
         is_scanned = scan_from is not None and segment.end_position > scan_from
+        # Entries come into the index when they are durable: without this, a mail that gets its 250
+        # a moment later goes with its segment.
         is_in_doubt = segment.end_position > lane.durable
         if segment.live or is_scanned or is_in_doubt or lane.appends_to(segment):
             return segment.sequence

@@ -40,7 +40,7 @@ class Consumer:
             entry, record, kept = await leases.lease(self._engine)
             item = SpoolItem(self._engine, entry, record, kept, self._label, self._gone)
         except BaseException:
-            self._free.release()
+            self._free.release()  # else each `next` that is cancelled takes a place for good
             raise
         self._leased.inc()
         return item

@@ -146,8 +146,7 @@ class Wakeups:
         self._alarm_at = NEVER
 
     async def wait(self, due: float | None) -> None:
-        """Wait until an entry may be ready. `due`: when the next delayed one is due, or None.
-        A cancelled consumer that was woken wakes the next."""
+        """Wait until an entry may be ready. `due`: when the next delayed one is due, or None."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         if due is not None:
@@ -155,6 +154,7 @@ class Wakeups:
         try:
             await waiter
         except asyncio.CancelledError:
+            # It was woken for a mail, which another consumer has to take in its place.
             if waiter.done() and not waiter.cancelled():
                 self.wake_one()
             raise

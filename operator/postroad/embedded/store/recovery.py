@@ -76,7 +76,7 @@ def find_lanes(
         newest = segments[-1].sequence if segments else state.first_sequence - 1
         following[lane] = max(newest, sequence_of(state.end)) + 1
         old += [layout.segment(lane, each) for each in sequences if each < state.first_sequence]
-    if old and not is_reading:
+    if old and not is_reading:  # behind the checks of all lanes: a damaged log is left as it is
         _retire_old(files, layout, old, checkpoint.taken_us)
     return lanes, following
 
@@ -151,6 +151,8 @@ def _fix_end(segment: Segment, known_durable: int, is_reading: bool) -> None:
     if is_reading:
         return
     file = segment.opened()
+    # R5: the sync alone may pass over pages whose write failed before (A1). A power cut would take
+    # records that this process acts on: a START of it would name no ENVELOPE.
     if proven < end:
         file.pwrite(proven, file.pread(proven, end - proven))
     file.truncate(end)

@@ -14,13 +14,12 @@ from postroad.ports.files import File
 
 
 async def open_spool_file(engine: Engine, record: EnvelopeRecord) -> tuple[File, SpoolHeader]:
-    """Open the spool file of a mail. A thread goes on when its caller is cancelled: what it opens
-    then is closed at once. Raises: BlobMissing."""
+    """Open the spool file of a mail. Raises: BlobMissing."""
     run = engine.mail_threads.run
     opening = asyncio.ensure_future(run(engine.spool_files.open, record.slot, record.mail_id))
     try:
         return await asyncio.shield(opening)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError:  # the thread goes on, and nothing else closes what it opens
         opening.add_done_callback(_close)
         raise
 
@@ -31,8 +30,7 @@ def _close(opening: asyncio.Future[tuple[File, SpoolHeader]]) -> None:
 
 
 async def in_chunks(engine: Engine, record: EnvelopeRecord) -> AsyncGenerator[bytes, None]:
-    """Yield a content in chunks; the last one only when all have the right checksum. Raises:
-    BlobMissing."""
+    """Yield a content in chunks. Raises: BlobMissing."""
     run = engine.mail_threads.run
     file, header = await open_spool_file(engine, record)
     try:
@@ -44,6 +42,6 @@ async def in_chunks(engine: Engine, record: EnvelopeRecord) -> AsyncGenerator[by
             is_last = offset + wanted == length
             if len(chunk) < wanted or (is_last and crc != header.content_crc):
                 raise BlobMissing(f"spool file {record.slot} is damaged")
-            yield chunk
+            yield chunk  # the last one behind the check: a next hop must not accept damaged mail
     finally:
         file.close()
