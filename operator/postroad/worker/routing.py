@@ -201,7 +201,7 @@ class FoundRoutes:
 
     def forget(self) -> None:
         """Find all routes anew: mail goes another way now."""
-        self._kept = {}  # another one, so that what is being found is not kept
+        self._kept = {}  # another one: see `find`
 
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
         """Return a route that was found not long ago (see `Routes`)."""
@@ -214,6 +214,7 @@ class FoundRoutes:
 
     async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
         """Find a route, and keep it (see `Routes`)."""
+        # The table of before the wait: what is found by old routes is not kept behind `forget`.
         key, kept = self._finder.decisive(request), self._kept
         route = await self._finder.route(key)
         found = route if isinstance(route, NoRoute) else DeliveryRoute.of(route)

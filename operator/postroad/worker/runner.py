@@ -189,7 +189,7 @@ class SchedulerRunner:
         job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, recipients)
         passage = self._gate.admit(job)
         if passage is not Passage.PUT_OFF:
-            self._jobs.add(job)
+            self._jobs.add(job)  # before the event: the decision on it looks the job up
         if passage is Passage.GOES:
             self._on(Submitted(job.scheduled))
 
@@ -337,9 +337,9 @@ class SchedulerRunner:
         """Finish what connections transmit, for so long at most, and close them. What waits, also
         behind another mail on a connection, and what takes longer, stays leased, and comes again
         when the queue is closed."""
-        self._transmissions.finish()
+        self._transmissions.finish()  # first: the loop frees places, and other jobs would get them
         for ledger in list(self._ledgers):
-            ledger.is_cut_off = True
+            ledger.is_cut_off = True  # else recipients that were not tried wait for a retry
             self._withdrawals.take_back(ledger, ENDING)
         try:
             async with asyncio.timeout(within.total_seconds()):
@@ -354,7 +354,7 @@ class SchedulerRunner:
                 await self.until_empty()
         except TimeoutError:
             pass
-        for ledger in list(self._ledgers):
+        for ledger in list(self._ledgers):  # behind the wait: what is not recorded is sent again
             ledger.cancel()
         self._look_ups.cancel()
         if self._screening is not None:
@@ -364,5 +364,5 @@ class SchedulerRunner:
     async def until_empty(self) -> None:
         """Wait until no item is in hand."""
         while self._ledgers:
-            self._changed.clear()
+            self._changed.clear()  # no `await` since the look: an item that ends then wakes no one
             await self._changed.wait()

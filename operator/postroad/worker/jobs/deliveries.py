@@ -82,6 +82,7 @@ class Deliverer:
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
         ending = self._ending(item, outcomes, untried, rest, is_paced=is_paced)
         if self.suppressing is not None:
+            # Before the end: behind it, a crash would lose what the refusal teaches.
             await self.suppressing.learn(item.mail, outcomes)
         left = {**_of_kind(outcomes, OutcomeKind.FAILED), **unrecorded}
         reporting = self.reporting
@@ -91,12 +92,16 @@ class Deliverer:
             report = None
         if reporting and report:
             early = [each for each in _of_kind(left, _DELIVERED) if each not in report.addresses]
+            # Before the report, which may wait for long: a kill meanwhile would send to them again.
             await self.record(item, {each: left.pop(each) for each in early})
+            # Before the record of failures: a kill in between repeats the report, and its key makes
+            # one of both; the other way round, the sender would never hear of them.
             if not await self._is_queued(reporting, report):
                 left = _of_kind(left, _DELIVERED)
                 ending = self._put_off(item, outcomes) or ending
         if isinstance(ending, Reject) and (given_up := _given_up(outcomes, untried)):
             self.log_attempt(item, given_up, seconds, given_up=True)
+        # Before the end: a retry would send to those who have the mail, a dead letter name them.
         if _must_be_recorded(left, ending):
             await self._record(item, left)
         await self._insist("end", partial(item.end, ending, heard))
@@ -140,7 +145,7 @@ class Deliverer:
     async def put_off(self, item: Item, outcomes: Mapping[str, Outcome], reason: str) -> None:
         """End an item for all who are not recorded, behind a record of those who were delivered: no
         attempt is counted. Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
-        await self.record(item, outcomes)
+        await self.record(item, outcomes)  # first: who has the mail would get it again
         delay = self.plan.rest(self.randomness.uniform())
         await self._insist("end", partial(item.end, PutOffItem(delay, None, reason)))
 

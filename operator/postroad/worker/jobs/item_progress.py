@@ -133,9 +133,11 @@ class ItemProgress:
     async def _keep(self) -> None:
         try:
             while self.open_jobs:
-                if not self._unrecorded:
+                if not self._unrecorded:  # no `await` since: what is heard then has no keeper
                     self._pause()
                     return
+                # Before the record: what is heard during it is not in it, and a connection that
+                # goes on too early leaves two mails for a kill to repeat.
                 self._being_recorded, self._recording = self._recording, None
                 await self._deliverer.record(self.item, self._taken())
                 _settle(self._being_recorded)

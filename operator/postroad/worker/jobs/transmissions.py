@@ -100,6 +100,7 @@ class Transmissions:
         if opening is not None and not self.is_ending:
             self._open(opening, job.route.hops[opening.destination])
         if job.ledger.is_over or job.ledger.is_late(now) or self.is_ending:
+            # Later: the scheduler is amid its decisions, and takes no event now.
             asyncio.get_running_loop().call_soon(self._not_needed, job)
         else:
             self.links.submit(number, job.transmission())
@@ -154,7 +155,7 @@ class Transmissions:
             ledger.item.forget_content()
 
     def _happened(self, number: int, link: WorkerConnection, event: ConnectionEvent) -> None:
-        about = self._about(number, link, event)
+        about = self._about(number, link, event)  # before the event takes them from the table
         try:
             self._take_event(number, link, event)
         except Exception:  # else the connection's task would end, and its jobs have no end
@@ -184,6 +185,8 @@ class Transmissions:
             case TakesSeries(jobs):
                 self._on_event(Pipelined(number, jobs))
             case ConnectionClosed(text):
+                # Before the event, which gives these jobs to other connections: one that seems to
+                # wait while it is transmitted is taken back, and sent twice.
                 for each in self._about(number, link, event):
                     each.connection = None
                     if self.is_ending:
@@ -192,15 +195,17 @@ class Transmissions:
                 self._on_event(NotOpened(number) if is_refused else Closed(number))
 
     def _finish(self, job: OpenJob, event: JobFinished, link: WorkerConnection) -> None:
-        """Note the outcomes of a job, before all else that may fail; what is beyond them goes again
-        at once, as no attempt. A destination is left alone for the `rest` that it asks for, after
-        which those that are deferred come again."""
+        """Note the outcomes of a job; what is beyond them goes again at once, as no attempt. A
+        destination is left alone for the `rest` that it asks for, after which those that are
+        deferred come again."""
         ledger, now, rest = job.ledger, self._deliverer.clock.elapsed(), event.rest
         self._jobs.forget(job)
         none = dict.fromkeys(job.recipients, NO_OUTCOME)
         placed = job.at_site(event.outcomes) or job.at_site(none)
         if any(each.kind is OutcomeKind.DELIVERED for each in placed.values()):
+            # The next mail of this connection ends behind it: else a kill would repeat both.
             link.unrecorded.append(ledger.recording())
+        # Before all that may fail: a mail whose outcome is not noted is sent again.
         ledger.heard(placed, job.seconds_until(now), now + rest if rest else timedelta(0))
         if rest:
             self._on_event(LeftAlone(link.destination, (now + rest).total_seconds()))

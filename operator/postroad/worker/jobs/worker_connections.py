@@ -99,7 +99,7 @@ class WorkerConnections:
         """Close a connection that has no job."""
         link = self._taken_out(number)
         if link is not None and link.connection is not None:
-            self._closing[number] = link
+            self._closing[number] = link  # first: the end may be reported within `close`
             link.connection.close()
 
     def finish(self) -> None:

@@ -127,7 +127,7 @@ class SiteControl:
                 left = each.until - self._clock.now()
                 await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
                 read[site] = each
-            del self._own[site]
+            del self._own[site]  # behind the post: one that failed is posted the next time
 
     async def _post(self, views: Iterable[SiteView]) -> None:
         with self._use.unless_away():
@@ -178,5 +178,5 @@ class FlushAnswers:
             is_all = site == self._relay() and bool(domains)
             made = FlushAnswer(self._name, site, number, shown, more, is_all)
             await self._board.post(Topic.FLUSHED, made.name, made.text(), ANSWERED_FOR)
-            self._answered[site] = number
+            self._answered[site] = number  # behind the post: one that failed is answered again
         self._answered = {site: each for site, each in self._answered.items() if site in asked}

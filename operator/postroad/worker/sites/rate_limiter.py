@@ -160,6 +160,8 @@ class RateLimiter:
         names = sorted({*latest, *self._held})
         note = json.dumps([noted(each) for each in names])
         try:
+            # Posted before it reads: of two that begin at once each would see no other, and both
+            # would send at the whole rate.
             await self._board.post(Topic.LIMITS, self._name, note, NOTE_LIFETIME)
             found = await self._board.posted(Topic.LIMITS)
         except Exception as error:  # a driver's bug must not end the loop
@@ -170,6 +172,7 @@ class RateLimiter:
             return
         self.is_away = False
         self._read(names, {name: text for name, text in found.items() if name != self._name})
+        # From before the post: others must not take the share while this one still sends by it.
         self._good_until = begun + NOTE_LIFETIME.total_seconds()
         self._paces.forget(self._now)
         self._booked = {name: at for name, at in self._booked.items() if at > begun}
