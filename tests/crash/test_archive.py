@@ -12,12 +12,13 @@ from prometheus_client import REGISTRY
 
 from crash import archived
 from crash.cuts import check_cuts, disks_after
-from crash.lossy import Journal, LossyFiles
+from crash.lossy import Disk, Journal, LossyFile, LossyFiles
 from crash.script import first_mails
 from crash.test_strace import lives
 from crash.world import ROOT, Outside, check, opened, start
 from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.values.instants import microseconds
+from postroad.embedded.history import read_history
 from postroad.embedded.log.layout import KEYS, NEW, Layout
 from postroad.embedded.store import archive
 from postroad.embedded.store.archive import (
@@ -105,6 +106,47 @@ async def test_a_store_with_little_mail_moves_it_within_hours() -> None:
     await Outside(files, queue).enqueue("next")
     await queue.close()
     assert await check_cuts(files.journal) > 30
+
+
+class MovingFiles(LossyFiles):
+    """A disk that is another one after the first look at the log or at the checkpoint."""
+
+    def __init__(self, disk: Disk, later: Disk) -> None:
+        super().__init__(disk)
+        self._later = later
+
+    def names(self, directory: PurePath) -> list[str]:
+        found = super().names(directory)
+        if directory == LAYOUT.log:
+            self.disk = self._later
+        return found
+
+    def open(self, path: PurePath, *, create: bool = False) -> LossyFile:
+        if path != LAYOUT.checkpoint:
+            return super().open(path, create=create)
+        now, self.disk = self.disk, self._later
+        return LossyFiles(now).open(path)
+
+
+async def test_a_history_that_is_read_beside_a_checkpoint_misses_no_segment() -> None:
+    files = LossyFiles()
+    files.make_directory(LAYOUT.archive)
+    queue = await start(files)
+    await queue.maintenance.recovering
+    outside, disks = Outside(files, queue), list[Disk]()
+    for first in (0, 10):
+        for number in range(first, first + 10):
+            await outside.enqueue(f"waits{number}")
+        await queue.maintenance.checkpoint()
+        disks.append(files.disk.copy())
+    await queue.close()
+    before, after = (len(LossyFiles(each).names(LAYOUT.log)) for each in disks)
+
+    history = read_history(MovingFiles(*disks), LAYOUT, 0)
+
+    assert after > before
+    assert history is not None
+    assert len(history.segments) == before
 
 
 async def test_without_an_archive_a_segment_is_filled() -> None:

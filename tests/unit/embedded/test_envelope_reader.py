@@ -120,6 +120,24 @@ async def test_a_block_is_read_once_when_no_more_can_come_into_it() -> None:
     assert reader.bytes_read == 3 * BLOCK
 
 
+class FilledSegment(FakeSegment):
+    """A segment whose block a flush fills while it is read."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        data = super().read(offset, length)
+        self.written = BLOCK
+        return data
+
+
+async def test_a_block_that_a_flush_fills_during_its_read_is_read_again() -> None:
+    reader, segment = reader_of(Memory()), FilledSegment(with_frame(0, 1).data, BLOCK - 1)
+
+    for _ in range(3):
+        await reader.read(entry_at(segment, 0))
+
+    assert segment.reads == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("offset", "blocks"), [(BLOCK - SIZE, [0]), (BLOCK - SIZE + 8, [0, 1]), (BLOCK, [1])]
 )

@@ -75,6 +75,31 @@ async def test_the_end_of_a_lease_breaks_off_no_other_mail_of_the_connection() -
         assert await worker.waiting() == {"x@slow.example": (0, NO_TIME_LEFT)}
 
 
+async def test_a_mail_that_another_connection_takes_over_does_not_seem_to_wait() -> None:
+    """X waits behind Y on a connection that ends; then the routes of all that waits are found anew,
+    while the next connection has X."""
+    async with a_worker() as worker:
+        worker.domain("slow.example")
+        worker.hops.gate.clear()
+        await worker.enqueue("y@slow.example", sender="y@o.example")
+        await worker.pass_time(SECOND)
+        await worker.enqueue("x@slow.example", sender="x@o.example")
+        await worker.pass_time(SECOND)
+        (first,) = worker.driving._links._links
+        worker.driving._links.abort(first)
+        await worker.pass_time(SECOND)
+        assert len(worker.hops.opened) == 2
+        (job,) = worker.driving._jobs
+        assert job.recipients == ("x@slow.example",)
+
+        worker.driving.route_again()
+        await worker.pass_time(SECOND)
+        worker.hops.gate.set()
+        await until(lambda: len(worker.driving) == 0)
+
+        assert worker.delivered["x@slow.example"] == 1
+
+
 async def test_the_end_of_a_lease_breaks_off_the_mail_itself() -> None:
     async with a_worker() as worker:
         worker.domain("slow.example")

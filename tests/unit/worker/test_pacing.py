@@ -3,9 +3,11 @@ moves."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -232,3 +234,50 @@ async def test_long_names_of_sites_make_no_long_notes_and_are_shared_all_the_sam
     await pods.pass_seconds(120, long)
 
     assert pods.within(30, 150) == pytest.approx(120, rel=0.05, abs=2)
+
+
+async def test_pods_that_name_a_limit_at_once_wait_until_each_knows_of_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pods = Pods(per_site(60))
+    both = [pods.start("one"), pods.start("other")]
+    for pod in both:
+        _delay_board(pod, monkeypatch)
+        pod.admit(1, MX)
+
+    await asyncio.gather(*(pod.exchange() for pod in both))
+
+    assert [pod.due() for pod in both] == [[], []]
+
+
+def _delay_board(pod: RateLimiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each request wait, as those of servers do."""
+    for name in ("post", "posted"):
+        honest = getattr(pod._board, name)
+
+        async def waiting(*arguments: Any, honest: Any = honest) -> object:
+            await asyncio.sleep(0)
+            return await honest(*arguments)
+
+        monkeypatch.setattr(pod._board, name, waiting)
+
+
+async def test_a_pod_whose_note_was_long_on_its_way_sends_no_longer_than_the_note_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pods = Pods(per_site(60))
+    pod = pods.start("one")
+    honest = pod._board.post
+
+    async def slow(*arguments: Any) -> None:
+        await honest(*arguments)
+        await pods.clock.advance(15 * SECOND)
+
+    monkeypatch.setattr(pod._board, "post", slow)
+    pod.admit(1, MX)
+    await pod.exchange()
+    assert pod.due() == [1]
+
+    await pods.clock.advance(6 * SECOND)
+    pod.admit(2, MX)
+    assert pod.due() == []
