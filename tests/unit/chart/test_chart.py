@@ -88,6 +88,30 @@ REFUSED = {
     "logLevel=verbose": "at '/logLevel': value must be one of",
     "imagePullSecrets={registry}": "at '/imagePullSecrets/0': got string, want object",
     "podLabels.app\\.kubernetes\\.io/name=x": "invalid propertyName 'app.kubernetes.io/name'",
+    "commonLabels.rbac\\.authorization\\.k8s\\.io/view=x": "invalid propertyName 'rbac.author",
+    "commonLabels.team=a b": "at '/commonLabels/team': 'a b' does not match pattern",
+    "global.imageRegistry=https://mirror": "at '/global/imageRegistry': 'https://mirror' does not",
+    "image.registry=mirror/": "at '/image/registry': 'mirror/' does not match pattern",
+    "nameOverride=Mail": "at '/nameOverride': 'Mail' does not match pattern",
+    "fullnameOverride=2mail": "at '/fullnameOverride': '2mail' does not match pattern",
+    "serviceAccount.create=maybe": "at '/serviceAccount/create': got string, want boolean",
+    "rbac.enabled=false": "at '/rbac': additional properties 'enabled' not allowed",
+    "strategy.type=Replace": "at '/strategy/type': value must be one of",
+    "strategy.maxSurge=1": "at '/strategy': additional properties 'maxSurge' not allowed",
+    "podDisruptionBudget.maxUnavailable=half": "at '/podDisruptionBudget/maxUnavailable': 'half'",
+    "podDisruptionBudget.unhealthyPodEvictionPolicy=Never": "/unhealthyPodEvictionPolicy': value",
+    "startupProbe.successThreshold=2": "at '/startupProbe': additional properties 'successThre",
+    "livenessProbe.httpGet.path=/": "at '/livenessProbe': additional properties 'httpGet'",
+    "readinessProbe.periodSeconds=0": "at '/readinessProbe/periodSeconds': minimum: got 0, want 1",
+    "dnsPolicy=Cluster": "at '/dnsPolicy': value must be one of",
+    "dnsConfig.nameserver=192.0.2.53": "at '/dnsConfig': additional properties 'nameserver' not",
+    "extraEnv[0].valueFrom.secretRef.name=x": "additional properties 'secretRef' not allowed",
+    "extraVolumes[0].configmap.name=x": "at '/extraVolumes/0': additional properties 'configmap'",
+    "extraVolumeMounts[0].path=/etc": "at '/extraVolumeMounts/0': additional properties 'path'",
+    "topologySpreadConstraints[0].key=zone": "at '/topologySpreadConstraints/0': additional",
+    "podSecurityContext.runAsuser=1": "at '/podSecurityContext': additional properties",
+    "podSecurityContext.runAsUser=root": "at '/podSecurityContext/runAsUser': got string, want",
+    "securityContext.capabilities.dropped={ALL}": "at '/securityContext/capabilities': additional",
 }
 """Values without a meaning, and what Helm says of them."""
 
@@ -119,19 +143,29 @@ def test_every_value_has_a_default_and_a_description() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     values = yaml.safe_load((CHART / "values.yaml").read_text())
 
-    assert set(schema["properties"]) - {"global"} == set(values)
+    assert set(schema["properties"]) == set(values)
     for name, each in described(schema):
         assert each.get("description"), name
+
+
+KUBERNETES = {
+    "affinity",
+    "dnsConfig",
+    "podSecurityContext",
+    "resources",
+    "securityContext",
+    "strategy",
+}
+"""Values that are a part of an object of Kubernetes, which describes it."""
 
 
 def described(schema: dict[str, Any], within: str = "") -> list[tuple[str, dict[str, Any]]]:
     """Return the values of a schema that the chart defines, but for parts of Kubernetes' objects,
     each by its path."""
-    kubernetes = {"affinity", "resources"}
     found = []
     for name, each in schema.get("properties", {}).items():
         found.append((f"{within}{name}", each))
-        if name not in kubernetes:
+        if name not in KUBERNETES and not name.endswith("Probe"):
             found += described(each, f"{within}{name}.")
     return found
 
@@ -254,7 +288,8 @@ def test_pods_pass_the_restricted_standard(values: Path) -> None:
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
         assert not any(pod.get(each) for each in ("hostNetwork", "hostPID", "hostIPC"))
-        assert all("emptyDir" in each for each in pod.get("volumes", ()))
+        for volume in pod.get("volumes", ()):
+            assert volume.keys() - {"name"} <= {"emptyDir", "configMap", "secret", "projected"}
 
 
 def test_the_test_asks_whether_an_operator_is_ready() -> None:

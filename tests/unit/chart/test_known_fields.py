@@ -43,6 +43,10 @@ def conforms(text: str, kinds: list[str]) -> str:
     return done.stdout + done.stderr
 
 
+def test_twelve_sets_of_values_are_tried() -> None:
+    assert len(VALUES) >= 12
+
+
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_kubernetes_knows_every_field_of_the_chart(values: Path, kinds: list[str]) -> None:
     assert conforms(template("--values", values), kinds) == ""
