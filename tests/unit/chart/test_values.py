@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.chart import CHART, CRDS, HelmFailed, rendered
+from support.chart import CHART, CRDS, VALUES, HelmFailed, rendered
 from support.kubectl import Manifest, manifests
 
 pytestmark = pytest.mark.needs("helm")
@@ -166,6 +166,13 @@ def test_a_value_is_rendered(values: str, place: str, wanted: object) -> None:
     kind, _, path = place.partition(" ")
 
     assert at(of(values, kind), path) == wanted
+
+
+def test_every_value_is_in_a_set() -> None:
+    sets = [yaml.safe_load(each.read_text()) for each in VALUES]
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    assert values.keys() - set[str]().union(*sets) == set()
 
 
 def test_every_object_has_the_common_labels() -> None:
