@@ -82,7 +82,7 @@ class Place:
         except PostroadError as error:
             self.recorder.note(op, Phase.FAIL, call, error=_name(error))
             return False
-        except Exception as error:  # an unforeseen error is recorded like any other
+        except Exception as error:  # an unexpected error is recorded like any other
             self.recorder.note(op, Phase.UNKNOWN, call, error=repr(error))
             return False
         self.recorder.note(op, Phase.OK, call, **(result or {}))

@@ -62,7 +62,7 @@ class Reception:
         except PostroadError as error:
             return self._refused(reply_texts.reply_for(error), error)
         except Exception as error:  # also for a bug, 451: the client must keep the mail
-            _log.exception("enqueue failed in an unforeseen way", queue=queue.name)
+            _log.exception("unexpected error in an enqueue", queue=queue.name)
             return reply_texts.reply_for(error)
         _log.info(
             "mail accepted",

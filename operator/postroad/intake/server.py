@@ -271,4 +271,4 @@ class SmtpServer:
         self._clients.left(address, self._now())
         self._accept_or_not()
         if not session.cancelled() and (error := session.exception()) is not None:
-            _log.error("a session failed in an unforeseen way", exc_info=error)
+            _log.error("unexpected error in a session", exc_info=error)

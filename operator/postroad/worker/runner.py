@@ -158,7 +158,7 @@ class SchedulerRunner:
             self._look_ups.route(ledger, self._ledgers[ledger], to)
         except Exception:
             ids = ids_of(self._deliverer.queue, ledger.item)
-            _log.exception("an item failed in an unforeseen way", **ids)
+            _log.exception("unexpected error in an item", **ids)
             self._withdrawals.put_aside(ledger)
         ledger.go_on()
 
@@ -256,7 +256,7 @@ class SchedulerRunner:
             case Rest(destination, _):
                 reason = shown_reply(self._links.reason((destination,)) or RESTS)
                 queue = self._deliverer.queue
-                _log.info("a next hop rests", queue=queue, next_hop=destination, reason=reason)
+                _log.info("next hop backed off", queue=queue, next_hop=destination, reason=reason)
 
     def _put_off(self, job: OpenJob, until: timedelta, now: timedelta) -> None:
         """The site of a job rests."""

@@ -37,7 +37,7 @@ from postroad.errors import CredentialsRefused, ServerError, ViewRefused, ViewUn
         (AuthenticationFailed("no"), CredentialsRefused),
         (Unauthorized("no"), ViewRefused),
         (InvalidRequest("no"), ViewRefused),
-        (RuntimeError("unforeseen"), ViewUnavailable),
+        (RuntimeError("unexpected"), ViewUnavailable),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )

@@ -142,7 +142,7 @@ async def test_an_operator_that_stands_by_logs_its_leader_once(
         stage.start("two")
         await stage.advance(300)
 
-    leaders = [vars(each)["leader"] for each in caplog.records if each.message == "stands by"]
+    leaders = [vars(each)["leader"] for each in caplog.records if each.message == "standby"]
     assert leaders == [None, "one"]
 
 

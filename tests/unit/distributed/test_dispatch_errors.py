@@ -51,7 +51,7 @@ def nth(operation: str, number: int, fault: Fault) -> Plan:
     return plan
 
 
-async def test_unforeseen_error_puts_one_reference_aside_and_the_consumer_goes_on(
+async def test_unexpected_error_puts_one_reference_aside_and_the_consumer_goes_on(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "unlucky", "next")

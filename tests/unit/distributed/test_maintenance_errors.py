@@ -41,7 +41,7 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
 
 
 def break_at(process: Process, operation: str, times: int = 1) -> None:
-    """Let a step raise an unforeseen error."""
+    """Let a step raise an unexpected error."""
     left = [times]
 
     async def before(step: Step) -> None:

@@ -28,7 +28,7 @@ from postroad.intake.reply_texts import accepted, reply_for
         (CredentialsRefused(), "451 4.3.0"),
         (ViewRefused(), "451 4.3.0"),
         (QueueClosed(), "451 4.3.0"),
-        (RuntimeError("unforeseen"), "451 4.3.0"),
+        (RuntimeError("unexpected"), "451 4.3.0"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value,
 )

@@ -18,7 +18,7 @@ from postroad.routing.answers import Answer, Question
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
 from postroad.scheduling.events import Decision, Event, NotOpened
-from postroad.worker.jobs.deliveries import UNFORESEEN, Deliverer
+from postroad.worker.jobs.deliveries import UNEXPECTED, Deliverer
 from postroad.worker.jobs.transmissions import KEPT_WHILE_WAITING, NO_TIME_LEFT
 from postroad.worker.routing import DeliveryRoute
 from postroad.worker.runner import NO_ROUTER
@@ -322,7 +322,7 @@ async def test_a_hop_that_asks_to_be_left_alone_is_asked_again_when_that_time_is
         assert sum(worker.delivered.values()) == 5
 
 
-async def test_an_item_whose_routing_fails_in_an_unforeseen_way_leaves_its_place(
+async def test_an_item_whose_routing_fails_with_an_unexpected_error_leaves_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with a_worker(window=1) as worker:
@@ -331,7 +331,7 @@ async def test_an_item_whose_routing_fails_in_an_unforeseen_way_leaves_its_place
 
         def failing(request: RouteRequest) -> DeliveryRoute | NoRoute | None:
             if request.domain == "poison.example":
-                raise RuntimeError("unforeseen")
+                raise RuntimeError("unexpected")
             return known(request)
 
         monkeypatch.setattr(worker.routes, "known", failing)
@@ -340,10 +340,10 @@ async def test_an_item_whose_routing_fails_in_an_unforeseen_way_leaves_its_place
         await worker.pass_time(2 * SECOND)
 
         assert worker.delivered == {"a@well.example": 1}
-        assert await worker.waiting() == {"x@well.example": (0, UNFORESEEN)}
+        assert await worker.waiting() == {"x@well.example": (0, UNEXPECTED)}
 
 
-async def test_an_outcome_survives_an_unforeseen_error_behind_it(
+async def test_an_outcome_survives_an_unexpected_error_behind_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The book of sites, or the attempt log, fails: the mail has its outcome, and its connection
@@ -352,7 +352,7 @@ async def test_an_outcome_survives_an_unforeseen_error_behind_it(
         worker.domain("well.example")
 
         def failing(*_: object, **__: object) -> None:
-            raise RuntimeError("unforeseen")
+            raise RuntimeError("unexpected")
 
         with monkeypatch.context() as patched:
             patched.setattr(worker.driving._book, "replied", failing)
@@ -371,7 +371,7 @@ async def test_an_outcome_survives_an_unforeseen_error_behind_it(
         assert not worker.driving._scheduler._at_work
 
 
-async def test_a_job_whose_connection_is_lost_in_an_unforeseen_error_waits_in_the_queue(
+async def test_a_job_whose_connection_is_lost_in_an_unexpected_error_waits_in_the_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with a_worker(window=1) as worker:
@@ -382,7 +382,7 @@ async def test_a_job_whose_connection_is_lost_in_an_unforeseen_error_waits_in_th
 
         def failing(event: Event, now: float) -> list[Decision]:
             if isinstance(event, NotOpened):
-                raise RuntimeError("unforeseen")
+                raise RuntimeError("unexpected")
             return on(event, now)
 
         monkeypatch.setattr(worker.driving._scheduler, "on", failing)
@@ -391,14 +391,14 @@ async def test_a_job_whose_connection_is_lost_in_an_unforeseen_error_waits_in_th
         await worker.pass_time(2 * SECOND)
 
         assert worker.delivered == {"a@well.example": 1}
-        assert await worker.waiting() == {"x@dead.example": (0, UNFORESEEN)}
+        assert await worker.waiting() == {"x@dead.example": (0, UNEXPECTED)}
 
 
-async def test_an_item_whose_end_fails_in_an_unforeseen_way_comes_again_for_who_is_left(
+async def test_an_item_whose_end_fails_with_an_unexpected_error_comes_again_for_who_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def failing(*_: object, **__: object) -> None:
-        raise RuntimeError("unforeseen")
+        raise RuntimeError("unexpected")
 
     async with a_worker(window=1) as worker:
         worker.domain("well.example")
@@ -407,7 +407,7 @@ async def test_an_item_whose_end_fails_in_an_unforeseen_way_comes_again_for_who_
             patched.setattr(Deliverer, "_ending", failing)
             await worker.enqueue("a@well.example", "b@well.example")
             await worker.pass_time(SECOND)
-        assert await worker.waiting() == {"b@well.example": (0, UNFORESEEN)}
+        assert await worker.waiting() == {"b@well.example": (0, UNEXPECTED)}
 
         worker.hops.outcomes.clear()
         await worker.enqueue("c@well.example")

@@ -151,7 +151,7 @@ class SerialConnection:
             return "451 4.3.0 a content could not be read"
         elif error is not None:
             _log.error("a mail was not handed over", exc_info=error)
-            text = "451 4.3.5 the worker failed in an unforeseen way"
+            text = "451 4.3.5 unexpected error in the worker"
             answer = ProgramAnswer(_all(job, Outcome.deferred(text)), ending=text)
         else:
             answer = task.result()

@@ -29,7 +29,7 @@ _VALUE = re.compile(r"^(?:the value )?'(.*?)'(?: of type '.*')?$")
 
 
 def translated(error: BaseException | None) -> ServerError:
-    """Return postroad's error for the driver's. An unforeseen one counts as transient."""
+    """Return postroad's error for the driver's. An unexpected one counts as transient."""
     cause = _innermost(error)
     if isinstance(cause, ServerError):
         return cause

@@ -185,7 +185,7 @@ parent folder a deletion removes at that moment."""
 
 def error_of(code: str, text: str = "", status: int = 500) -> PostroadError:
     """Return postroad's error for a code, or for the error's text where there is no code. `status`
-    is HTTP's. An unforeseen code counts as transient."""
+    is HTTP's. An unexpected code counts as transient."""
     if code in _REFUSED_CREDENTIALS:
         return CredentialsRefused(f"the object store refused the credentials: {code}")
     if code in _MISSING:

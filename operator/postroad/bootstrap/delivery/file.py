@@ -76,7 +76,7 @@ class DeliveryFile:
         except InvalidSettings as error:
             self._refuse(error.explain())
         except Exception as error:  # else no later change would be seen
-            _log.exception("the file of delivery failed in an unforeseen way")
+            _log.exception("unexpected error in the delivery file")
             self._refuse(type(error).__name__)
 
     def _take(self, found: DeliveryDocument, use: Use) -> None:

@@ -75,7 +75,7 @@ class KeyFiles:
             return known[1]
         key = read_key(path)
         if key.bits is not None and key.bits < GOOD_BITS:
-            _log.warning("a short key signs", file=str(path), bits=key.bits, least_good=GOOD_BITS)
+            _log.warning("weak DKIM key", file=str(path), bits=key.bits, least_good=GOOD_BITS)
         self._keys[path] = stamp, key
         return key
 

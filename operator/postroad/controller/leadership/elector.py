@@ -103,9 +103,9 @@ class Elector:
             async with asyncio.timeout(REQUEST_SECONDS):
                 await self._written(wanted)
         except (KubernetesError, TimeoutError) as error:
-            _log.warning("the Lease was not given back", error=str(error))
+            _log.warning("the Lease was not released", error=str(error))
         else:
-            _log.info("gave the Lease back", lease=str(self.place))
+            _log.info("released the Lease", lease=str(self.place))
 
     def is_in_touch(self) -> bool:
         """True if the API server answered about the Lease within its deadline."""
@@ -163,7 +163,7 @@ class Elector:
             self.fence.open(until, until - rules.deadline + rules.duration)
         if self.is_leader and not was_leader:
             metrics.LEADER.set(1)
-            _log.info("leads", lease=str(self.place), transitions=wanted.record.transitions)
+            _log.info("became leader", lease=str(self.place), transitions=wanted.record.transitions)
 
     async def _written(self, wanted: WriteLease) -> str:
         """Write the Lease, and return its version."""
@@ -192,7 +192,7 @@ class Elector:
 
     def _log_holder(self) -> None:
         if not self.is_leader:
-            _log.info("stands by", lease=str(self.place), leader=self._holder() or None)
+            _log.info("standby", lease=str(self.place), leader=self._holder() or None)
 
     def _complain(self, why: str) -> None:
         if why != self._complaint:

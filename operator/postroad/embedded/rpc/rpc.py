@@ -138,7 +138,7 @@ def error_value(error: PostroadError) -> dict[str, str]:
 
 
 def error_from(value: Mapping[str, str]) -> PostroadError:
-    """Return the error that was sent; an unknown one is transient, as all unforeseen ones."""
+    """Return the error that was sent; an unknown one is transient, as all unexpected ones."""
     found = getattr(errors, value["type"], None)
     if isinstance(found, type) and issubclass(found, PostroadError):
         return found(value["message"], hint=value["hint"])
@@ -251,7 +251,7 @@ class Answering:
             pass
         except Exception as error:
             log.exception("a client's call failed", error=type(error).__name__)
-            failure = StoreFailed(f"an unforeseen {type(error).__name__}")
+            failure = StoreFailed(f"an unexpected {type(error).__name__}")
             await self.send(json_frame(call, FrameKind.ERROR, error_value(failure)))
         finally:
             for known in (self._calls, self._input, self._credit):

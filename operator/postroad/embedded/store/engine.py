@@ -257,13 +257,13 @@ class Engine:
             domains=domains_of(record.envelope),
             due=self.due(record.due_us),
         )
-        self.enter(entry, is_parked=record.held or record.dead)
+        self.enter(entry, is_held=record.held or record.dead)
         return entry
 
-    def enter(self, entry: LiveEntry, *, is_parked: bool = False) -> None:
-        """Add an entry to the index and, unless it is parked, to its ready queue."""
+    def enter(self, entry: LiveEntry, *, is_held: bool = False) -> None:
+        """Add an entry to the index and, unless it is held, to its ready queue."""
         self.index.add(entry)
-        if not is_parked:
+        if not is_held:
             self.offer(entry)
 
     def offer(self, entry: LiveEntry) -> None:

@@ -37,7 +37,7 @@ from postroad.worker.sites.suppressing import Suppressing
 _log = logger("worker")
 _CODES = re.compile(r"[2-5][0-9]{2}(?: [245]\.[0-9]{1,3}\.[0-9]{1,3})?\b")
 
-UNFORESEEN = "451 4.3.5 the worker failed in an unforeseen way"
+UNEXPECTED = "451 4.3.5 unexpected error in the worker"
 NO_ROOM_FOR_REPORT = "452 4.3.1 there is no room for the report to the sender"
 
 FIRST_PAUSE, MAX_PAUSE = timedelta(seconds=1), timedelta(seconds=30)

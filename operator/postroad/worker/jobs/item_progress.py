@@ -14,7 +14,7 @@ from postroad.domain.mail.mail import Outcome
 from postroad.errors import EntryLost, QueueClosed
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.deliveries import UNFORESEEN, Deliverer, counts_of, ids_of
+from postroad.worker.jobs.deliveries import UNEXPECTED, Deliverer, counts_of, ids_of
 
 _log = logger("worker")
 
@@ -154,7 +154,7 @@ class ItemProgress:
             pass  # the item comes again
         except Exception:
             _log.exception(
-                "an item failed in an unforeseen way", **ids_of(self._deliverer.queue, self.item)
+                "unexpected error in an item", **ids_of(self._deliverer.queue, self.item)
             )
             if self.open_jobs:
                 self._pause()
@@ -173,10 +173,10 @@ class ItemProgress:
         self._being_recorded = self._recording = None
 
     async def _put_off(self) -> None:
-        """End an item whose end failed in an unforeseen way: else it would be leased until the
+        """End an item whose end failed by an unexpected error: else it would be leased until the
         process ends, in the place of another."""
         try:
-            await self._deliverer.put_off(self.item, self._outcomes, UNFORESEEN)
+            await self._deliverer.put_off(self.item, self._outcomes, UNEXPECTED)
         except (QueueClosed, EntryLost):
             pass  # it comes again, or is over
         except Exception:

@@ -17,7 +17,7 @@ from postroad.errors import PostroadError, ServerError
 from postroad.ports.delivery import Transmission
 from postroad.scheduling.events import DeliveryJob
 from postroad.telemetry.logs import logger
-from postroad.worker.jobs.deliveries import UNFORESEEN
+from postroad.worker.jobs.deliveries import UNEXPECTED
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.look_ups import RouteLookups
 from postroad.worker.routing import DeliveryRoute
@@ -126,7 +126,7 @@ def deferred_by(error: Exception) -> str:
     """Return the text of an outcome for a content that could not be read."""
     if isinstance(error, PostroadError):
         return f"451 4.3.0 {type(error).__name__}"
-    return UNFORESEEN
+    return UNEXPECTED
 
 
 def chunks_of(recipients: tuple[str, ...], most: int) -> Iterable[tuple[str, ...]]:
@@ -234,12 +234,12 @@ class Withdrawals:
             ledger.go_on()
 
     def put_aside(self, ledger: ItemProgress) -> None:
-        """Put off what has no outcome and no connection, after an unforeseen error. Without an end,
+        """Put off what has no outcome and no connection, after an unexpected error. Without an end,
         the item would be leased until the process ends, in the place of another."""
         self.drop_waiting(ledger)
         at_work = {each for job in self._jobs.of(ledger) for each in job.recipients}
         ledger.not_tried(
-            (each for each in ledger.without_outcome() if each not in at_work), UNFORESEEN
+            (each for each in ledger.without_outcome() if each not in at_work), UNEXPECTED
         )
         ledger.go_on()
 

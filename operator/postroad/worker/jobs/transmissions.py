@@ -128,7 +128,7 @@ class Transmissions:
                 if job.connection is None:
                     continue
                 job.is_late = True
-                if job.connection not in self.links:  # lost in an unforeseen error
+                if job.connection not in self.links:  # lost in an unexpected error
                     self._withdrawals.give_back(job)
                 elif first[job.connection] is job and self.links.is_open(job.connection):
                     self.links.abort(job.connection)
@@ -159,7 +159,7 @@ class Transmissions:
         try:
             self._take_event(number, link, event)
         except Exception:  # else the connection's task would end, and its jobs have no end
-            _log.exception("an event of a connection failed in an unforeseen way")
+            _log.exception("unexpected error in an event of a connection")
             for job in about:
                 self._withdrawals.give_back(job)
 
