@@ -46,13 +46,13 @@ async def measure() -> list[Result]:
             await site.api.create(MAIL_QUEUE, wanted)
             async with watching(site.api, site.namespace) as watch:
                 await watch.until_ready([name.name], READY_SECONDS)
-                await _put_off(site, name)
+                await _defer(site, name)
                 results = await _probed(site, name)
                 assert watch.losses == [], watch.losses
                 return results
 
 
-async def _put_off(site: Site, name: QueueName) -> None:
+async def _defer(site: Site, name: QueueName) -> None:
     """Publish the messages of the mails, due when all is over."""
     began = time.monotonic()
     async with bulk_on(site, name, WAITING) as waiting:

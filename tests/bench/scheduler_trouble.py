@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bench.results import Result, compared
-from postroad.scheduling.events import Event, OpenConnection, PutOff, Site, Submitted, Withdrawn
+from postroad.scheduling.events import Defer, Event, OpenConnection, Site, Submitted, Withdrawn
 from postroad.scheduling.ranking import SchedulerRules
 from postroad.worker.jobs.admission import FailingSiteQuota, is_crowded, room_for_trouble
 from support.simulated_delivery import Simulation
@@ -28,7 +28,7 @@ WITHOUT_BOUNDS = replace(
     RULES, least_for_new=1.0, least_for_troubled=1.0, first_connect=REFUSAL, overdue_share=0.0
 )
 
-STEP, SHORT_REST, PATIENCE, PUT_OFF = 0.5, 20.0, 30.0, 300.0
+STEP, SHORT_REST, PATIENCE, DEFERRED = 0.5, 20.0, 30.0, 300.0
 """A worker's, in seconds: `worker/runner.py`, and the second lane."""
 
 SLOW_SECONDS, SECONDS = 20.0, 1.0
@@ -163,7 +163,7 @@ class Worker(Simulation):
     def _take(self, site: int, arrived: float) -> None:
         room = self._room if self._is_troubled(site) else None
         if room is not None and not room.takes(self._jobs_at[site]):
-            self._later.append((self.now + PUT_OFF, site, arrived))
+            self._later.append((self.now + DEFERRED, site, arrived))
             return
         seconds = SLOW_SECONDS if site in self._world.slow else SECONDS
         number = self.submit(
@@ -213,14 +213,14 @@ class Worker(Simulation):
     def _drop_job(self, number: int) -> None:
         self._leave_hand(number)
         site, arrived = self._site_of[number], self.submitted_at[number]
-        self._later.append((self.now + PUT_OFF, site, arrived))
+        self._later.append((self.now + DEFERRED, site, arrived))
 
     def _leave_hand(self, number: int) -> None:
         del self._in_hand[number]
         self._jobs_at[self._site_of[number]] -= 1
 
     def _is_real(self, event: Event) -> bool:
-        """A job that was put off while its site rested does not come."""
+        """A job that was deferred while its site rested does not come."""
         if isinstance(event, Submitted):
             return event.job.number in self._in_hand
         return super()._is_real(event)
@@ -229,7 +229,7 @@ class Worker(Simulation):
         match decision:
             case OpenConnection(_, _, within) if within is not None and self._world.is_mute:
                 super()._do(replace(decision, within=2 * within))
-            case PutOff(job, until):
+            case Defer(job, until):
                 if job not in self._in_hand:
                     return
                 if until <= self.now + SHORT_REST:

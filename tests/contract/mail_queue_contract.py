@@ -22,7 +22,7 @@ from contract.queue_harness import (
     letter,
     names,
 )
-from postroad.domain.delivery.endings import Done, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import (
     Content,
     DsnOptions,
@@ -573,7 +573,7 @@ class RetryContract(_Fixtures):
         await item.retry(timedelta(0))
         assert (await consumer.next()).mail.recipients == ("a@x.example", "b@y.example")
 
-    async def test_mail_that_is_put_off_a_thousand_times_was_not_attempted(
+    async def test_mail_that_is_deferred_a_thousand_times_was_not_attempted(
         self, harness: Harness, queue: MailQueue
     ) -> None:
         consumer = Consumer(harness, queue, prefetch=20)
@@ -584,7 +584,7 @@ class RetryContract(_Fixtures):
             await item.record(dict.fromkeys(item.mail.recipients[:1], Outcome.failed("550 no")))
 
         for _ in range(50):
-            rest = (item.put_off(timedelta(0), reason="451 the site rests") for item in items)
+            rest = (item.defer(timedelta(0), reason="451 the site rests") for item in items)
             await eventually(harness, asyncio.gather(*rest))
             items = [await consumer.next() for _ in range(20)]
 
@@ -597,7 +597,7 @@ class RetryContract(_Fixtures):
         ] * 20
         await consumer.close()
 
-    async def test_mail_that_is_put_off_comes_after_the_delay_for_those_who_remain(
+    async def test_mail_that_is_deferred_comes_after_the_delay_for_those_who_remain(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         await queue.enqueue(letter(recipients=("a@x.example", "b@y.example")))
@@ -605,24 +605,24 @@ class RetryContract(_Fixtures):
         item = await consumer.next()
 
         with pytest.raises(InvalidInput):
-            await item.put_off(2 * SECOND, ("c@z.example",))
-        await item.put_off(2 * SECOND, ("b@y.example",))
+            await item.defer(2 * SECOND, ("c@z.example",))
+        await item.defer(2 * SECOND, ("b@y.example",))
 
         assert await consumer.nothing(SECOND)
         again = await consumer.next()
         assert (again.attempt, again.mail.recipients) == (1, ("b@y.example",))
         with pytest.raises(EntryEnded):
-            await item.put_off(SECOND)
+            await item.defer(SECOND)
 
-    async def test_what_is_put_off_is_counted_apart(
+    async def test_what_is_deferred_is_counted_apart(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        counts = [_ended(queue, ending) for ending in ("put_off", "retry")]
+        counts = [_ended(queue, ending) for ending in ("defer", "retry")]
         await queue.enqueue(letter())
 
-        await (await consumer.next()).put_off(timedelta(0))
+        await (await consumer.next()).defer(timedelta(0))
 
-        assert [_ended(queue, ending) for ending in ("put_off", "retry")] == [
+        assert [_ended(queue, ending) for ending in ("defer", "retry")] == [
             counts[0] + 1,
             counts[1],
         ]
@@ -632,7 +632,7 @@ class RetryContract(_Fixtures):
         [
             (Done(), (0, 0, 0)),
             (RetryItem(timedelta(0), ("b@y.example",), "451"), (1, 1, 0)),
-            (PutOffItem(timedelta(0), ("b@y.example",), "451"), (1, 0, 0)),
+            (DeferItem(timedelta(0), ("b@y.example",), "451"), (1, 0, 0)),
             (Reject("550"), (0, 0, 1)),
         ],
         ids=lambda value: getattr(value, "name", ""),
@@ -663,7 +663,7 @@ class RetryContract(_Fixtures):
             "done",
             Reject(cast("str", None)),
             RetryItem(cast("timedelta", 5)),
-            PutOffItem(cast("timedelta", None)),
+            DeferItem(cast("timedelta", None)),
             RetryItem(timedelta(0), None, cast("str", b"451")),
         ],
         ids=str,

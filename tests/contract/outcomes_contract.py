@@ -55,12 +55,12 @@ class OutcomesContract:
 
         assert await harness.kept() == {first: HEARD, again.enqueue_id: DELIVERED}
 
-    async def test_mail_that_is_put_off_keeps_the_outcomes_of_those_attempted(
+    async def test_mail_that_is_deferred_keeps_the_outcomes_of_those_attempted(
         self, harness: KeepingHarness, queue: MailQueue, consumer: Consumer
     ) -> None:
         first = await queue.enqueue(letter(recipients=(HERE, THERE)))
 
-        await (await consumer.next()).put_off(timedelta(0), (THERE,), "451 rests", DELIVERED)
+        await (await consumer.next()).defer(timedelta(0), (THERE,), "451 rests", DELIVERED)
 
         assert (await consumer.next()).mail.recipients == (THERE,)
         await consumer.close()

@@ -173,7 +173,7 @@ ENDINGS: dict[str, Callable[[Item], Awaitable[None]]] = {
     "done": lambda item: item.done(),
     "retry": lambda item: item.retry(timedelta(0)),
     "retry of some": lambda item: item.retry(timedelta(0), RECIPIENTS[:1]),
-    "put_off": lambda item: item.put_off(timedelta(0)),
+    "defer": lambda item: item.defer(timedelta(0)),
     "record": lambda item: item.record({RECIPIENTS[0]: Outcome.delivered()}),
     "reject": lambda item: item.reject("no"),
 }

@@ -1,4 +1,4 @@
-"""What `retry`, `put_off` and `record` promise when they return: who is left is durable, the delay
+"""What `retry`, `defer` and `record` promise when they return: who is left is durable, the delay
 need not be (LQ-28).
 
 FORMAT.md 8 argues it: the replacement ENVELOPE of a retry is never synced for its own sake.
@@ -73,13 +73,13 @@ async def test_outcomes_with_texts_of_their_own_are_durable_by_one_sync() -> Non
     await queue.close()
 
 
-async def test_after_a_mail_was_put_off_a_cut_may_forget_the_delay_and_counts_no_attempt() -> None:
+async def test_after_a_mail_was_deferred_a_cut_may_forget_the_delay_and_counts_no_attempt() -> None:
     files, clock = LossyFiles(), ManualClock()
     queue = await start(files, clock)
     await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("mail", 2)
-    await (await outside.lease()).put_off(HOUR, ("mail1@example.net",), "451 rests")
+    await (await outside.lease()).defer(HOUR, ("mail1@example.net",), "451 rests")
     begun = len(files.journal.steps)
     await queue.maintenance.checkpoint()
     await queue.close()

@@ -95,7 +95,7 @@ def seed_choice(
             rest = [host for host in tier if host not in omitted]
             branch, answers = _in_tier(world, rest, rules, precedence, allowed)
             return f"{branch}, fallback" if number else branch, answers or {("wait", number)}
-    return "SC-21 put off", {("put off", min(world.retry_at[h] for tier in tiers for h in tier))}
+    return "SC-21 deferred", {("deferred", min(world.retry_at[h] for tier in tiers for h in tier))}
 
 
 def _in_tier(
@@ -249,4 +249,4 @@ def answer_of(choice: Choice) -> Answer:
         case Wait(tier):
             return "wait", tier
         case NoneWorks(until):
-            return "put off", until
+            return "deferred", until

@@ -14,13 +14,13 @@ from postroad.scheduling.events import (
     Assign,
     CloseConnection,
     Closed,
+    Defer,
     DeliveryJob,
     Established,
     Event,
     Finished,
     NotOpened,
     OpenConnection,
-    PutOff,
     Rest,
     Site,
     Submitted,
@@ -76,7 +76,7 @@ class Simulation:
         self.finished_at: dict[int, float] = {}
         self.finishes = 0
         self.working: Counter[str | None] = Counter()
-        self.put_off: list[PutOff] = []
+        self.deferred: list[Defer] = []
         self.rests: list[Rest] = []
         self.openings: list[Opening] = []
         self.closings: list[Line] = []
@@ -198,8 +198,8 @@ class Simulation:
                 assert not line.jobs, "a connection with jobs is closed"
                 line.closed_at = self.now
                 self.closings.append(line)
-            case PutOff(job, until):
-                self.put_off.append(decision)
+            case Defer(job, until):
+                self.deferred.append(decision)
                 self.at(until, Submitted(self.jobs[job]))
             case Rest():
                 self.rests.append(decision)

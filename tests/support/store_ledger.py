@@ -126,7 +126,7 @@ class RandomHistory:
 
     async def _end(self, name: str, mail: Mail, item: SpoolItem) -> None:
         ends = (self._done, self._silent, self._retry, self._partly, self._recorded, self._reject)
-        more = (self._give_up, self._put_off, self._give_back, self._reject_silently)
+        more = (self._give_up, self._defer, self._give_back, self._reject_silently)
         await self.draw.choice((self._done, *ends, *more))(name, mail, item)
 
     def _outcomes(
@@ -196,8 +196,8 @@ class RandomHistory:
         self.ledger.states[name].append("rejected")
         self.letters[name] = mail
 
-    async def _put_off(self, name: str, mail: Mail, item: SpoolItem) -> None:
-        await item.put_off(5 * MINUTE)
+    async def _defer(self, name: str, mail: Mail, item: SpoolItem) -> None:
+        await item.defer(5 * MINUTE)
         self.ledger.states[name].append("replaced")
         self._waits(name, mail, 5 * MINUTE)
 

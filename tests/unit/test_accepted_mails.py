@@ -280,7 +280,7 @@ async def test_a_delay_that_is_no_timedelta_is_refused(queue: MailQueue, delay: 
         await queue.enqueue(Mail(**GOOD), delay)
     await queue.enqueue(Mail(**GOOD))
     item = await anext(queue.dequeue())
-    for again in (item.retry, item.put_off):
+    for again in (item.retry, item.defer):
         with pytest.raises(InvalidInput, match="timedelta"):
             await again(delay)
     await item.done()
@@ -304,7 +304,7 @@ async def test_why_an_item_ends_is_a_string_with_whatever_characters(queue: Mail
     item = await anext(queue.dequeue(1))
     endings: list[Any] = [
         lambda: item.retry(timedelta(0), error=5),  # type: ignore[arg-type]
-        lambda: item.put_off(timedelta(0), reason=b"x"),  # type: ignore[arg-type]
+        lambda: item.defer(timedelta(0), reason=b"x"),  # type: ignore[arg-type]
         lambda: item.reject(None),  # type: ignore[arg-type]
     ]
     for ending in endings:

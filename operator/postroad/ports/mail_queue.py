@@ -15,10 +15,10 @@ from typing import Any, Protocol, Self
 from uuid import UUID
 
 from postroad.domain.delivery.endings import (
+    DeferItem,
     Done,
     Endings,
     ItemEnding,
-    PutOffItem,
     Reject,
     RetryItem,
 )
@@ -59,16 +59,16 @@ def checked_ending(ending: Any) -> ItemEnding:
         return ending
     if isinstance(ending, Reject):
         return Reject(explanation(ending.reason))
-    if not isinstance(ending, RetryItem | PutOffItem):
+    if not isinstance(ending, RetryItem | DeferItem):
         raise InvalidInput(
-            f"an item ends by Done, RetryItem, PutOffItem or Reject, not {type(ending).__name__}"
+            f"an item ends by Done, RetryItem, DeferItem or Reject, not {type(ending).__name__}"
         )
     check_delay(ending.delay)
     return ending if ending.reason is None else replace(ending, reason=explanation(ending.reason))
 
 
 class Item(Endings, Protocol):
-    """One leased entry of a mail. Exactly one of `done`, `retry`, `put_off`, `reject` ends it, or
+    """One leased entry of a mail. Exactly one of `done`, `retry`, `defer`, `reject` ends it, or
     `end` with the value of one.
 
     A second ending raises EntryEnded. When the entry was ended otherwise meanwhile (an
@@ -113,7 +113,7 @@ class Item(Endings, Protocol):
     @property
     def lease_until(self) -> timedelta:
         """Until when the item may be in hand, by `Clock.elapsed`. Later, the queue may hand the
-        mail out again while it is transmitted. `put_off` is for those who are left by then."""
+        mail out again while it is transmitted. `defer` is for those who are left by then."""
         ...
 
     @property

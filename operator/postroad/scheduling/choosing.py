@@ -16,7 +16,7 @@ opened, or took when it was idle (AMB-26).
 A connection that is idle or new is used to a destination alone whose like may use one more
 (AMB-27).
 
-Without a tier that works the job is put off until a rest ends (SC-21).
+Without a tier that works the job is deferred until a rest ends (SC-21).
 Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23, AMB-26, AMB-27.
 """
 

@@ -219,7 +219,7 @@ class CloseConnection:
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
+class Defer:
     """Give a job back, to be submitted again at this instant: all its destinations rest. No
     attempt was made."""
 
@@ -235,4 +235,4 @@ class Rest:
     until: float
 
 
-Decision = LookUp | OpenConnection | Assign | CloseConnection | PutOff | Rest
+Decision = LookUp | OpenConnection | Assign | CloseConnection | Defer | Rest

@@ -23,6 +23,7 @@ from postroad.scheduling.events import (
     Closed,
     ConnectionPaused,
     Decision,
+    Defer,
     DeliveryJob,
     Established,
     Event,
@@ -35,7 +36,6 @@ from postroad.scheduling.events import (
     OpenConnection,
     Pipelined,
     Precedence,
-    PutOff,
     Rest,
     Site,
     Submitted,
@@ -324,7 +324,7 @@ class Scheduler:
             case OpenTo(name):
                 self._place(share, queue, self._open(name))
             case NoneWorks(until):
-                self._put_off(queue, until)
+                self._defer(queue, until)
             case Wait(tier):
                 if tier == queue.tier:
                     return False
@@ -362,11 +362,11 @@ class Scheduler:
         self._decisions.append(CloseConnection(connection.number))
         self._touch(connection.destination.name)
 
-    def _put_off(self, queue: SiteQueue, until: float) -> None:
+    def _defer(self, queue: SiteQueue, until: float) -> None:
         for share in queue.mails.members():
             while queue in share.waiting:
                 job = self._waiting.take(share, queue)
-                self._decisions.append(PutOff(job.number, until))
+                self._decisions.append(Defer(job.number, until))
                 self._leave(share, job)
         self._waiting.forget(queue)
 

@@ -49,7 +49,7 @@ ENQUEUE_SECONDS = Histogram(
 ENDED = Counter(
     "postroad_ended_items_total",
     "Items that ended.",
-    ["queue", "ending"],  # ending: done, retry, put_off, reject
+    ["queue", "ending"],  # ending: done, retry, defer, reject
 )
 SKIPPED = Counter(
     "postroad_skipped_references_total",

@@ -157,7 +157,7 @@ class Reporting:
         except (InvalidMail, BlobMissing) as error:
             self._count("impossible", report.item.enqueue_id, error=str(error))
             return
-        except StoreFull:  # its mail is put off, and prepares it anew each time
+        except StoreFull:  # its mail is deferred, and prepares it anew each time
             if report.result == "queued":
                 self._limit.give_back(report.address)
             raise

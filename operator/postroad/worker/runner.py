@@ -22,11 +22,11 @@ from postroad.scheduling.events import (
     Assign,
     CloseConnection,
     Decision,
+    Defer,
     Event,
     Forgiven,
     LookUp,
     OpenConnection,
-    PutOff,
     Rest,
     Submitted,
     Tick,
@@ -74,7 +74,7 @@ class SchedulerRunner:
     """Delivers the items that it is given. Needs a running event loop.
 
     `window`: how many items may be in hand; while they are, mails that wait long for a place on a
-    connection are put off, so that others are seen, and before that those of sites in trouble.
+    connection are deferred, so that others are seen, and before that those of sites in trouble.
     None: no mail is, since all have one next hop.
     `gate`: what keeps jobs from the scheduler; None: nothing does. `suppressing`: which recipients
     are not mailed; None: all are.
@@ -249,8 +249,8 @@ class SchedulerRunner:
                 self._transmissions.expect(decision)
             case CloseConnection(number):
                 self._links.close(number)
-            case PutOff(number, until):
-                self._put_off(self._jobs[number], timedelta(seconds=until), now)
+            case Defer(number, until):
+                self._defer(self._jobs[number], timedelta(seconds=until), now)
             case LookUp(number):
                 self._look_ups.begin(number)
             case Rest(destination, _):
@@ -258,7 +258,7 @@ class SchedulerRunner:
                 queue = self._deliverer.queue
                 _log.info("next hop backed off", queue=queue, next_hop=destination, reason=reason)
 
-    def _put_off(self, job: OpenJob, until: timedelta, now: timedelta) -> None:
+    def _defer(self, job: OpenJob, until: timedelta, now: timedelta) -> None:
         """The site of a job rests."""
         job.connection = None
         job.rest_since = job.rest_since or now
@@ -315,7 +315,7 @@ class SchedulerRunner:
         self._transmissions.break_off(late)
 
     def _make_room(self, now: timedelta) -> None:
-        """Put off mails that have waited in vain for long, where they are more than a quarter of
+        """Defer mails that have waited in vain for long, where they are more than a quarter of
         what is in hand; the last ones of them."""
         waiting = [
             each

@@ -92,8 +92,8 @@ async def test_reference_that_gives_its_place_up_keeps_how_often_consumers_crash
 
     assert await Consumer(cluster, process.queue).nothing(20 * SECOND)
 
-    [put_off] = cluster.broker.delayed_messages
-    assert decode(put_off.body).crashes == 3
+    [deferred] = cluster.broker.delayed_messages
+    assert decode(deferred.body).crashes == 3
 
 
 async def test_references_keep_their_places_while_the_whole_view_is_away(
@@ -112,7 +112,7 @@ async def test_references_keep_their_places_while_the_whole_view_is_away(
         assert await consumer.next(15 * SECOND)
 
 
-async def test_claims_of_a_reference_that_is_put_off_are_given_back(
+async def test_claims_of_a_reference_that_is_deferred_are_given_back(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "mail", delay=HOP + 1)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import Done, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DeferItem, Done, Reject, RetryItem
 from postroad.domain.mail.mail import Envelope, Outcome
 from support.leased_mails import NotedMail
 
@@ -33,13 +33,13 @@ async def test_each_method_ends_an_item_by_the_value_of_its_name() -> None:
     await item.done()
     await item.retry(MINUTE)
     await item.retry(MINUTE, TO, "450", HEARD)
-    await item.put_off(MINUTE, remaining=TO, reason="rests", outcomes=HEARD)
+    await item.defer(MINUTE, remaining=TO, reason="rests", outcomes=HEARD)
     await item.reject("550", HEARD)
 
     assert item.endings == (
         (Done(), None),
         (RetryItem(MINUTE, None, None), None),
         (RetryItem(MINUTE, TO, "450"), HEARD),
-        (PutOffItem(MINUTE, TO, "rests"), HEARD),
+        (DeferItem(MINUTE, TO, "rests"), HEARD),
         (Reject("550"), HEARD),
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.domain.delivery.endings import Done, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DeferItem, Done, Reject, RetryItem
 from postroad.domain.delivery.retries import RetryPlan, decide, softened
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.errors import InvalidSettings
@@ -70,17 +70,17 @@ def ending(outcomes: dict[str, Outcome], **facts: object) -> object:
         (
             {},
             {"untried": {"a": "x"}, "rest": 3 * MINUTE, "is_paced": True, "uniform": 1.0},
-            PutOffItem(3 * MINUTE, ("a",), "x"),
+            DeferItem(3 * MINUTE, ("a",), "x"),
         ),
         (
             {},
             {"untried": {"a": "x"}, "is_paced": True},
-            PutOffItem(timedelta(seconds=1), ("a",), "x"),
+            DeferItem(timedelta(seconds=1), ("a",), "x"),
         ),
-        ({}, {"untried": {"a": "rests"}}, PutOffItem(5 * MINUTE, ("a",), "rests")),
-        ({"b": NO}, {"untried": {"a": "x"}, "attempt": 9}, PutOffItem(5 * MINUTE, ("a",), "x")),
+        ({}, {"untried": {"a": "rests"}}, DeferItem(5 * MINUTE, ("a",), "rests")),
+        ({"b": NO}, {"untried": {"a": "x"}, "attempt": 9}, DeferItem(5 * MINUTE, ("a",), "x")),
         ({"b": LATER}, {"untried": {"a": "x"}}, RetryItem(MINUTE, ("b", "a"), "450 later")),
-        ({}, {"untried": {"a": "x"}, "uniform": 1.0}, PutOffItem(7.5 * MINUTE, ("a",), "x")),
+        ({}, {"untried": {"a": "x"}, "uniform": 1.0}, DeferItem(7.5 * MINUTE, ("a",), "x")),
         ({"b": YES}, {"untried": {"a": "x"}, "age": PLAN.max_age}, TOO_OLD),
         ({"a": LATER}, {"uniform": 1.0}, RetryItem(1.5 * MINUTE, ("a",), "450 later")),
     ],
@@ -176,7 +176,7 @@ def test_no_recipient_is_forgotten(
     deferred = {r for r in missed if outcomes[r].kind is OutcomeKind.DEFERRED}
     if isinstance(result, Done):
         assert not missed | failures.keys() | untried.keys()
-    elif isinstance(result, RetryItem | PutOffItem):
+    elif isinstance(result, RetryItem | DeferItem):
         assert set(result.remaining or ()) == deferred | set(untried)
         assert bool(deferred) == isinstance(result, RetryItem)
         assert PLAN.lanes[0] <= result.delay <= 1.5 * PLAN.lanes[-1]

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import Done, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import Sizes
@@ -38,8 +38,8 @@ ENDINGS: list[tuple[ItemEnding, bytes]] = [
         b'{"name":"retry","reason":null,"delay":1000000,"remaining":["b@example.net"]}',
     ),
     (
-        PutOffItem(timedelta(0), (), "rests"),
-        b'{"name":"put_off","reason":"rests","delay":0,"remaining":[]}',
+        DeferItem(timedelta(0), (), "rests"),
+        b'{"name":"defer","reason":"rests","delay":0,"remaining":[]}',
     ),
 ]
 SENT: list[tuple[str, dict[str, Any], bytes]] = [

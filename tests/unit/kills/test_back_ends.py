@@ -47,13 +47,13 @@ async def work(queue: MailQueue) -> None:
             items[str(item.mail.sender)] = item
             if len(items) == len(MAILS):
                 break
-    done, retried, rejected, recorded, put_off, _ = (items[mail.sender] for mail in MAILS)
-    for item in (retried, rejected, recorded, put_off):
+    done, retried, rejected, recorded, deferred, _ = (items[mail.sender] for mail in MAILS)
+    for item in (retried, rejected, recorded, deferred):
         await item.record({item.mail.recipients[0]: DELIVERED})
     await done.done()
     await retried.retry(timedelta(hours=1), retried.mail.recipients[1:2])
     await rejected.reject("550 5.1.1 no")
-    await put_off.put_off(timedelta(hours=1))
+    await deferred.defer(timedelta(hours=1))
     await queue.enqueue(Mail(None, (MAILS[2].sender,), b"Subject: a report\r\n\r\n"))
 
 

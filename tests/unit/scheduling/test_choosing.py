@@ -17,7 +17,7 @@ BRANCHES = {
     "SC-15 waits, all long", "SC-16 idle", "SC-17 rides, fewer", "SC-17 rides, newest",
     "SC-17 waits", "SC-17 waits, all long", "SC-18 unused", "SC-18 closed", "SC-18 retry",
     "SC-20 further", "SC-20 at the limit: rides, fewer", "SC-20 at the limit: rides, newest",
-    "SC-20 at the limit: waits", "SC-20 at the limit: waits, all long", "SC-21 put off",
+    "SC-20 at the limit: waits", "SC-20 at the limit: waits, all long", "SC-21 deferred",
 }  # fmt: skip
 """`make bench ROOM=scheduler` compares 100,000 states; these are enough to meet each branch."""
 

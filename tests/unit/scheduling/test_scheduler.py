@@ -12,6 +12,7 @@ from postroad.scheduling.events import (
     Assign,
     CloseConnection,
     Closed,
+    Defer,
     DeliveryJob,
     Established,
     Finished,
@@ -21,7 +22,6 @@ from postroad.scheduling.events import (
     OpenConnection,
     Pipelined,
     Precedence,
-    PutOff,
     Rest,
     RoutingJob,
     Site,
@@ -232,7 +232,7 @@ def test_a_connection_that_closes_before_its_first_outcome_counts_as_a_failure()
     it.on(job(1), 0)
     it.on(Established(1), 0)
 
-    assert it.on(Closed(1), 1) == [Rest("a", 16), PutOff(1, 16)]
+    assert it.on(Closed(1), 1) == [Rest("a", 16), Defer(1, 16)]
 
 
 def test_the_second_tier_is_used_only_while_all_of_the_first_rest() -> None:
@@ -243,8 +243,8 @@ def test_the_second_tier_is_used_only_while_all_of_the_first_rest() -> None:
     assert OpenConnection(2, "b") in it.on(NotOpened(1), 0)
     assert OpenConnection(3, "c") in it.on(NotOpened(2), 0)
     assert OpenConnection(4, "d") in it.on(NotOpened(3), 0)
-    assert it.on(NotOpened(4), 1) == [Rest("d", 16), PutOff(1, 15)]
-    assert it.on(job(2, site=tiers), 2) == [PutOff(2, 15)]
+    assert it.on(NotOpened(4), 1) == [Rest("d", 16), Defer(1, 15)]
+    assert it.on(job(2, site=tiers), 2) == [Defer(2, 15)]
     assert it.on(job(3, site=tiers), 15)[0] == OpenConnection(5, "a")
 
 
@@ -260,7 +260,7 @@ def test_jobs_that_wait_move_to_the_next_tier_with_their_site() -> None:
     assert [each for each in decisions if isinstance(each, OpenConnection)] == [
         OpenConnection(2, "c")
     ]
-    assert not any(isinstance(each, PutOff) for each in decisions)
+    assert not any(isinstance(each, Defer) for each in decisions)
     after = [it.on(Finished(1), 2), it.on(Finished(2), 3), it.on(Finished(3), 4)]
     assert sum(isinstance(each, Assign) for step in after for each in step) == 2
 
@@ -271,14 +271,14 @@ def test_a_destination_that_another_process_found_broken_is_not_tried() -> None:
 
     assert it.on(Heard("a", 100), 0) == []
     assert it.on(job(1, site=AB), 1)[0] == OpenConnection(1, "b")
-    assert it.on(job(2, site=A), 2) == [PutOff(2, 100)]
+    assert it.on(job(2, site=A), 2) == [Defer(2, 100)]
 
 
 def test_what_is_heard_lasts_no_longer_than_the_longest_rest() -> None:
     it = scheduler(longest_rest=600)
     it.on(Heard("a", 1e12), 10)
 
-    assert it.on(job(1, site=A), 20) == [PutOff(1, 610)]
+    assert it.on(job(1, site=A), 20) == [Defer(1, 610)]
 
 
 def test_other_processes_hear_once_of_a_host_that_ends_all_its_connections() -> None:
@@ -303,7 +303,7 @@ def test_a_dead_destination_costs_one_connection_at_a_time() -> None:
     simulation.run(600)
 
     assert len(simulation.openings) <= 6, "30 s each, with rests of 15, 60, 135, 240 s"
-    assert len(simulation.put_off) >= 50
+    assert len(simulation.deferred) >= 50
 
 
 def test_when_the_load_falls_the_oldest_connections_become_idle_and_close() -> None:

@@ -76,7 +76,7 @@ def test_a_site_with_one_destination_that_works_is_in_no_trouble() -> None:
     assert crowding.surplus(8) == []
 
 
-def test_where_all_mail_has_one_next_hop_none_is_put_off() -> None:
+def test_where_all_mail_has_one_next_hop_none_is_deferred() -> None:
     table = JobTable()
     crowding = InFlightLimit(None, table, lambda _: True)
     for number in range(8):

@@ -349,7 +349,7 @@ async def test_a_mail_whose_content_cannot_be_read_was_not_attempted() -> None:
     await deliver(item, Answers({}, BlobsUnavailable()))
 
     [step] = item.steps
-    assert step == ("put_off", 5 * MINUTE, ("a@b", "c@d"), "451 4.3.0 BlobsUnavailable")
+    assert step == ("defer", 5 * MINUTE, ("a@b", "c@d"), "451 4.3.0 BlobsUnavailable")
     assert item.kept is None
 
 
@@ -374,7 +374,7 @@ async def test_a_mail_whose_content_breaks_off_was_attempted() -> None:
     assert item.steps == [("retry", MINUTE, ("a@b",), "451 4.3.0 BlobsUnavailable")]
 
 
-async def test_a_mail_that_is_put_off_until_it_is_too_old_is_given_up() -> None:
+async def test_a_mail_that_is_deferred_until_it_is_too_old_is_given_up() -> None:
     item = OneItem("a@b", age=timedelta(hours=2))
 
     await deliver(item, Answers({}, BlobsUnavailable()))

@@ -179,7 +179,7 @@ def let_look_ups_wait(worker: Worker, monkeypatch: pytest.MonkeyPatch, name: str
 async def test_a_recipient_whose_route_is_looked_up_holds_up_no_other_of_its_mail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nor is its content kept meanwhile, nor is its mail put off for want of a connection."""
+    """Nor is its content kept meanwhile, nor is its mail deferred for want of a connection."""
     async with a_worker(window=1) as worker:
         worker.domain("known.example")
         worker.domain("slow.example")

@@ -82,7 +82,7 @@ async def test_a_worker_that_stops_gives_back_what_it_holds() -> None:
         assert (await worker.queue.size()).size == 30 - to(worker, "one.example")
 
 
-async def test_other_routes_put_off_no_mail_that_is_held() -> None:
+async def test_other_routes_defer_no_mail_that_is_held() -> None:
     """What is held is dropped and taken again, and must not stand twice in what may be held."""
     async with a_limited_worker(most_held=20) as worker:
         for number in range(15):

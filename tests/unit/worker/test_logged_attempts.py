@@ -65,7 +65,7 @@ async def test_a_mail_that_is_tried_again_is_not_given_up() -> None:
     assert [given_up for _, given_up, _ in log.lines] == [False]
 
 
-async def test_a_mail_that_was_put_off_until_it_is_too_old_has_a_line() -> None:
+async def test_a_mail_that_was_deferred_until_it_is_too_old_has_a_line() -> None:
     item = OneItem("a@b", age=timedelta(hours=2))
 
     log = await written(item, Answers({}, BlobsUnavailable()))

@@ -227,7 +227,7 @@ async def test_without_room_for_a_report_its_recipients_wait_on_unrecorded(
 
     await deliver(item, answers, StoreFull())
 
-    assert item.steps == [*recorded, ("put_off", 5 * MINUTE, remaining, NO_ROOM_FOR_REPORT)]
+    assert item.steps == [*recorded, ("defer", 5 * MINUTE, remaining, NO_ROOM_FOR_REPORT)]
 
 
 async def test_a_mail_that_was_delivered_ends_without_room_for_its_report() -> None:
@@ -467,7 +467,7 @@ async def test_without_room_for_a_shortened_report_the_report_waits_on() -> None
 
     await deliver(item, refused("550 no"), StoreFull())
 
-    assert item.steps == [("put_off", 5 * MINUTE, (SENDER,), NO_ROOM_FOR_REPORT)]
+    assert item.steps == [("defer", 5 * MINUTE, (SENDER,), NO_ROOM_FOR_REPORT)]
 
 
 async def test_a_report_whose_bytes_are_gone_is_not_shortened_and_ends() -> None:

@@ -13,7 +13,7 @@ from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.delivery import Topic
 from postroad.worker.jobs.admission import AdmissionGate
 from postroad.worker.sites.board_use import BoardReader
-from postroad.worker.sites.control import MAX_PUT_OFF, MAX_SUSPENDED, SiteControl
+from postroad.worker.sites.control import MAX_DEFERRAL, MAX_SUSPENDED, SiteControl
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
@@ -69,7 +69,7 @@ async def test_a_suspended_site_gets_no_mail_until_it_is_resumed() -> None:
         assert await worker.waiting() == {"a@one.example": (0, "451 4.3.2 suspended: they asked")}
 
         await controlled.board.take_down(Topic.SUSPENSIONS, ONE)
-        await worker.pass_time(MAX_PUT_OFF * 1.2)
+        await worker.pass_time(MAX_DEFERRAL * 1.2)
         assert worker.delivered == {"a@one.example": 1, "b@two.example": 1}
 
 
@@ -86,7 +86,7 @@ async def test_a_suspension_ends_by_itself() -> None:
         assert worker.delivered == {"a@one.example": 1}
 
 
-async def test_mail_that_waits_for_a_site_is_put_off_when_it_is_suspended() -> None:
+async def test_mail_that_waits_for_a_site_is_deferred_when_it_is_suspended() -> None:
     async with a_controlled_worker() as controlled:
         worker = controlled.worker
         worker.hops.gate.clear()
@@ -98,7 +98,7 @@ async def test_mail_that_waits_for_a_site_is_put_off_when_it_is_suspended() -> N
         await worker.pass_time(7 * SECOND)
 
         assert in_hand == 200
-        assert len(worker.driving) <= 120, "what waited is put off"
+        assert len(worker.driving) <= 120, "what waited is deferred"
         worker.hops.gate.set()
         await worker.pass_time(SECOND)
         assert 0 < sum(worker.delivered.values()) <= 120, "what a connection had went on"

@@ -48,7 +48,7 @@ from postroad.ports.clock import Clock
 from postroad.ports.delivery import Board, Topic
 from postroad.ports.mail_queue import MailQueue
 from postroad.worker.sites.board_use import READ_EVERY
-from postroad.worker.sites.control import MAX_PUT_OFF
+from postroad.worker.sites.control import MAX_DEFERRAL
 
 MAX_SITE = 320
 """Characters of a site's name."""
@@ -138,7 +138,7 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
 async def resume(queue: MailQueue, site: str) -> None:
     """Send mail to a suspended SITE again.
 
-    Mail that was put off comes by itself within half an hour, or by `postroad flush` once workers
+    Mail that was deferred comes by itself within half an hour, or by `postroad flush` once workers
     have read it, which takes five seconds.
     """
     board = board_of(queue)
@@ -147,8 +147,8 @@ async def resume(queue: MailQueue, site: str) -> None:
     if not was:
         raise InvalidInput(f"{site} is not suspended", hint="`postroad sites` names those that are")
     click.echo(
-        f"{site} gets mail again within {format_duration(READ_EVERY)}; what was put off comes"
-        f" within {format_duration(MAX_PUT_OFF)}"
+        f"{site} gets mail again within {format_duration(READ_EVERY)}; what was deferred comes"
+        f" within {format_duration(MAX_DEFERRAL)}"
     )
 
 

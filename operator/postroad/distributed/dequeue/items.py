@@ -13,7 +13,7 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
 from postroad.distributed.entries.endings import CLEANED, ack, delete_and_ack, mark_if_passed
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import DONE, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DONE, DeferItem, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail
@@ -181,7 +181,7 @@ class DistributedItem(LeasedMail):
 
     async def end(self, ending: ItemEnding, outcomes: AttemptOutcomes | None = None) -> None:
         ending = checked_ending(ending)
-        if isinstance(ending, RetryItem | PutOffItem):
+        if isinstance(ending, RetryItem | DeferItem):
             wanted = self._wanted(ending.remaining)
             if wanted and not self._marked:
                 return await self._come_again(ending, wanted, outcomes)
@@ -207,7 +207,7 @@ class DistributedItem(LeasedMail):
 
     async def _come_again(
         self,
-        ending: RetryItem | PutOffItem,
+        ending: RetryItem | DeferItem,
         wanted: tuple[str, ...],
         outcomes: AttemptOutcomes | None,
     ) -> None:

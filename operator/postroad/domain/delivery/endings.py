@@ -27,10 +27,10 @@ class RetryItem:
 
 
 @dataclass(frozen=True, slots=True)
-class PutOffItem:
+class DeferItem:
     """Those who are left were not attempted; `remaining` None: all who are left."""
 
-    name: ClassVar = "put_off"
+    name: ClassVar = "defer"
     delay: timedelta
     remaining: tuple[str, ...] | None = None
     reason: str | None = None
@@ -44,7 +44,7 @@ class Reject:
     reason: str
 
 
-ItemEnding = Done | RetryItem | PutOffItem | Reject
+ItemEnding = Done | RetryItem | DeferItem | Reject
 DONE = Done()
 
 
@@ -78,7 +78,7 @@ class Endings(Protocol):
         forget the delay in a crash within seconds (FORMAT.md 8): the mail is then due at once."""
         await self.end(RetryItem(delay, remaining, error), outcomes)
 
-    async def put_off(
+    async def defer(
         self,
         delay: timedelta,
         remaining: tuple[str, ...] | None = None,
@@ -89,7 +89,7 @@ class Endings(Protocol):
         since a site rests or a limit is reached. The reason is shown as the last error.
 
         `outcomes` are of the other recipients, if there were any."""
-        await self.end(PutOffItem(delay, remaining, reason), outcomes)
+        await self.end(DeferItem(delay, remaining, reason), outcomes)
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
         """Move the mail to the dead letters with a reason. Durable when it returns.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from postroad.domain.delivery.endings import DONE, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DONE, DeferItem, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.smtp.bounces import BounceClass, bounce_of
 from postroad.domain.values.instants import format_duration
@@ -23,7 +23,7 @@ DEFAULT_LANES = tuple(timedelta(minutes=minutes) for minutes in (1, 5, 15, 60, 2
 """Short steps first: most deferrals are greylisting or a moment's load."""
 
 MIN_DELAY = timedelta(seconds=1)
-"""After which a mail comes again that a limit by rate put off."""
+"""After which a mail comes again that a limit by rate deferred."""
 
 DEFAULT_MAX_AGE = timedelta(hours=120)
 
@@ -78,7 +78,7 @@ class RetryPlan:
         return max(self.delay(attempt, uniform), least * (1 + self.spread * uniform))
 
     def rest(self, uniform: float, least: timedelta = _ZERO) -> timedelta:
-        """Return for how long a mail is put off that was not attempted: the second lane, since it
+        """Return for how long a mail is deferred that was not attempted: the second lane, since it
         is not attempted less often with time, and may be one of many; `least`, if that is more."""
         return max(self.delay(1, uniform), least * (1 + self.spread * uniform))
 
@@ -133,7 +133,7 @@ def decide(
         return RetryItem(delay, tuple(waiting), error)
     if untried:
         delay = max(rest, MIN_DELAY) if is_paced else plan.rest(uniform, rest)
-        return PutOffItem(delay, tuple(untried), _joined(untried.values()))
+        return DeferItem(delay, tuple(untried), _joined(untried.values()))
     if failed or failures:
         return Reject(_joined([*failed, *failures.values()]))
     return DONE

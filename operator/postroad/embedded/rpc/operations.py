@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from postroad.domain.delivery.endings import DONE, Done, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DONE, DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail import envelope_documents
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.mail.shapes import Shape
@@ -44,7 +44,7 @@ def _ages_of(value: Mapping[str, list[list[int]]]) -> dict[str, dict[timedelta, 
     }
 
 
-_WAITING = {each.name: each for each in (RetryItem, PutOffItem)}
+_WAITING = {each.name: each for each in (RetryItem, DeferItem)}
 
 
 class Leased(NamedTuple):
@@ -77,7 +77,7 @@ def _ending_value(ending: ItemEnding) -> dict[str, Any]:
     value: dict[str, Any] = {"name": ending.name}
     if not isinstance(ending, Done):
         value["reason"] = None if ending.reason is None else cut(ending.reason).decode()
-    if isinstance(ending, RetryItem | PutOffItem):
+    if isinstance(ending, RetryItem | DeferItem):
         value |= {"delay": duration_us(ending.delay), "remaining": ending.remaining}
     return value
 

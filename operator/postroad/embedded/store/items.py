@@ -12,7 +12,7 @@ from functools import lru_cache
 from uuid import UUID
 
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import DONE, Done, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DONE, DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import Outcome, OutcomeKind, check_named
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import LeasedMail
@@ -182,7 +182,7 @@ class SpoolItem(LeasedMail):
         the entry was ended otherwise meanwhile, there is nothing to do."""
         ending = checked_ending(ending)
         kept: dict[int, str] = {}
-        if isinstance(ending, RetryItem | PutOffItem):
+        if isinstance(ending, RetryItem | DeferItem):
             kept = self._kept_for(ending.remaining)
             ending = ending if kept else DONE
         self._check_open()
@@ -217,7 +217,7 @@ class SpoolItem(LeasedMail):
                 await self._reject(cut(reason).decode())
             case RetryItem(delay, _, reason):
                 await self._come_again(self.attempt + 1, delay, reason, kept)
-            case PutOffItem(delay, _, reason):
+            case DeferItem(delay, _, reason):
                 await self._come_again(self.attempt, delay, reason, kept)
 
     async def _finish(self) -> None:

@@ -30,7 +30,7 @@ class Passage(Enum):
 
     GOES = auto()
     HELD = auto()
-    PUT_OFF = auto()
+    DEFERRED = auto()
 
 
 class AdmissionGate:
@@ -45,17 +45,18 @@ class AdmissionGate:
     def is_shut(
         self, ledger: ItemProgress, route: DeliveryRoute, recipients: tuple[str, ...]
     ) -> bool:
-        """Return whether a site gets no mail now; its recipients are then put off."""
+        """Return whether a site gets no mail now; its recipients are then deferred."""
         if self._control is None:
             return False
         if (suspension := self._control.suspended(route.name)) is None:
             return False
-        until = self._clock.elapsed() + self._control.put_off_for(suspension)
+        until = self._clock.elapsed() + self._control.deferral_for(suspension)
         ledger.not_tried(recipients, f"451 4.3.2 suspended: {suspension.reason}", until)
         return True
 
     def admit(self, job: OpenJob) -> Passage:
-        """Take a job under its limits by rate; one that is not to wait here for them is put off."""
+        """Take a job under its limits by rate; one that is not to wait here for them is
+        deferred."""
         if self._pacer is None:
             return Passage.GOES
         wait = self._pacer.admit(job.number, job.limited())
@@ -66,7 +67,7 @@ class AdmissionGate:
         until = self._clock.elapsed() + wait
         reason = UNSHARED if self._pacer.is_away else PACED
         job.ledger.not_tried(job.recipients, reason, until, is_paced=True)
-        return Passage.PUT_OFF
+        return Passage.DEFERRED
 
     def drop(self, job: OpenJob) -> None:
         """Hold a job no longer. Idempotent."""
@@ -146,7 +147,7 @@ class InFlightLimit:
         ]
 
     def has_room(self, route: DeliveryRoute) -> bool:
-        """Return whether one more job may wait; a job that may not is put off at once."""
+        """Return whether one more job may wait; a job that may not is deferred at once."""
         if self._room is None or not self._is_in_trouble(route):
             return True
         return self._room.takes(self._jobs.count_at(route.name))

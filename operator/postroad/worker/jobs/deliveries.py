@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 
 from postroad.domain.delivery.attempt_log import Attempted
 from postroad.domain.delivery.attempts import AttemptOutcomes
-from postroad.domain.delivery.endings import DONE, Done, ItemEnding, PutOffItem, Reject, RetryItem
+from postroad.domain.delivery.endings import DONE, DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.delivery.retries import RetryPlan, decide, softened
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import (
@@ -98,7 +98,7 @@ class Deliverer:
             # one of both; the other way round, the sender would never hear of them.
             if not await self._is_queued(reporting, report):
                 left = _of_kind(left, _DELIVERED)
-                ending = self._put_off(item, outcomes) or ending
+                ending = self._defer(item, outcomes) or ending
         if isinstance(ending, Reject) and (given_up := _given_up(outcomes, untried)):
             self.log_attempt(item, given_up, seconds, given_up=True)
         # Before the end: a retry would send to those who have the mail, a dead letter name them.
@@ -133,21 +133,21 @@ class Deliverer:
             is_paced=is_paced,
         )
 
-    def _put_off(self, item: Item, outcomes: Mapping[str, Outcome]) -> PutOffItem | None:
+    def _defer(self, item: Item, outcomes: Mapping[str, Outcome]) -> DeferItem | None:
         """Return the ending of an item whose report cannot be queued: all that were not delivered
         wait on, so that the item leaves the worker to those whose delivery makes room. None: all
         were delivered."""
         delay = self.plan.rest(self.randomness.uniform())
         delivered = _of_kind(outcomes, _DELIVERED)
         remaining = tuple(each for each in item.mail.recipients if each not in delivered)
-        return PutOffItem(delay, remaining, NO_ROOM_FOR_REPORT) if remaining else None
+        return DeferItem(delay, remaining, NO_ROOM_FOR_REPORT) if remaining else None
 
-    async def put_off(self, item: Item, outcomes: Mapping[str, Outcome], reason: str) -> None:
+    async def defer(self, item: Item, outcomes: Mapping[str, Outcome], reason: str) -> None:
         """End an item for all who are not recorded, behind a record of those who were delivered: no
         attempt is counted. Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
         await self.record(item, outcomes)  # first: who has the mail would get it again
         delay = self.plan.rest(self.randomness.uniform())
-        await self._insist("end", partial(item.end, PutOffItem(delay, None, reason)))
+        await self._insist("end", partial(item.end, DeferItem(delay, None, reason)))
 
     async def _is_suppressed(self, address: str, item: Item) -> bool:
         """Return whether an address is not mailed."""
@@ -261,7 +261,7 @@ _DELIVERED = OutcomeKind.DELIVERED
 _EVENTS = {
     Done: "mail delivered",
     RetryItem: "mail deferred",
-    PutOffItem: "mail put off",
+    DeferItem: "mail deferred",
     Reject: "mail rejected",
 }
 
@@ -274,7 +274,7 @@ def _must_be_recorded(outcomes: Mapping[str, Outcome], ending: ItemEnding) -> bo
     """True if the ending alone would leave the outcome of a recipient open."""
     if isinstance(ending, Reject):
         return any(outcome.kind is OutcomeKind.DELIVERED for outcome in outcomes.values())
-    return isinstance(ending, RetryItem | PutOffItem)
+    return isinstance(ending, RetryItem | DeferItem)
 
 
 def _given_up(outcomes: Mapping[str, Outcome], untried: Mapping[str, str]) -> dict[str, Outcome]:

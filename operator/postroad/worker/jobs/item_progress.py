@@ -159,7 +159,7 @@ class ItemProgress:
             if self.open_jobs:
                 self._pause()
                 return  # it ends with its last job
-            await self._put_off()
+            await self._defer()
         self.give_up()
 
     def _pause(self) -> None:
@@ -172,15 +172,15 @@ class ItemProgress:
         _settle(self._recording)
         self._being_recorded = self._recording = None
 
-    async def _put_off(self) -> None:
+    async def _defer(self) -> None:
         """End an item whose end failed by an unexpected error: else it would be leased until the
         process ends, in the place of another."""
         try:
-            await self._deliverer.put_off(self.item, self._outcomes, UNEXPECTED)
+            await self._deliverer.defer(self.item, self._outcomes, UNEXPECTED)
         except (QueueClosed, EntryLost):
             pass  # it comes again, or is over
         except Exception:
-            _log.exception("an item was not put off")
+            _log.exception("an item was not deferred")
 
     def _taken(self) -> Mapping[str, Outcome]:
         taken, self._unrecorded = self._unrecorded, {}

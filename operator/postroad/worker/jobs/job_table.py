@@ -228,13 +228,13 @@ class Withdrawals:
         return tuple(dropped)
 
     def take_back(self, ledger: ItemProgress, reason: str) -> None:
-        """Put off the recipients of an item that only wait."""
+        """Defer the recipients of an item that only wait."""
         if dropped := self.drop_waiting(ledger):
             ledger.not_tried(dropped, reason)
             ledger.go_on()
 
     def put_aside(self, ledger: ItemProgress) -> None:
-        """Put off what has no outcome and no connection, after an unexpected error. Without an end,
+        """Defer what has no outcome and no connection, after an unexpected error. Without an end,
         the item would be leased until the process ends, in the place of another."""
         self.drop_waiting(ledger)
         at_work = {each for job in self._jobs.of(ledger) for each in job.recipients}

@@ -82,10 +82,10 @@ class Transmissions:
         self._unopened: dict[int, OpenConnection] = {}
         self._places = count(1)
         self.is_ending = False
-        """True if jobs that are assigned to connections are put off, because the process ends."""
+        """True if jobs that are assigned to connections are deferred, because the process ends."""
 
     def finish(self) -> None:
-        """Let connections finish what they transmit; their other jobs are put off."""
+        """Let connections finish what they transmit; their other jobs are deferred."""
         self.is_ending = True
         self.links.finish()
 

@@ -39,7 +39,7 @@ MAX_SUSPENDED = 1000
 """Sites at a time, beyond which answers suspend no more: each worker reads all of them every five
 seconds, and it is senders who choose the domains that mail goes to."""
 
-MAX_PUT_OFF = timedelta(minutes=30)
+MAX_DEFERRAL = timedelta(minutes=30)
 """Of mail for a suspended site: after a resumption, none waits for longer."""
 
 
@@ -76,9 +76,9 @@ class SiteControl:
         latest = max(known, key=lambda each: each.until)
         return latest if latest.until > self._clock.now() else None
 
-    def put_off_for(self, suspension: Suspension) -> timedelta:
-        """Return for how long mail for a suspended site is put off."""
-        return min(suspension.until - self._clock.now(), MAX_PUT_OFF)
+    def deferral_for(self, suspension: Suspension) -> timedelta:
+        """Return for how long mail for a suspended site is deferred."""
+        return min(suspension.until - self._clock.now(), MAX_DEFERRAL)
 
     def new(self) -> list[str]:
         """Return the sites that were suspended since this was called last."""

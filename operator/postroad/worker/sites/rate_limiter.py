@@ -65,7 +65,7 @@ class RateLimiter:
         self._first: dict[int, str] = {}
         """The first limit of each job that is held."""
         self._booked: dict[str, float] = {}
-        """Until when the jobs that were put off take a limit up."""
+        """Until when the jobs that were deferred take a limit up."""
         self._wanted: dict[str, float] = {}
         """By limit, when a job was under it last."""
         self._others: dict[str, int] = {}
