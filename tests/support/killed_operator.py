@@ -44,7 +44,7 @@ LEADERSHIP_LOST = 75
 READY_SECONDS, END_SECONDS = 120.0, 90.0
 POLL_SECONDS = 0.1
 QUIET_SECONDS = 1.0
-"""An operator that has written nothing for so long has nothing left to write but figures."""
+"""An operator that has written nothing for so long has nothing left to write but metrics."""
 
 Act = Callable[["Rounds"], Awaitable[None]]
 

@@ -32,7 +32,7 @@ from support.skipped_time import SkippedClock, SkippingLoop
 
 IMAGE = "postroad:test"
 QUICK = Intervals(
-    figures=timedelta(seconds=0.5),
+    metrics=timedelta(seconds=0.5),
     full=timedelta(seconds=1),
     clusters=timedelta(seconds=0.7),
     servers=timedelta(seconds=0.7),

@@ -101,12 +101,12 @@ def test_the_same_findings_leave_the_status_as_it_is() -> None:
 
 
 def test_a_report_about_figures_alone_leaves_the_conditions_as_they_are() -> None:
-    before = composed({}, Report([FINE, AWAY], {"size": 4, "figuresError": "TooSlow"}), 2, NOW)
+    before = composed({}, Report([FINE, AWAY], {"size": 4, "metricsError": "TooSlow"}), 2, NOW)
 
-    report = Report(fields={"size": 5, "figuresError": None}, replaced=frozenset())
+    report = Report(fields={"size": 5, "metricsError": None}, replaced=frozenset())
 
     expected = {**before, "size": 5}
-    del expected["figuresError"]
+    del expected["metricsError"]
     assert composed(before, report, 2, LATER) == expected
 
 

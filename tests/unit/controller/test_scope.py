@@ -44,7 +44,7 @@ def queue(status: dict[str, Any] = GOOD, **spec: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("seen", "last", "expected"),
     [
-        (SEEN, LAST, Scope.FIGURES),
+        (SEEN, LAST, Scope.METRICS),
         (replace(SEEN, children=frozenset()), LAST, Scope.CHILDREN),
         (replace(SEEN, children=frozenset({CHILD._replace(version="8")})), LAST, Scope.CHILDREN),
         (SEEN, None, Scope.FULL),
@@ -102,7 +102,7 @@ def test_failures_count_until_the_cluster_changes() -> None:
 
 
 def test_only_a_full_reconcile_puts_off_the_next_full_one() -> None:
-    cheap = after_reconcile(Scope.FIGURES, SEEN, GOOD, LAST, NOW)
+    cheap = after_reconcile(Scope.METRICS, SEEN, GOOD, LAST, NOW)
     full = after_reconcile(Scope.FULL, SEEN, GOOD, LAST, NOW)
 
     assert cheap
@@ -206,7 +206,7 @@ def test_a_child_that_the_operator_wrote_is_no_news_and_another_version_is() -> 
 
     assert seen.children == {new, other}
     last = replace(LAST, seen=seen)
-    assert decide(queue(), seen, last, NOW, EVERY).scope is Scope.FIGURES
+    assert decide(queue(), seen, last, NOW, EVERY).scope is Scope.METRICS
     for children in ({other}, {CHILD, other}, {new._replace(version="9"), other}):
         changed = replace(seen, children=frozenset(children))
         assert decide(queue(), changed, last, NOW, EVERY).scope is Scope.CHILDREN

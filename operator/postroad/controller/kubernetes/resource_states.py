@@ -23,7 +23,7 @@ class _ResourceState(NamedTuple):
 
 
 class ResourceStates:
-    """Conditions and figures of all resources that were reported and are not gone."""
+    """Conditions and metrics of all resources that were reported and are not gone."""
 
     def __init__(self) -> None:
         self._states: dict[str, _ResourceState] = {}

@@ -221,7 +221,7 @@ class Deletion:
         try:
             if (await place.view().limits()).browse_start is None:
                 return False, None
-            size = (await self._engines.figures(place))["size"]
+            size = (await self._engines.metrics(place))["size"]
         except TimeoutError:
             return True, "mails may wait: Cassandra did not count them in time"
         except QueueNotFound:

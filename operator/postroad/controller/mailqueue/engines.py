@@ -22,7 +22,7 @@ from postroad.ports.clock import Clock, Randomness
 from postroad.ports.servers import Servers
 
 MEASURING_SECONDS = 20.0
-"""For all figures of one queue together."""
+"""For all metrics of one queue together."""
 
 SAME_RECONCILE = timedelta(seconds=2)
 """A reconcile that has begun a queue counts it by the configuration that it has just read."""
@@ -50,8 +50,8 @@ class Engines:
         await known.configuration.refresh()
         await begin(self._engine(known, place))
 
-    async def figures(self, place: QueuePlace) -> dict[str, Any]:
-        """Return the figures of a queue as fields of its status. Raises: ViewError,
+    async def metrics(self, place: QueuePlace) -> dict[str, Any]:
+        """Return the metrics of a queue as fields of its status. Raises: ViewError,
         ConfigurationError, QueueNotFound, TimeoutError."""
         known = self._of(place)
         engine = self._engine(known, place)

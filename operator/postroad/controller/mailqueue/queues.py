@@ -18,9 +18,9 @@ from postroad.controller.cluster.quotas import has_configuration
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.facts import FactsReader, QueueFacts
-from postroad.controller.mailqueue.figures import Figures
 from postroad.controller.mailqueue.leftovers import Leftovers
 from postroad.controller.mailqueue.plan import QueuePlan
+from postroad.controller.mailqueue.queue_metrics import QueueMetrics
 from postroad.controller.mailqueue.scope import (
     LastReconcile,
     NextReconcile,
@@ -56,7 +56,7 @@ class Queues:
         reader: FactsReader,
         servers: QueueServers,
         children: QueueChildren,
-        figures: Figures,
+        metrics: QueueMetrics,
         finalizers: Finalizers,
         leftovers: Leftovers,
         status_writer: StatusWriter,
@@ -66,7 +66,7 @@ class Queues:
         self._reader = reader
         self._servers = servers
         self._children = children
-        self._figures = figures
+        self._metrics = metrics
         self._finalizers = finalizers
         self._leftovers = leftovers
         self._status_writer = status_writer
@@ -160,7 +160,7 @@ class Queues:
                 if plan is None:
                     return report
                 return report + await self._make_children(plan, due, configured=True)
-            case Scope.FIGURES | Scope.PAUSED:
+            case Scope.METRICS | Scope.PAUSED:
                 is_paused = due.scope is Scope.PAUSED
                 report = paused_report(before, spec) if is_paused else Report(replaced=frozenset())
                 return report if plan is None else report + await self._measured(plan)
@@ -183,7 +183,7 @@ class Queues:
         return made + Report(advised(plan.workloads.queue.spec))
 
     async def _measured(self, plan: QueuePlan) -> Report:
-        return Report(fields=await self._figures.fields(plan.view))
+        return Report(fields=await self._metrics.fields(plan.view))
 
 
 def pending_report() -> Report:

@@ -22,16 +22,16 @@ class Scope(Enum):
     """Parts of a MailQueue that are carried out."""
 
     FULL = auto()
-    """Servers, configuration, children, figures."""
+    """Servers, configuration, children, metrics."""
 
     CHILDREN = auto()
     """The children; findings about servers and configuration stay."""
 
-    FIGURES = auto()
+    METRICS = auto()
     """Sizes and limits in the status."""
 
     PAUSED = auto()
-    """The figures, and the condition Paused."""
+    """The metrics, and the condition Paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _scope(
     ):
         return Scope.FULL
     same = (seen.children, seen.may_roll) == (last.seen.children, last.seen.may_roll)
-    return Scope.FIGURES if same else Scope.CHILDREN
+    return Scope.METRICS if same else Scope.CHILDREN
 
 
 def after_reconcile(

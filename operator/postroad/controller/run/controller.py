@@ -29,8 +29,8 @@ from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.facts import FactsReader
-from postroad.controller.mailqueue.figures import Figures, MetricsSchedule
 from postroad.controller.mailqueue.leftovers import Leftovers
+from postroad.controller.mailqueue.queue_metrics import MetricsSchedule, QueueMetrics
 from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
 from postroad.controller.mailqueue.servers import QueueServers
@@ -61,7 +61,7 @@ class Intervals:
     """Intervals of reconciles without events. All are spread by a fifth, so that reconciles do not
     come in waves."""
 
-    figures: timedelta = timedelta(seconds=30)
+    metrics: timedelta = timedelta(seconds=30)
     """Turns of a MailQueue, longer where a QueueCluster has many: sizes and limits, and what other
     intervals make due."""
 
@@ -117,7 +117,7 @@ class Controller:
         self._randomness = randomness
         self._engines = Engines(clock, randomness)
         self._intervals = options.intervals
-        self._turns = MetricsSchedule()
+        self._schedule = MetricsSchedule()
         self._reads = RememberedReads(api, clock)
         self._connections = Connections(connect)
         self._absences = Absences(clock)
@@ -143,7 +143,7 @@ class Controller:
                 *(watched, self._reads, self._upgrades, self._absences, clock, options.image),
                 PipelineProgram(options.pipeline_image, pipeline_role(operator_class)),
             ),
-            Figures(self._engines, self._turns, clock),
+            QueueMetrics(self._engines, self._schedule, clock),
             Finalizers(watched, self._clusters),
             leftovers,
             status_writer,
@@ -298,8 +298,8 @@ class Controller:
 
     async def _reconcile_queue(self, key: Key, found: Object) -> timedelta:
         last = await self._queues.reconcile(found, self._last.get(key))
-        every = self._intervals.figures * self._jitter()
-        turn = self._turns.wait(key, cluster_of(found), self._clock.elapsed(), every)
+        every = self._intervals.metrics * self._jitter()
+        turn = self._schedule.wait(key, cluster_of(found), self._clock.elapsed(), every)
         if last is None:
             self._last.pop(key, None)
             return turn
@@ -376,7 +376,7 @@ class Controller:
         self._wake_waiting(key)
         if uid is None:
             self.causes.forget(key)
-            self._turns.forget(key)
+            self._schedule.forget(key)
 
     async def _leave(self, key: Key) -> timedelta | None:
         """Close the connections to a QueueCluster that is gone for good, and release its keyspace;

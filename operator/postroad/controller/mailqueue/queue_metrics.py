@@ -1,6 +1,6 @@
-"""When the figures of MailQueues are asked for, and when a difference is worth a write.
+"""When the metrics of MailQueues are asked for, and when a difference is worth a write.
 
-A status is not written for the age of its figures alone, so that queues at rest cost no writes.
+A status is not written for the age of its metrics alone, so that queues at rest cost no writes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LATER = timedelta(minutes=5)
 """After so long any change of a number is written."""
 
 STEP = timedelta(hours=1)
-"""By which the limits of a view move before that is written. After so long a figure that the status
+"""By which the limits of a view move before that is written. After so long a metric that the status
 lacks is written."""
 
 NUMBERS = ("size", "delayed", "held", "deadLetters")
@@ -36,27 +36,27 @@ FLAGS = ("sizeAtLeast",)
 INSTANTS = ("browseStart", "contentStart")
 
 
-class Figures:
-    """Asks for the figures of MailQueues, each in its turn."""
+class QueueMetrics:
+    """Asks for the metrics of MailQueues, each in its turn."""
 
-    def __init__(self, engines: Engines, turns: MetricsSchedule, clock: Clock) -> None:
+    def __init__(self, engines: Engines, schedule: MetricsSchedule, clock: Clock) -> None:
         self._engines = engines
-        self._turns = turns
+        self._schedule = schedule
         self._clock = clock
 
     async def fields(self, plan: ViewPlan) -> dict[str, Any]:
-        """Return the fields of the status for new figures; none before their turn, and while
+        """Return the fields of the status for new metrics; none before their turn, and while
         `ViewReady` is why there are none."""
-        is_due = self._turns.is_due(plan.queue.key, self._clock.elapsed())
-        if plan.keyspace.away is not None or not (is_due or "figuresAt" not in plan.status):
+        is_due = self._schedule.is_due(plan.queue.key, self._clock.elapsed())
+        if plan.keyspace.away is not None or not (is_due or "metricsAt" not in plan.status):
             return {}
         try:
-            figures = await self._engines.figures(plan.place)
+            metrics = await self._engines.metrics(plan.place)
         except (PostroadError, TimeoutError) as error:
             count_error("cassandra", error)
             slow = isinstance(error, TimeoutError)
-            return {"figuresError": "TooSlow" if slow else type(error).__name__}
-        return reported_figures(plan.status, figures, self._clock.now())
+            return {"metricsError": "TooSlow" if slow else type(error).__name__}
+        return reported_metrics(plan.status, metrics, self._clock.now())
 
 
 class MetricsSchedule:
@@ -85,22 +85,22 @@ class MetricsSchedule:
         self._last.pop(key, None)
 
 
-def reported_figures(
-    before: Mapping[str, Any], figures: Mapping[str, Any], now: datetime
+def reported_metrics(
+    before: Mapping[str, Any], metrics: Mapping[str, Any], now: datetime
 ) -> dict[str, Any]:
-    """Return the fields of the status for new figures; none while they differ too little."""
-    if not is_worth_a_write(before, figures, now):
+    """Return the fields of the status for new metrics; none while they differ too little."""
+    if not is_worth_a_write(before, metrics, now):
         return {}
-    return {**figures, "figuresAt": instant(now), "figuresError": None}
+    return {**metrics, "metricsAt": instant(now), "metricsError": None}
 
 
-def is_worth_a_write(before: Mapping[str, Any], figures: Mapping[str, Any], now: datetime) -> bool:
-    """True if figures differ enough from those of a status. One that the status lacks may be one
+def is_worth_a_write(before: Mapping[str, Any], metrics: Mapping[str, Any], now: datetime) -> bool:
+    """True if metrics differ enough from those of a status. One that the status lacks may be one
     that an older CRD drops."""
-    if "figuresAt" not in before or "figuresError" in before:
+    if "metricsAt" not in before or "metricsError" in before:
         return True
-    age = now - datetime.fromisoformat(before["figuresAt"])
-    pairs = {each: (before.get(each), figures.get(each)) for each in (*NUMBERS, *FLAGS, *INSTANTS)}
+    age = now - datetime.fromisoformat(before["metricsAt"])
+    pairs = {each: (before.get(each), metrics.get(each)) for each in (*NUMBERS, *FLAGS, *INSTANTS)}
     return any(
         _differs(each, was, is_now, age) for each, (was, is_now) in pairs.items() if was != is_now
     )

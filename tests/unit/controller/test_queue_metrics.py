@@ -1,4 +1,4 @@
-"""Figures are asked for in turn, and a status is not written for their age."""
+"""Metrics are asked for in turn, and a status is not written for their age."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from postroad.controller.kubernetes.api import Key
-from postroad.controller.mailqueue.figures import (
+from postroad.controller.mailqueue.queue_metrics import (
     STEP,
     TURNS_A_SECOND,
     MetricsSchedule,
-    reported_figures,
+    reported_metrics,
 )
 from postroad.distributed.reading.size import SizeCache
 from postroad.domain.queues.documents import Sizes
@@ -22,7 +22,7 @@ from support.running_controller import running_controller
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-FIGURES: dict[str, Any] = {
+METRICS: dict[str, Any] = {
     "size": 1000,
     "delayed": 0,
     "held": 0,
@@ -31,8 +31,8 @@ FIGURES: dict[str, Any] = {
     "contentStart": None,
     "sizeAtLeast": None,
 }
-BEFORE = {key: each for key, each in FIGURES.items() if each is not None} | {
-    "figuresAt": "2026-01-01T10:00:00Z"
+BEFORE = {key: each for key, each in METRICS.items() if each is not None} | {
+    "metricsAt": "2026-01-01T10:00:00Z"
 }
 
 
@@ -41,7 +41,7 @@ BEFORE = {key: each for key, each in FIGURES.items() if each is not None} | {
     [
         (BEFORE, {}, 60 * MINUTE, False),
         ({}, {}, MINUTE, True),
-        ({**BEFORE, "figuresError": "TooSlow"}, {}, MINUTE, True),
+        ({**BEFORE, "metricsError": "TooSlow"}, {}, MINUTE, True),
         (BEFORE, {"size": 1010}, MINUTE, False),
         (BEFORE, {"size": 1011}, MINUTE, True),
         (BEFORE, {"size": 1010}, 5 * MINUTE, True),
@@ -63,12 +63,12 @@ BEFORE = {key: each for key, each in FIGURES.items() if each is not None} | {
 def test_only_a_change_that_counts_is_written(
     before: dict[str, Any], changed: dict[str, Any], after: timedelta, expected: bool
 ) -> None:
-    fields = reported_figures(before, FIGURES | changed, NOW + after)
+    fields = reported_metrics(before, METRICS | changed, NOW + after)
 
     assert bool(fields) is expected
     if expected:
-        assert fields["figuresAt"] == (NOW + after).strftime("%Y-%m-%dT%H:%M:%SZ")
-        assert fields["figuresError"] is None
+        assert fields["metricsAt"] == (NOW + after).strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert fields["metricsError"] is None
 
 
 def queue(number: int) -> Key:
