@@ -24,7 +24,7 @@ from postroad.controller.kubernetes.api import (
     SECRET,
 )
 from postroad.controller.mailqueue.deletion import CONFIRMATION_NEEDED
-from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
+from postroad.controller.mailqueue.orphans import NAME as ORPHANS
 from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.queues.ownership import Owner
@@ -107,7 +107,7 @@ async def test_delete_leaves_the_bytes_of_another_installation(operator: Running
     assert f"{name}/mail" in [key async for key in blobs.keys("")]
     (said,) = await operator.until_told("LeftBehind", "Warning")
     assert "those of another view" in said["note"]
-    assert list(await leftovers(operator)) == [str(name)]
+    assert list(await orphans(operator)) == [str(name)]
     assert await what_is_left(operator) == (False, False, True)
 
 
@@ -141,8 +141,8 @@ async def annotate(operator: Running, annotation: str) -> None:
     assert await operator.api.patch(MAIL_QUEUE, operator.namespace, "outgoing", change)
 
 
-async def leftovers(operator: Running) -> dict[str, str]:
-    found = await operator.api.get(CONFIG_MAP, operator.namespace, LEFTOVERS)
+async def orphans(operator: Running) -> dict[str, str]:
+    found = await operator.api.get(CONFIG_MAP, operator.namespace, ORPHANS)
     return (found or {}).get("data") or {}
 
 
@@ -187,7 +187,7 @@ async def test_a_deletion_that_a_server_holds_up_is_forced_and_lists_what_is_lef
     await operator.until_gone(MAIL_QUEUE, "outgoing")
     (said,) = await operator.until_told("LeftBehind", "Warning")
     assert "RabbitMQ" not in said["note"]
-    assert list(await leftovers(operator)) == [f"{operator.namespace}.outgoing"]
+    assert list(await orphans(operator)) == [f"{operator.namespace}.outgoing"]
     assert await what_is_left(operator) == (True, True, True)
 
 
@@ -201,7 +201,7 @@ async def test_a_server_that_comes_back_is_still_cleaned(operator: Running) -> N
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
     assert await what_is_left(operator) == (False, False, False)
-    assert await leftovers(operator) == {}
+    assert await orphans(operator) == {}
 
 
 async def test_secrets_that_are_gone_do_not_keep_a_queue_from_being_deleted(
@@ -247,7 +247,7 @@ async def test_a_queue_without_its_cluster_is_forced_and_listed(operator: Runnin
     (said,) = await operator.until_told("LeftBehind", "Warning")
     for part in ("messages", "rows", "bytes", "history"):
         assert part in said["note"]
-    assert list(await leftovers(operator)) == [f"{operator.namespace}.outgoing"]
+    assert list(await orphans(operator)) == [f"{operator.namespace}.outgoing"]
     assert await operator.events("Deleted") == []
 
 

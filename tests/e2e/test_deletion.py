@@ -138,7 +138,7 @@ def test_with_a_server_gone_deletion_waits_or_is_forced_and_lists_what_is_left(
 
     assert left["type"] == "Warning"
     assert rows(sandbox, "enqueued_mails") == 0
-    named = "--field-selector=metadata.name=postroad-leftovers"
+    named = "--field-selector=metadata.name=postroad-orphans"
     listed = sandbox.kubectl("get", "configmap", named, "-A", "-o", "json")
     assert f"{sandbox.namespace}.outgoing" in listed
 

@@ -23,8 +23,8 @@ from postroad.adapters.memory.servers import MemoryServers
 from postroad.bootstrap import engine
 from postroad.cli import main
 from postroad.controller.kubernetes.api import CONFIG_MAP
-from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
-from postroad.controller.mailqueue.leftovers import Leftover, Leftovers
+from postroad.controller.mailqueue.orphans import NAME as ORPHANS
+from postroad.controller.mailqueue.orphans import OrphanList, OrphanRecord
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BlobsUnavailable
 from support.api_over_http import HttpKubernetes, api_over_http
@@ -139,7 +139,7 @@ async def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 def listed(served: HttpKubernetes) -> dict[str, list[str]]:
     """Return the parts that the list has, by queue."""
-    found = served.world.objects[ObjectPlace(CONFIG_MAP.plural, "postroad-system", LEFTOVERS)]
+    found = served.world.objects[ObjectPlace(CONFIG_MAP.plural, "postroad-system", ORPHANS)]
     return {queue: list(json.loads(text)["left"]) for queue, text in found["data"].items()}
 
 
@@ -154,12 +154,12 @@ def listed(served: HttpKubernetes) -> dict[str, list[str]]:
 async def test_what_is_erased_is_taken_off_the_list(
     arguments: tuple[str, ...], left: list[str] | None, served: HttpKubernetes, name: str
 ) -> None:
-    queue, leftovers = (
+    queue, orphans = (
         f"memory.{name}",
-        Leftovers(MemoryKubernetes(served.world), "postroad-system"),
+        OrphanList(MemoryKubernetes(served.world), "postroad-system"),
     )
     for each in (queue, "mail.another"):
-        await leftovers.add(Leftover(each, "mail/main", "bucket", REASONS, "an instant"))
+        await orphans.add(OrphanRecord(each, "mail/main", "bucket", REASONS, "an instant"))
 
     listed_in = ("--listed-in", "postroad-system")
     first = await asyncio.to_thread(erase, name, *arguments, *listed_in)

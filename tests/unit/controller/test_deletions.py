@@ -28,8 +28,8 @@ from postroad.controller.kubernetes.api import (
     NAMESPACE as NAMESPACES,
 )
 from postroad.controller.mailqueue.deletion import Deletion
-from postroad.controller.mailqueue.leftovers import MAX_BYTES, Leftovers
-from postroad.controller.mailqueue.leftovers import NAME as LEFTOVERS
+from postroad.controller.mailqueue.orphans import MAX_BYTES, OrphanList
+from postroad.controller.mailqueue.orphans import NAME as ORPHANS
 from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.ports.kubernetes import Object
@@ -84,8 +84,8 @@ def progress(operator: RunningController) -> Object:
     return found
 
 
-def leftovers(operator: RunningController, name: str = LEFTOVERS) -> dict[str, Object]:
-    """Return the list of leftovers."""
+def orphans(operator: RunningController, name: str = ORPHANS) -> dict[str, Object]:
+    """Return the list of orphans."""
     found = operator.at("configmaps", "postroad-system", name) or {"data": {}}
     return {queue: json.loads(text) for queue, text in found["data"].items()}
 
@@ -275,7 +275,7 @@ def test_a_server_that_is_away_is_named_and_waited_for(
             await move(70)
             assert is_gone(operator)
             assert is_erased(operator)
-            assert leftovers(operator) == {}
+            assert orphans(operator) == {}
 
     run(scene())
 
@@ -362,7 +362,7 @@ def other(operator: RunningController) -> Deletion:
         made._status_writer,
         made._clock,
         made._engines,
-        made._leftovers,
+        made._orphans,
     )
 
 
@@ -374,7 +374,7 @@ def test_a_deletion_that_is_forced_lists_what_it_leaves() -> None:
             await operator.delete(MAIL_QUEUE, "outgoing")
             await annotate(operator, CONFIRM_DELETION)
             await move(60)
-            message, place = operator.condition("Ready")["message"], f"postroad-system/{LEFTOVERS}"
+            message, place = operator.condition("Ready")["message"], f"postroad-system/{ORPHANS}"
             assert f"{FORCE_DELETION}=outgoing" in message
             assert message.endswith(f"lists what is left in ConfigMap {place}")
 
@@ -383,7 +383,7 @@ def test_a_deletion_that_is_forced_lists_what_it_leaves() -> None:
             assert is_gone(operator)
             assert f"listed in ConfigMap {place}" in operator.events("LeftBehind")[0]["note"]
             assert not operator.world.tables(str(QUEUE)).rows
-            (left,) = leftovers(operator).values()
+            (left,) = orphans(operator).values()
             assert set(left["left"]) == {"bytes"}
             assert (left["queue"], left["cluster"]) == ("mail.outgoing", "mail/main")
             assert left["bucket"] == BUCKET
@@ -392,7 +392,7 @@ def test_a_deletion_that_is_forced_lists_what_it_leaves() -> None:
                 "--listed-in postroad-system"
             )
             (event,) = operator.events("LeftBehind")
-            assert "ConfigMap postroad-system/postroad-leftovers" in event["note"]
+            assert "ConfigMap postroad-system/postroad-orphans" in event["note"]
 
     run(scene())
 
@@ -406,13 +406,13 @@ def test_a_queue_that_is_made_anew_takes_over_what_was_left() -> None:
             await annotate(operator, FORCE_DELETION)
             await move(30)
             assert is_gone(operator)
-            assert set(leftovers(operator)) == {"mail.outgoing"}
+            assert set(orphans(operator)) == {"mail.outgoing"}
 
             operator.faults.plan = no_fault
             await operator.create(mail_queue(NAMESPACE))
             await move(70)
             assert operator.condition("Ready")["status"] == "True"
-            assert leftovers(operator) == {}
+            assert orphans(operator) == {}
 
     run(scene())
 
@@ -435,7 +435,7 @@ def test_a_queue_without_its_cluster_waits_for_it_or_is_forced() -> None:
             await annotate(operator, FORCE_DELETION)
             await move(3)
             assert is_gone(operator)
-            (left,) = leftovers(operator).values()
+            (left,) = orphans(operator).values()
             assert set(left["left"]) == {"messages", "bytes", "rows", "history"}
 
     run(scene())
@@ -475,7 +475,7 @@ def test_bytes_of_another_view_hold_up_nothing_and_are_listed() -> None:
             assert is_gone(operator)
             assert f"{QUEUE}/theirs" in bucket.objects
             assert not operator.world.tables(str(QUEUE)).limits.browse_start
-            assert set(leftovers(operator)["mail.outgoing"]["left"]) == {"bytes"}
+            assert set(orphans(operator)["mail.outgoing"]["left"]) == {"bytes"}
 
     run(scene())
 
@@ -489,7 +489,7 @@ def test_a_list_that_cannot_be_written_is_reported_and_waited_for() -> None:
             operator.api.refused |= {("create", "configmaps")}
             await annotate(operator, FORCE_DELETION)
             await move(30)
-            listed = operator.condition("LeftoversListed")
+            listed = operator.condition("OrphansListed")
             assert (listed["status"], listed["reason"]) == ("False", "ListRefused")
             assert "configmaps is forbidden" in listed["message"]
             assert "bytes (exists: blobs is away)" in listed["message"]
@@ -497,7 +497,7 @@ def test_a_list_that_cannot_be_written_is_reported_and_waited_for() -> None:
             operator.api.refused.clear()
             await move(100)
             assert is_gone(operator)
-            assert leftovers(operator)
+            assert orphans(operator)
 
     run(scene())
 
@@ -519,7 +519,7 @@ def test_a_list_that_stays_refused_holds_up_a_forced_deletion_for_two_hours(
             await move(400)
             assert is_gone(operator)
             (event,) = operator.events("LeftBehind")
-            assert "not listed in ConfigMap postroad-system/postroad-leftovers" in event["note"]
+            assert "not listed in ConfigMap postroad-system/postroad-orphans" in event["note"]
             assert "bytes (exists: blobs is away)" in event["note"]
 
     run(scene())
@@ -531,7 +531,7 @@ def test_entries_without_room_in_one_list_are_in_the_next() -> None:
             full = {
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
-                "metadata": {"name": LEFTOVERS, "namespace": "postroad-system"},
+                "metadata": {"name": ORPHANS, "namespace": "postroad-system"},
                 "data": {"mail.other": "x" * (MAX_BYTES - 100)},
             }
             await operator.user.create(CONFIG_MAP, full)
@@ -541,15 +541,15 @@ def test_entries_without_room_in_one_list_are_in_the_next() -> None:
             await annotate(operator, FORCE_DELETION)
             await move(30)
             assert is_gone(operator)
-            assert list(leftovers(operator, f"{LEFTOVERS}-2")) == ["mail.outgoing"]
+            assert list(orphans(operator, f"{ORPHANS}-2")) == ["mail.outgoing"]
 
-            lists = Leftovers(operator.api, "postroad-system")
+            lists = OrphanList(operator.api, "postroad-system")
             assert await lists.take_off("mail.outgoing", ["rows"]) == {
                 "bytes": "exists: blobs is away"
             }
             operator.faults.plan = no_fault
             await operator.create(mail_queue(NAMESPACE))
             await move(10)
-            assert leftovers(operator, f"{LEFTOVERS}-2") == {}
+            assert orphans(operator, f"{ORPHANS}-2") == {}
 
     run(scene())

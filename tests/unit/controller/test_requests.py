@@ -70,8 +70,8 @@ def test_a_new_queue_is_read_from_memory() -> None:
             made = {f"patch {each.plural}": counted[f"patch {each.plural}"] for each in CHILDREN}
             others = {"update mailqueues", "update queueclusters", "create events", "get secrets"}
             assert counted.keys() <= names_free.keys() | made.keys() | others
-            leftovers = 1  # whether a deletion left something behind under the name
-            assert sum(names_free.values()) - leftovers == sum(made.values()) == 6
+            orphans = 1  # whether a deletion left something behind under the name
+            assert sum(names_free.values()) - orphans == sum(made.values()) == 6
             assert counted["update mailqueues"] <= 4
             assert counted["get secrets"] == 3, "of the check that counts the queues"
 

@@ -25,7 +25,7 @@ from postroad.cli.options import (
     with_queue,
 )
 from postroad.controller.kubernetes.api import FIELD_MANAGER
-from postroad.controller.mailqueue.leftovers import Leftovers
+from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.distributed.maintenance.erasure import SERVERS, Erasable, Erasure, Part
 from postroad.domain.values.instants import rfc3339
 from postroad.domain.values.text import json_line
@@ -215,7 +215,7 @@ STEP = timedelta(seconds=5)
 @click.option(
     "--listed-in",
     "namespace",
-    help="Then take it off ConfigMap postroad-leftovers in this namespace, by the rights of the "
+    help="Then take it off ConfigMap postroad-orphans in this namespace, by the rights of the "
     "kubeconfig or of the pod.",
 )
 @json_option
@@ -224,7 +224,7 @@ def erase(
 ) -> None:
     """Erase a queue: its messages, its bytes, its rows with dead letters and history.
 
-    For what a deletion left behind, by the entry of ConfigMap postroad-leftovers. It may be stopped
+    For what a deletion left behind, by the entry of ConfigMap postroad-orphans. It may be stopped
     and called again; the exit code is 75 while a server does not answer.
     """
     asyncio.run(_run(url, confirm, chosen, namespace, as_json=as_json))
@@ -249,7 +249,7 @@ async def _take_off(namespace: str, queue: str, erased: Collection[str]) -> Coll
         raise NotInstalled(f"the list cannot be changed without {error.name}") from error
     api = ApiServer(load_access(), FIELD_MANAGER)
     try:
-        return await Leftovers(api, namespace).take_off(queue, erased)
+        return await OrphanList(api, namespace).take_off(queue, erased)
     finally:
         await api.close()
 

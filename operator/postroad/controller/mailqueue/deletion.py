@@ -16,10 +16,10 @@ from datetime import datetime, timedelta
 
 from pydantic import ValidationError
 
-from postroad.controller.cluster.claimed_parts import ClaimedParts
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.plans import QueuePlace
+from postroad.controller.cluster.queue_claims import QueueClaims
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import (
@@ -44,7 +44,7 @@ from postroad.controller.mailqueue.deletion_progress import (
     why,
 )
 from postroad.controller.mailqueue.engines import Engines
-from postroad.controller.mailqueue.leftovers import Leftover, Leftovers
+from postroad.controller.mailqueue.orphans import OrphanList, OrphanRecord
 from postroad.controller.mailqueue.plan import QueuePlan, plan_of
 from postroad.controller.spec.queue_resource import Queue, is_erased_with_its_resource
 from postroad.controller.status.attempts import ends_reconcile, invalid_fields
@@ -87,7 +87,7 @@ DELETING = "Deleting"
 HELD_UP = "DeletionHeldUp"
 CONFIRMATION_NEEDED = "ConfirmationNeeded"
 
-LISTED = "LeftoversListed"
+LISTED = "OrphansListed"
 """The condition that is False while the list of what is left cannot be written."""
 
 UNLISTED = timedelta(hours=2)
@@ -104,7 +104,7 @@ class Deletion:
         status_writer: StatusWriter,
         clock: Clock,
         engines: Engines,
-        leftovers: Leftovers,
+        orphans: OrphanList,
     ) -> None:
         self._api = api
         self._clusters = clusters
@@ -112,7 +112,7 @@ class Deletion:
         self._finalizers = Finalizers(api, clusters)
         self._clock = clock
         self._engines = engines
-        self._leftovers = leftovers
+        self._orphans = orphans
         self._stepping = 0
         self._ending: dict[str, timedelta] = {}
         self._unlisted: dict[str, timedelta] = {}
@@ -177,7 +177,7 @@ class Deletion:
             view=place.view(),
             history=place.history(),
             blobs=place.blobs(),
-            claims=ClaimedParts(self._clusters.claims, self._clusters.users, place),
+            claims=QueueClaims(self._clusters.claims, self._clusters.users, place),
         )
         steps = await Erasure(erasable, self._clock).proceed(before.done, STEP)
         progress = before.after(steps, self._clock.now())
@@ -290,36 +290,36 @@ class Deletion:
 
     def _how_to_force(self, found: Object) -> str:
         metadata = found["metadata"]
-        return how_to_force(metadata["namespace"], metadata["name"], self._leftovers.place)
+        return how_to_force(metadata["namespace"], metadata["name"], self._orphans.place)
 
     async def _end(
         self, found: Object, bucket: str, progress: DeletionProgress
     ) -> timedelta | None:
         """List what is left, post the Event, then remove the finalizer. In this order: a crash
         between two of them repeats the first, and loses nothing."""
-        leftover = Leftover.of(found, progress.left(), bucket, self._clock.now())
-        listed = f"listed in {self._leftovers.place}"
-        if leftover.left:
+        orphan = OrphanRecord.of(found, progress.left(), bucket, self._clock.now())
+        listed = f"listed in {self._orphans.place}"
+        if orphan.left:
             try:
-                await self._leftovers.add(leftover)
+                await self._orphans.add(orphan)
             except KubernetesError as error:
                 if ends_reconcile(error):
                     raise
-                if not await self._stays_unlisted(found, leftover, why(error)):
+                if not await self._stays_unlisted(found, orphan, why(error)):
                     return LATEST
                 listed = f"not {listed} ({why(error)})"
-            log_action("left behind", queue=leftover.queue, **leftover.left)
-        await self._status_writer.announce(found, [_outcome(leftover, listed)])
+            log_action("left behind", queue=orphan.queue, **orphan.left)
+        await self._status_writer.announce(found, [_outcome(orphan, listed)])
         await self._finalizers.remove(MAIL_QUEUE, found)
         self._unlisted.pop(found["metadata"]["uid"], None)
         return None
 
-    async def _stays_unlisted(self, found: Object, leftover: Leftover, error: str) -> bool:
+    async def _stays_unlisted(self, found: Object, orphan: OrphanRecord, error: str) -> bool:
         """Report that what is left cannot be listed; return whether that lasts for so long that the
         deletion ends without the list."""
         message = (
             f"the list of what is left cannot be written: {error}; the deletion ends without it "
-            f"after {format_duration(UNLISTED)}; left behind: {_parts(leftover)}"
+            f"after {format_duration(UNLISTED)}; left behind: {_parts(orphan)}"
         )
         listed = Finding(LISTED, Truth.FALSE, "ListRefused", message)
         uid, now = found["metadata"]["uid"], self._clock.elapsed()
@@ -369,13 +369,13 @@ def retained(found: Object) -> list[Announcement]:
     return [Announcement(NORMAL, "Retained", note, "Delete", once=True)]
 
 
-def _outcome(leftover: Leftover, listed: str) -> Announcement:
-    if leftover.left:
-        note = f"left behind of {leftover.queue}, and {listed}: {_parts(leftover)}"
+def _outcome(orphan: OrphanRecord, listed: str) -> Announcement:
+    if orphan.left:
+        note = f"left behind of {orphan.queue}, and {listed}: {_parts(orphan)}"
         return Announcement(WARNING, "LeftBehind", note, "Delete", once=True)
-    note = f"the queue {leftover.queue}, its rows, bytes and history are deleted"
+    note = f"the queue {orphan.queue}, its rows, bytes and history are deleted"
     return Announcement(NORMAL, "Deleted", note, "Delete", once=True)
 
 
-def _parts(leftover: Leftover) -> str:
-    return "; ".join(f"{part} ({text})" for part, text in leftover.left.items())
+def _parts(orphan: OrphanRecord) -> str:
+    return "; ".join(f"{part} ({text})" for part, text in orphan.left.items())

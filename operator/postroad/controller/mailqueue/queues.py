@@ -18,7 +18,7 @@ from postroad.controller.cluster.quotas import has_configuration
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.facts import FactsReader, QueueFacts
-from postroad.controller.mailqueue.leftovers import Leftovers
+from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.controller.mailqueue.plan import QueuePlan
 from postroad.controller.mailqueue.queue_metrics import QueueMetrics
 from postroad.controller.mailqueue.scope import (
@@ -58,7 +58,7 @@ class Queues:
         children: QueueChildren,
         metrics: QueueMetrics,
         finalizers: Finalizers,
-        leftovers: Leftovers,
+        orphans: OrphanList,
         status_writer: StatusWriter,
         clock: Clock,
         interval: timedelta,
@@ -68,7 +68,7 @@ class Queues:
         self._children = children
         self._metrics = metrics
         self._finalizers = finalizers
-        self._leftovers = leftovers
+        self._orphans = orphans
         self._status_writer = status_writer
         self._clock = clock
         self._interval = interval
@@ -116,7 +116,7 @@ class Queues:
         async with attempt(condition.READY, seconds=120) as attempted:
             found = await self._finalizers.add(found)
             if not begun:
-                await self._leftovers.take_over(str(facts.plan.place.name))
+                await self._orphans.take_over(str(facts.plan.place.name))
         if attempted.finding.is_good:
             return replace(facts, found=found), Report()
         if not begun:

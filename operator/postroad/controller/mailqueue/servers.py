@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from postroad.configuration import settle
-from postroad.controller.cluster.claimed_parts import ClaimedParts
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.plans import BrokerPlan, BucketPlan, QueuePlace, ViewPlan
+from postroad.controller.cluster.queue_claims import QueueClaims
 from postroad.controller.cluster.queue_logins import QueueLogins, UserChanges
 from postroad.controller.cluster.tables import refused_step, refused_window, together
 from postroad.controller.kubernetes.actions import log_repair
@@ -93,8 +93,8 @@ class QueueServers:
         message = f"exchange {plan.place.name.exchange} is claimed"
         return good(condition.BROKER_READY, message), None
 
-    def _claims(self, place: QueuePlace) -> ClaimedParts:
-        return ClaimedParts(self._clusters.claims, self._clusters.users, place)
+    def _claims(self, place: QueuePlace) -> QueueClaims:
+        return QueueClaims(self._clusters.claims, self._clusters.users, place)
 
     async def _declare(self, plan: BrokerPlan, claimed: Finding) -> tuple[Finding, UserChanges]:
         if not claimed.is_good:

@@ -29,7 +29,7 @@ from postroad.controller.mailqueue.children import QueueChildren
 from postroad.controller.mailqueue.deletion import Deletion, retained
 from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.facts import FactsReader
-from postroad.controller.mailqueue.leftovers import Leftovers
+from postroad.controller.mailqueue.orphans import OrphanList
 from postroad.controller.mailqueue.queue_metrics import MetricsSchedule, QueueMetrics
 from postroad.controller.mailqueue.queues import Queues
 from postroad.controller.mailqueue.scope import LastCheck, LastReconcile
@@ -85,7 +85,7 @@ LEASE_NAMESPACE = "postroad-system"
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of the operator's command. No `namespaces`: all. `lease_namespace` has the list of
-    leftovers too."""
+    orphans too."""
 
     image: str
     pipeline_image: str = ""
@@ -134,7 +134,7 @@ class Controller:
         self._status_writer = status_writer = StatusWriter(watched, clock)
         self._class = OperatorClass(operator_class, api, self.indexes)
         self._upgrades = Upgrades(watched, self.indexes, clock)
-        leftovers = Leftovers(watched, options.lease_namespace)
+        orphans = OrphanList(watched, options.lease_namespace)
         logins = QueueLogins(watched, self._clusters, clock)
         self._queues = Queues(
             FactsReader(self._clusters, self.indexes, self._upgrades),
@@ -145,13 +145,13 @@ class Controller:
             ),
             QueueMetrics(self._engines, self._schedule, clock),
             Finalizers(watched, self._clusters),
-            leftovers,
+            orphans,
             status_writer,
             clock,
             self._intervals.full,
         )
         self._deletion = Deletion(
-            watched, self._clusters, status_writer, clock, self._engines, leftovers
+            watched, self._clusters, status_writer, clock, self._engines, orphans
         )
         self._health = ClusterHealth(watched, self._clusters, status_writer, clock, self._upgrades)
         self._work: Workqueue[Key] = Workqueue(self.reconcile, randomness, self._servers_of)

@@ -15,7 +15,7 @@ from postroad.ports.blobs import Blobs
 from postroad.ports.servers import ClaimRecord
 
 
-class ClaimedParts:
+class QueueClaims:
     """`ErasureClaims` by the claims at the servers: what another one has claimed stays. Raises:
     ResourceConflict, ServerError, KubernetesError."""
 

@@ -1,4 +1,4 @@
-"""The list of what deletions left behind, in ConfigMaps beside the operator.
+"""The list of orphans: what forced deletions left behind, in ConfigMaps beside the operator.
 
 It outlives the MailQueue, its namespace and its QueueCluster, whose servers may be gone. `postroad
 erase` finishes an entry and takes it off. A MailQueue that is made anew under the name takes over
@@ -20,7 +20,7 @@ from postroad.controller.status.conditions import timestamp
 from postroad.errors import KubernetesConflict, KubernetesRefused
 from postroad.ports.kubernetes import Kubernetes
 
-NAME = "postroad-leftovers"
+NAME = "postroad-orphans"
 """Of the first ConfigMap; those after a full one have a number behind it."""
 
 MAX_BYTES = 900_000
@@ -28,7 +28,7 @@ MAX_BYTES = 900_000
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class OrphanRecord:
     """Parts that a deletion left behind of the queue `NAMESPACE.NAME`. `left`: each part with the
     reason."""
 
@@ -41,7 +41,7 @@ class Leftover:
     @classmethod
     def of(
         cls, found: Mapping[str, Any], left: Mapping[str, str], bucket: str, now: datetime
-    ) -> Leftover:
+    ) -> OrphanRecord:
         """Return what is left of a MailQueue's queue, as it ends."""
         metadata, reference = found["metadata"], found["spec"].get("clusterRef") or {}
         place = reference.get("namespace") or metadata["namespace"]
@@ -60,7 +60,7 @@ class Leftover:
         return {**asdict(self), "command": f"postroad erase {queue} --listed-in {namespace}"}
 
 
-class Leftovers:
+class OrphanList:
     """The list. `namespace` is the operator's own."""
 
     def __init__(self, api: Kubernetes, namespace: str) -> None:
@@ -72,12 +72,12 @@ class Leftovers:
         """The list's kind, namespace and name."""
         return f"ConfigMap {self._namespace}/{NAME}"
 
-    async def add(self, leftover: Leftover) -> None:
+    async def add(self, orphan: OrphanRecord) -> None:
         """Write an entry. Durable, idempotent. Raises: KubernetesError."""
-        data = {leftover.queue: _text(leftover.entry(self._namespace))}
+        data = {orphan.queue: _text(orphan.entry(self._namespace))}
         full = 0
         async for name, entries in self._lists():
-            if leftover.queue in entries or _size(entries) + _size(data) <= MAX_BYTES:
+            if orphan.queue in entries or _size(entries) + _size(data) <= MAX_BYTES:
                 await self._patch(name, data)
                 return
             full += 1
