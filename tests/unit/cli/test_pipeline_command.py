@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from postroad.adapters.disk.files import DiskFiles
 from postroad.cli import main
 from postroad.cli.pipeline import answers, spark
-from postroad.cli.pipeline.keeping import _place
+from postroad.cli.pipeline.archiving import _place
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
 from postroad.pipeline.java import jars

@@ -13,7 +13,7 @@ from prometheus_client import REGISTRY
 from pydantic import ValidationError
 
 from postroad.cli import main
-from postroad.cli.pipeline.keeping import Age
+from postroad.cli.pipeline.archiving import Age
 from postroad.controller.kubernetes.api import (
     CRON_JOB,
     JOB,

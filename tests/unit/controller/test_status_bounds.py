@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from postroad import errors
 from postroad.cli.processes.operator_command import operator
 from postroad.controller.cluster.health import MAX_VERSION
-from postroad.controller.cluster.keeping import MAX_WATCHED, keeper
+from postroad.controller.cluster.operator_assignment import MAX_WATCHED, watched_namespaces
 from postroad.controller.mailqueue.deletion_progress import DeletionProgress, why
 from postroad.controller.mailqueue.pipeline_runs import summary
 from postroad.controller.pods.children import WORKER, selector
@@ -49,7 +49,7 @@ def test_names_of_namespaces_fit_as_many_as_the_option_and_the_chart_take() -> N
     values = json.loads((ROOT / "charts/postroad/values.schema.json").read_text())
     bound = schemas()["queueclusters"]["properties"]["status"]["properties"]["watchedNamespaces"]
 
-    assert refused("queueclusters", {"watchedNamespaces": keeper(names)}) == []
+    assert refused("queueclusters", {"watchedNamespaces": watched_namespaces(names)}) == []
     assert values["properties"]["watchNamespaces"]["maxItems"] == MAX_WATCHED == bound["maxItems"]
     given = [word for name in [*names, "one-more"] for word in ("--namespace", name)]
     result = CliRunner().invoke(operator, given)

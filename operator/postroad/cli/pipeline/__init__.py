@@ -10,7 +10,7 @@ from postroad.cli.lazy import LazyGroup, load
 
 _PLACES = {
     **dict.fromkeys(("traffic", "destinations", "advise", "report"), "answers"),
-    **dict.fromkeys(("fetch", "archive", "export", "forget"), "keeping"),
+    **dict.fromkeys(("fetch", "archive", "export", "forget"), "archiving"),
 }
 
 

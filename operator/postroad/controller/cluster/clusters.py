@@ -10,7 +10,10 @@ from pydantic import ValidationError
 
 from postroad.controller.cluster.claims import Claims
 from postroad.controller.cluster.facts import KnownFacts
-from postroad.controller.cluster.keeping import is_kept_elsewhere, kept_elsewhere
+from postroad.controller.cluster.operator_assignment import (
+    assigned_elsewhere,
+    is_assigned_elsewhere,
+)
 from postroad.controller.cluster.plans import Holder, KeyspacePlan
 from postroad.controller.cluster.schema_locks import SchemaLocks, place_of
 from postroad.controller.cluster.tables import need_of, table_options
@@ -136,8 +139,8 @@ class Clusters:
         """
         namespace, name = queue.cluster_namespace, queue.spec.cluster_ref.name
         found = await self._find(namespace, name)
-        if is_kept_elsewhere(found, self.namespaces):
-            raise kept_elsewhere(found, self.namespaces)
+        if is_assigned_elsewhere(found, self.namespaces):
+            raise assigned_elsewhere(found, self.namespaces)
         await self.users.admit(found, queue, begun=begun)
         cluster = await self.open(found, anew=False)
         uid, generation = cluster.uid, found["metadata"]["generation"]

@@ -9,7 +9,12 @@ from typing import Any
 
 from postroad.controller.cluster.clusters import CONDITIONS, Clusters
 from postroad.controller.cluster.finalizers import Finalizers
-from postroad.controller.cluster.keeping import KEEPER, is_kept_elsewhere, keeper, kept_elsewhere
+from postroad.controller.cluster.operator_assignment import (
+    WATCHED_NAMESPACES,
+    assigned_elsewhere,
+    is_assigned_elsewhere,
+    watched_namespaces,
+)
 from postroad.controller.cluster.plans import KeyspacePlan
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.kubernetes.actions import log_repair
@@ -86,12 +91,12 @@ class ClusterHealth:
         then; None when another operator keeps it: an Event reports that once. Raises:
         KubernetesConflict when another process was first, KubernetesError."""
         namespaces, before = self._clusters.namespaces, found.get("status") or {}
-        if is_kept_elsewhere(found, namespaces):
-            conflict = kept_elsewhere(found, namespaces)
+        if is_assigned_elsewhere(found, namespaces):
+            conflict = assigned_elsewhere(found, namespaces)
             event = Announcement(WARNING, CONFLICT, conflict.explain(), once=True)
             await self._status_writer.announce(found, [event])
             return None
-        after = {**before, KEEPER: keeper(namespaces)}
+        after = {**before, WATCHED_NAMESPACES: watched_namespaces(namespaces)}
         return await self._status_writer.write(QUEUE_CLUSTER, found, after)
 
     async def reconcile(self, found: Object) -> Status:

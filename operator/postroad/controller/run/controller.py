@@ -19,7 +19,7 @@ from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.facts import ClusterFacts, secrets_of
 from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.health import ClusterHealth, left_in_use
-from postroad.controller.cluster.keeping import is_kept_elsewhere, is_left
+from postroad.controller.cluster.operator_assignment import is_assigned_elsewhere, is_left
 from postroad.controller.cluster.queue_logins import QueueLogins
 from postroad.controller.credentials import Connect, Connections
 from postroad.controller.kubernetes.absences import Absences
@@ -246,7 +246,7 @@ class Controller:
         if found is None or not await self._class.has(found):
             return None
         if key.kind == QUEUE_CLUSTER.name:
-            return None if is_kept_elsewhere(found, self._clusters.namespaces) else found
+            return None if is_assigned_elsewhere(found, self._clusters.namespaces) else found
         return None if await self._is_left(found) else found
 
     async def _reconcile_anew(self, key: Key, errors: ApiErrors) -> timedelta | None:

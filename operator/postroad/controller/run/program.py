@@ -155,18 +155,18 @@ class Program:
     async def _lead(self) -> None:
         """Watch and reconcile while the Lease is kept. It is given back when all that was under way
         has ended by itself; else the next leader waits until it expires."""
-        keeping = asyncio.create_task(self._elector.keep())
+        electing = asyncio.create_task(self._elector.keep())
         indexed = asyncio.Event()
         working = asyncio.create_task(self._reconcile(indexed))
         stopping = asyncio.create_task(self.stop.wait())
         watching = asyncio.create_task(self._watch(indexed))
-        tasks = (keeping, working, stopping, watching)
+        tasks = (electing, working, stopping, watching)
         has_finished = False
         ended: set[asyncio.Task[Any]] = set()
         try:
             ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if not (keeping.done() or working.done()):
-                has_finished = await self._finish(keeping)
+            if not (electing.done() or working.done()):
+                has_finished = await self._finish(electing)
         finally:
             self.ready.clear()
             self._elector.fence.shut()
@@ -185,13 +185,13 @@ class Program:
         self.ready.set()
         await follow(api, self.controller.causes, namespaces, indexed)
 
-    async def _finish(self, keeping: asyncio.Task[Any]) -> bool:
+    async def _finish(self, electing: asyncio.Task[Any]) -> bool:
         """Let what is under way end; return whether all has, with the Lease still kept."""
         finishing = asyncio.create_task(self.controller.finish())
         await asyncio.wait(
-            (finishing, keeping), timeout=FINISH_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            (finishing, electing), timeout=FINISH_SECONDS, return_when=asyncio.FIRST_COMPLETED
         )
-        has_finished = finishing.done() and not keeping.done()
+        has_finished = finishing.done() and not electing.done()
         await _cancelled(finishing)
         return has_finished
 
@@ -269,7 +269,7 @@ async def serve(options: Options, health_host: str, health_port: int) -> None:
     Watchdog(elector.fence).start()
     try:
         connect = partial(cluster.connect, guard=guard)
-        dependencies = Dependencies(api, unfenced, elector, connect, clock, randomness)
+        dependencies = Dependencies(api, unfenced, electing, connect, clock, randomness)
         program = Program(dependencies, options)
         readiness.opened(program.require_ready)
         await program.run()

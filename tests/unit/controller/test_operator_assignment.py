@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from postroad.adapters.memory.fault_injection import Fault, Step
-from postroad.controller.cluster.keeping import KEEPER, is_kept_elsewhere
+from postroad.controller.cluster.operator_assignment import (
+    WATCHED_NAMESPACES,
+    is_assigned_elsewhere,
+)
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from postroad.errors import KubernetesRefused
 from support import resources
@@ -50,7 +53,10 @@ def test_what_the_first_does_not_see_changes_nothing() -> None:
             options = wide.world.schema.options
             await move(5 * MINUTE)
 
-            assert wide.found(QUEUE_CLUSTER, "main")["status"][KEEPER] == [NAMESPACE, TEAM]
+            assert wide.found(QUEUE_CLUSTER, "main")["status"][WATCHED_NAMESPACES] == [
+                NAMESPACE,
+                TEAM,
+            ]
             assert (
                 wide.found(QUEUE_CLUSTER, "main")["status"]["tables"]["compactionWindow"] == "96h"
             )
@@ -87,7 +93,7 @@ def test_the_second_operator_reports_it_at_what_it_alone_sees() -> None:
             await move(MINUTE)
             async with running_controller(namespaces=(NAMESPACE, TEAM), beside=first) as second:
                 await move(5)  # it watches more, and takes over
-            kept = first.found(QUEUE_CLUSTER, "main")["status"][KEEPER]
+            kept = first.found(QUEUE_CLUSTER, "main")["status"][WATCHED_NAMESPACES]
             assert kept == [NAMESPACE, TEAM]
         async with running_controller(namespaces=(NAMESPACE,)) as first:
             await declare(first)
@@ -138,5 +144,5 @@ def test_an_operator_of_more_namespaces_takes_over() -> None:
         (["*"], (), False),
         (None, ("mail",), False),
     ):
-        found = {"status": {KEEPER: recorded} if recorded else {}}
-        assert is_kept_elsewhere(found, own) is elsewhere, (recorded, own)
+        found = {"status": {WATCHED_NAMESPACES: recorded} if recorded else {}}
+        assert is_assigned_elsewhere(found, own) is elsewhere, (recorded, own)
