@@ -25,7 +25,7 @@ class MemoryBudget:
     from holding up the others.
 
     A holder that has some gets no more than half of what the others leave; its further contents
-    wait, and hold up no other's. A content that waits for room lets later ones pass as far as they
+    wait, and block no other's. A content that waits for room lets later ones pass as far as they
     leave enough for it, so that the largest one waits only for those that were there before.
     """
 

@@ -1,7 +1,7 @@
 """Calls that block, and may hang: each runs in a thread of its own.
 
 Not the event loop's executor, whose few threads read and write files: six calls that hang would
-take them all. And a thread of it holds up the end of the process until its call returns.
+take them all. And a thread of it blocks the end of the process until its call returns.
 """
 
 from __future__ import annotations

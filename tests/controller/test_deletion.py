@@ -170,18 +170,18 @@ async def test_a_deletion_with_mail_waiting_is_confirmed_by_an_annotation(
     assert await what_is_left(operator) == (False, False, False)
 
 
-async def test_a_deletion_that_a_server_holds_up_is_forced_and_lists_what_is_left(
+async def test_a_deletion_that_a_server_blocks_is_forced_and_lists_what_is_left(
     operator: Running,
 ) -> None:
     await declare(operator, deletionPolicy="Delete")
 
     operator.faults.plan = away("blobs")
     await delete(operator)
-    conditions = await operator.until(lambda found: found["Ready"]["reason"] == "DeletionHeldUp")
-    assert "S3 holds up the bytes" in conditions["Ready"]["message"]
+    conditions = await operator.until(lambda found: found["Ready"]["reason"] == "DeletionBlocked")
+    assert "S3 blocks the bytes" in conditions["Ready"]["message"]
     status = await operator.status()
     assert status["deletion"]["done"] == ["messages", "rows"]
-    assert [each["server"] for each in status["deletion"]["heldUpBy"]] == ["S3"]
+    assert [each["server"] for each in status["deletion"]["blockedBy"]] == ["S3"]
 
     await annotate(operator, FORCE_DELETION)
     await operator.until_gone(MAIL_QUEUE, "outgoing")
@@ -196,7 +196,7 @@ async def test_a_server_that_comes_back_is_still_cleaned(operator: Running) -> N
 
     operator.faults.plan = away("blobs")
     await delete(operator)
-    await operator.until(lambda found: found["Ready"]["reason"] == "DeletionHeldUp")
+    await operator.until(lambda found: found["Ready"]["reason"] == "DeletionBlocked")
     operator.faults.plan = no_fault
     await operator.until_gone(MAIL_QUEUE, "outgoing")
 
@@ -239,7 +239,7 @@ async def test_a_queue_without_its_cluster_is_forced_and_listed(operator: Runnin
         await operator.api.patch(QUEUE_CLUSTER, operator.namespace, "main", no_finalizers)
 
     await delete(operator)
-    conditions = await operator.until(lambda found: found["Ready"]["reason"] == "DeletionHeldUp")
+    conditions = await operator.until(lambda found: found["Ready"]["reason"] == "DeletionBlocked")
     assert "there is no QueueCluster main" in conditions["Ready"]["message"]
     await annotate(operator, FORCE_DELETION)
     await operator.until_gone(MAIL_QUEUE, "outgoing")

@@ -124,12 +124,12 @@ def test_with_a_server_gone_deletion_waits_or_is_forced_and_lists_what_is_left(
         sandbox.kubectl("delete", "mailqueue", "outgoing", "-n", sandbox.namespace, "--wait=false")
         held = eventually(
             lambda: (
-                sandbox.condition("Ready").get("reason") == "DeletionHeldUp"
+                sandbox.condition("Ready").get("reason") == "DeletionBlocked"
                 and sandbox.condition("Ready")
             ),
             within_seconds=120,
         )
-        assert "S3 holds up the bytes" in held["message"]
+        assert "S3 blocks the bytes" in held["message"]
         annotate(sandbox, "force-deletion")
         delete(sandbox)
         (left,) = sandbox.events("LeftBehind")

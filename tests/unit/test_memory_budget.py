@@ -104,7 +104,7 @@ async def test_a_content_that_waits_lets_those_pass_that_leave_enough_for_it() -
 
 
 @pytest.mark.parametrize("leaves", ["large", "slow"])
-async def test_one_that_no_longer_waits_holds_up_none(leaves: str) -> None:
+async def test_one_that_no_longer_waits_blocks_none(leaves: str) -> None:
     takers = Takers(10)
     await takers.take("slow", 6, "slow")
     await takers.take("large", 10, "large")

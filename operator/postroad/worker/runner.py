@@ -282,7 +282,7 @@ class SchedulerRunner:
 
     def _pass_time(self) -> None:
         now = self._deliverer.clock.elapsed()
-        self._transmissions.note_held_up()
+        self._transmissions.note_blocked()
         moment = self._scheduler.next_moment()
         if moment is not None and moment <= now.total_seconds():
             self._on(Tick())

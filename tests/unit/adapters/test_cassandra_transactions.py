@@ -108,7 +108,7 @@ async def test_line_that_the_caller_does_not_know_of_costs_one_more_transaction(
     assert server.batches == [[8, 9], [8, 9]]
 
 
-async def test_mark_that_only_a_transaction_sees_holds_up_its_own_caller_alone() -> None:
+async def test_mark_that_only_a_transaction_sees_blocks_its_own_caller_alone() -> None:
     server = Server({UUID(int=1): ENDED}, unseen={UUID(int=1): 2})
 
     assert await together(server, end(1), end(2)) == [ENDED, None]

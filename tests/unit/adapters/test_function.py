@@ -108,7 +108,7 @@ async def test_a_function_that_takes_too_long_defers_its_mail() -> None:
     assert outcomes[ONE].text == "451 4.4.2 the function took more than 0.02 s"
 
 
-async def test_a_function_that_blocks_holds_up_neither_the_loop_nor_other_threads() -> None:
+async def test_a_function_that_blocks_blocks_neither_the_loop_nor_other_threads() -> None:
     free, called = threading.Event(), []
 
     def take(mail: HandedMail) -> None:
@@ -128,7 +128,7 @@ async def test_a_function_that_blocks_holds_up_neither_the_loop_nor_other_thread
     assert len(called) == 1, "it got no further thread while it has one"
     assert events.all == [ConnectionClosed(NO_THREAD, (2,))], "and the mail has no attempt"
     assert closed.unsaid == (2,)
-    assert called[0].daemon, "it does not hold up the end of the process"
+    assert called[0].daemon, "it does not block the end of the process"
 
 
 async def test_a_machine_without_threads_costs_no_attempt_and_no_place(

@@ -168,7 +168,7 @@ class Transmissions:
             await asyncio.sleep(0)
 
 
-async def test_a_slow_next_hop_holds_up_its_own_large_mails_alone(
+async def test_a_slow_next_hop_blocks_its_own_large_mails_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(preparations, "ROOM", 12 * MEBIBYTE)

@@ -72,7 +72,7 @@ async def test_the_next_mail_goes_in_one_write_with_the_end_of_the_mail_before()
     assert any(body_of(1) + b".\r\nMAIL" in each for each in hop.written)
 
 
-async def test_an_end_that_waits_holds_up_neither_commands_nor_content() -> None:
+async def test_an_end_that_waits_blocks_neither_commands_nor_content() -> None:
     hop, events = FakeHop(), Events()
     held = HeldEnds(events, first=2)
     connection = connect(hop, events, before_end=held)
@@ -252,7 +252,7 @@ async def test_a_mail_that_the_next_hop_cannot_take_is_finished_without_a_comman
     assert hop.verbs.count("MAIL") == 2
 
 
-async def test_a_content_that_cannot_be_opened_holds_up_no_other_mail() -> None:
+async def test_a_content_that_cannot_be_opened_blocks_no_other_mail() -> None:
     hop = FakeHop()
     events = await carried(hop, [a_job(1), replace(a_job(2), content=unopened), a_job(3)])
 

@@ -111,7 +111,7 @@ def test_a_server_that_is_away_ends_it_for_now(name: str, monkeypatch: pytest.Mo
     result = erase(name)
 
     assert result.exit_code == 75
-    assert "S3 holds up the bytes: no answer" in result.output
+    assert "S3 blocks the bytes: no answer" in result.output
     assert is_there(name)
 
 

@@ -1,4 +1,4 @@
-"""What hangs in the event loop of long commands holds up nothing else."""
+"""What hangs in the event loop of long commands blocks nothing else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_names_that_are_not_answered_leave_files_and_a_few_other_names_alone(
     assert event_loop.MAX_LOOK_UPS == 200
     with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(main())
-    assert all(threads), "a look-up that hangs would hold up the end of the process"
+    assert all(threads), "a look-up that hangs would block the end of the process"
 
 
 async def test_a_threaded_call_raises_what_the_call_raises() -> None:

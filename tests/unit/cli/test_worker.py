@@ -130,7 +130,7 @@ def test_relay_option_refuses_a_mistake_by_its_field(
 def test_a_mail_follows_another_one_over_few_connections_to_a_relay(
     connections: int, queue: int, window: int
 ) -> None:
-    """A slow mail holds up no other where there are many."""
+    """A slow mail blocks no other where there are many."""
     settings = with_delivery(Settings(), connections, None, {})
     way = way_of("relay.example", connections=connections)
     rules = rules_of(settings, way)

@@ -1,4 +1,4 @@
-"""A deletion ends when it is done: it reports how far it is, goes on after a crash, holds up no
+"""A deletion ends when it is done: it reports how far it is, goes on after a crash, blocks no
 other queue, and asks before it deletes mail that waits.
 
 Intervals are those of production.
@@ -183,7 +183,7 @@ async def in_a_second(step: Step) -> None:
         await asyncio.sleep(1)
 
 
-def test_a_large_queue_is_erased_in_its_time_and_holds_up_no_other() -> None:
+def test_a_large_queue_is_erased_in_its_time_and_blocks_no_other() -> None:
     """It takes longer than any timeout, and the status shows how far it is."""
 
     async def scene() -> None:
@@ -260,12 +260,12 @@ def test_a_server_that_is_away_is_named_and_waited_for(
 
             await move(300)
             found = progress(operator)
-            assert [each["part"] for each in found["heldUpBy"]] == parts
-            assert found["heldUpBy"][0]["server"] == name
+            assert [each["part"] for each in found["blockedBy"]] == parts
+            assert found["blockedBy"][0]["server"] == name
             assert set(found["done"]) == {"messages", "bytes", "rows"} - set(parts)
             ready = operator.condition("Ready")
-            assert ready["reason"] == "DeletionHeldUp"
-            assert f"{name} holds up the {parts[0]}: " in ready["message"]
+            assert ready["reason"] == "DeletionBlocked"
+            assert f"{name} blocks the {parts[0]}: " in ready["message"]
             assert operator.condition("Reconciling")["status"] == "True"
             asked = len(operator.faults.steps)
             await move(180)
@@ -288,7 +288,7 @@ def test_a_deletion_whose_mail_cannot_be_counted_waits() -> None:
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(100)
             ready = operator.condition("Ready")
-            assert ready["reason"] == "DeletionHeldUp"
+            assert ready["reason"] == "DeletionBlocked"
             assert "could not be counted" in ready["message"]
             assert operator.world.queues(str(QUEUE)).declared
 
@@ -315,7 +315,7 @@ def test_a_pod_that_does_not_end_is_a_matter_for_an_administrator() -> None:
             await move(5 * 60)
             assert operator.condition("Ready")["reason"] == "Deleting"
             await move(7 * 60)
-            assert operator.condition("Ready")["reason"] == "DeletionHeldUp"
+            assert operator.condition("Ready")["reason"] == "DeletionBlocked"
             stalled = operator.condition("Stalled")
             assert stalled["status"] == "True"
             for part in ("pod outgoing-worker-x", "--force", f"{FORCE_DELETION}=outgoing"):
@@ -429,7 +429,7 @@ def test_a_queue_without_its_cluster_waits_for_it_or_is_forced() -> None:
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(150)
             ready = operator.condition("Ready")
-            assert ready["reason"] == "DeletionHeldUp"
+            assert ready["reason"] == "DeletionBlocked"
             assert "there is no QueueCluster main" in ready["message"]
 
             await annotate(operator, FORCE_DELETION)
@@ -450,7 +450,7 @@ def test_versions_that_stay_are_named_and_no_success() -> None:
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(130)
             ready = operator.condition("Ready")
-            assert "S3 holds up the bytes: the bucket keeps versions" in ready["message"]
+            assert "S3 blocks the bytes: the bucket keeps versions" in ready["message"]
             assert operator.condition("Stalled")["status"] == "True"
             assert operator.events("Deleted") == []
 
@@ -503,7 +503,7 @@ def test_a_list_that_cannot_be_written_is_reported_and_waited_for() -> None:
 
 
 @pytest.mark.parametrize("also", [set(), {("update", "mailqueues")}], ids=["list", "status too"])
-def test_a_list_that_stays_refused_holds_up_a_forced_deletion_for_two_hours(
+def test_a_list_that_stays_refused_blocks_a_forced_deletion_for_two_hours(
     also: set[tuple[str, str]],
 ) -> None:
     async def scene() -> None:

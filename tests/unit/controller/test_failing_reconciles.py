@@ -173,7 +173,7 @@ def test_failing_reconcile_writes_no_status_of_another_class() -> None:
     run(scene())
 
 
-def test_deletion_that_the_api_server_holds_up_says_how_to_force_it() -> None:
+def test_deletion_that_the_api_server_blocks_says_how_to_force_it() -> None:
     async def scene() -> None:
         async with running_controller() as operator:
             await operator.declare(deletionPolicy="Delete", workers=workers(1))
@@ -181,7 +181,7 @@ def test_deletion_that_the_api_server_holds_up_says_how_to_force_it() -> None:
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(60)
             ready = operator.condition("Ready")
-            assert ready["reason"] == "DeletionHeldUp"
+            assert ready["reason"] == "DeletionBlocked"
             assert ready["message"].startswith(WEBHOOK)
             assert "force-deletion=outgoing" in ready["message"]
             operator.api.faults.before = None

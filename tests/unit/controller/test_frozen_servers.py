@@ -1,4 +1,4 @@
-"""Servers that hang, without an error, hold up the queues of no other QueueCluster.
+"""Servers that hang, without an error, block the queues of no other QueueCluster.
 
 Intervals are those of production.
 """

@@ -50,7 +50,7 @@ def test_ready_follows_a_server_within_seconds(
 
 
 def test_queues_of_a_lost_server_leave_it_alone_until_it_answers() -> None:
-    """Their reconciles would hold up those of other clusters, each until its request times out."""
+    """Their reconciles would block those of other clusters, each until its request times out."""
 
     async def scene() -> None:
         async with running_controller() as operator:

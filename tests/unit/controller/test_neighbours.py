@@ -126,7 +126,7 @@ async def test_a_queue_that_is_not_allowed_has_no_effect(world: World) -> None:
     assert cluster["queues"] == 1
 
 
-async def test_a_queue_that_is_not_allowed_holds_up_no_deletion(world: World) -> None:
+async def test_a_queue_that_is_not_allowed_blocks_no_deletion(world: World) -> None:
     """Also with a finalizer, which its owner can set."""
     await world.add(foreign_queue())
     for place in (("mail", "outgoing"), (FOREIGN, "long")):

@@ -80,7 +80,7 @@ def test_name_of_each_error_is_a_reason() -> None:
     assert [refused("mailqueues", each) for each in statuses] == [[]] * len(statuses)
 
 
-def test_deletion_that_every_server_holds_up_fits() -> None:
+def test_deletion_that_every_server_blocks_fits() -> None:
     words = why(errors.BrokerRefused(LONG))
     parts = tuple((each, words) for each in Part)
     progress = DeletionProgress(NOW, NOW, tuple(Part), 2**62, 2**62, parts, parts)

@@ -91,7 +91,7 @@ def test_as_many_queues_roll_at_once_as_the_cluster_allows(at_once: int) -> None
     run(scene())
 
 
-def test_an_upgrade_that_hangs_holds_up_the_others_after_a_restart_too() -> None:
+def test_an_upgrade_that_hangs_blocks_the_others_after_a_restart_too() -> None:
     async def scene() -> None:
         async with running_controller(image=OLD) as first:
             await declare(first, 2)
@@ -249,7 +249,7 @@ def test_queues_whose_pods_cannot_be_made_hold_up_no_others_and_are_named(restar
         await move(DEADLINE + 120)
         assert images(operator) == {NEW: QUEUES}
         condition = up_to_date(operator)
-        assert (condition["status"], condition["reason"]) == ("False", "UpgradeHeldUp")
+        assert (condition["status"], condition["reason"]) == ("False", "UpgradeBlocked")
         for each in ("queue-0", "queue-1"):
             assert f"{NAMESPACE}/{each} ({EXCEEDED})" in condition["message"]
         assert operator.condition("Ready", QUEUE_CLUSTER, "main")["status"] == "True"

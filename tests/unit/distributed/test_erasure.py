@@ -203,7 +203,7 @@ async def test_content_start_moves_with_the_slices_and_not_past_those_that_may_g
     assert len([each for each in scene.faults.steps if each.operation == "advance"]) <= asked + 1
 
 
-async def test_a_server_that_is_away_holds_up_its_part_and_the_history_alone(scene: Scene) -> None:
+async def test_a_server_that_is_away_blocks_its_part_and_the_history_alone(scene: Scene) -> None:
     scene.faults.plan = away("blobs")
 
     steps = await scene.erasure().proceed((), STEP)

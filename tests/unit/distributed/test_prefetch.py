@@ -38,7 +38,7 @@ def names(cluster: InMemoryCluster, partitions: set[Partition]) -> set[str]:
     return {entry.envelope.name or "" for entry in rows if entry.key.partition in partitions}
 
 
-async def test_unreadable_partition_holds_up_no_mail_of_another(
+async def test_unreadable_partition_blocks_no_mail_of_another(
     cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await cluster.enqueue(process, *(f"mail{number}" for number in range(40)))
@@ -171,7 +171,7 @@ async def test_queue_without_a_quorum_gets_each_reference_once(
 
 
 @pytest.mark.parametrize("which", ["missing", "without_quorum"])
-async def test_delay_queue_that_takes_nothing_holds_up_no_new_mail(
+async def test_delay_queue_that_takes_nothing_blocks_no_new_mail(
     cluster: InMemoryCluster, process: Process, which: str
 ) -> None:
     """All that a crashed worker had in hand comes redelivered, and has to wait for a redelivery

@@ -70,7 +70,7 @@ def test_a_connection_whose_only_job_was_taken_back_did_not_fail() -> None:
     assert it.on(Closed(1), 0) == []
 
 
-def test_a_mail_that_others_yielded_to_and_that_is_taken_back_holds_up_none() -> None:
+def test_a_mail_that_others_yielded_to_and_that_is_taken_back_blocks_none() -> None:
     """Else the places that they left empty for it stay empty."""
     it = Scheduler(SchedulerRules(connections=1, longest_queue=4, backlog=1), lambda _: 0)
     for number in (1, 2):

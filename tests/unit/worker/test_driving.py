@@ -178,7 +178,7 @@ async def test_the_recipients_of_a_mail_go_to_their_sites_and_domains_of_one_sit
         assert (await worker.queue.size()).size == 0
 
 
-async def test_a_dead_hop_holds_up_no_other_and_costs_three_connections_in_ten_minutes() -> None:
+async def test_a_dead_hop_blocks_no_other_and_costs_three_connections_in_ten_minutes() -> None:
     async with a_worker() as worker:
         worker.domain("dead.example")
         worker.domain("well.example")

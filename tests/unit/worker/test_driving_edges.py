@@ -176,7 +176,7 @@ def let_look_ups_wait(worker: Worker, monkeypatch: pytest.MonkeyPatch, name: str
     return answers
 
 
-async def test_a_recipient_whose_route_is_looked_up_holds_up_no_other_of_its_mail(
+async def test_a_recipient_whose_route_is_looked_up_blocks_no_other_of_its_mail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor is its content kept meanwhile, nor is its mail deferred for want of a connection."""

@@ -1,4 +1,4 @@
-"""A worker keeps to limits by rate, and holds up no mail that is under none."""
+"""A worker keeps to limits by rate, and blocks no mail that is under none."""
 
 from __future__ import annotations
 

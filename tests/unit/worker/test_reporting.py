@@ -195,7 +195,7 @@ async def test_a_report_that_was_queued_before_with_other_words_is_not_queued_ag
     assert count("repeated") == before + 1
 
 
-async def test_a_report_that_no_queue_takes_holds_up_no_mail(
+async def test_a_report_that_no_queue_takes_blocks_no_mail(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     item, before = Reported("a@b"), count("impossible")

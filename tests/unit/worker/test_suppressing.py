@@ -297,7 +297,7 @@ def reports(queue: str, result: str) -> float:
     return REGISTRY.get_sample_value("postroad_reports_total", labels) or 0.0
 
 
-async def test_a_list_that_cannot_be_written_holds_up_no_mail() -> None:
+async def test_a_list_that_cannot_be_written_blocks_no_mail() -> None:
     async with a_suppressing_worker() as suppressed:
         suppressed.worker.hops.outcomes["b@one.example"] = GONE
 

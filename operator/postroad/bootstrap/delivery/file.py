@@ -69,7 +69,7 @@ class DeliveryFile:
 
     async def look(self, use: Use) -> None:
         """Read the files again where one has changed. They are read in a thread, since a long one
-        would hold up deliveries."""
+        would block deliveries."""
         try:
             if await asyncio.to_thread(self._is_changed):
                 self._take(await asyncio.to_thread(self._read), use)

@@ -79,7 +79,7 @@ MAX_RELAY_QUEUE, ENOUGH_AT_ONCE = 2, 100
 """Mails that a connection to a relay has at most: one that is transmitted, and one whose first
 commands go out behind its end, which saves a round trip; by DATA no more of them can. And mails at
 work at once with which distance costs no speed: connections of that number have one each, because
-a slow mail holds up the one behind it."""
+a slow mail blocks the one behind it."""
 
 
 def _longest_queue(way: Way, connections: int) -> int:

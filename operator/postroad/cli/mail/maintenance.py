@@ -292,6 +292,6 @@ async def _require_unused(queue: Erasable, chosen: tuple[str, ...]) -> None:
 def _first(errors: dict[Part, PostroadError]) -> PostroadError:
     """Return the error to end with; one that time alone can mend last."""
     for part, error in errors.items():
-        click.echo(f"{SERVERS[part]} holds up the {part}: {error.explain()}", err=True)
+        click.echo(f"{SERVERS[part]} blocks the {part}: {error.explain()}", err=True)
     lasting = [each for each in errors.values() if not each.transient]
     return next(iter(lasting or errors.values()))

@@ -40,7 +40,7 @@ _TOO_MANY = f"{MAX_LOOK_UPS} names are being looked up, and none more: do name s
 
 
 class EventLoop(uvloop.Loop):
-    """An event loop whose look-ups of names hold up nothing else.
+    """An event loop whose look-ups of names block nothing else.
 
     uvloop makes two at a time, in half of libuv's four threads: two names whose servers hang would
     keep every other server from being found.

@@ -84,7 +84,7 @@ ASKED_AGAIN = timedelta(seconds=15)
 """Interval of looks at mail that waits, while its deletion is not confirmed."""
 
 DELETING = "Deleting"
-HELD_UP = "DeletionHeldUp"
+BLOCKED = "DeletionBlocked"
 CONFIRMATION_NEEDED = "ConfirmationNeeded"
 
 LISTED = "OrphansListed"
@@ -183,11 +183,11 @@ class Deletion:
         progress = before.after(steps, self._clock.now())
         for part in (each for each, step in steps.items() if step.is_done):
             log_action("deleted", what=named(part, place.name, place.bucket))
-        if progress.is_over or (progress.held_up and is_forced(found)):
+        if progress.is_over or (progress.blocked and is_forced(found)):
             return await self._end(found, place.bucket, progress)
-        reason = HELD_UP if progress.held_up else DELETING
+        reason = BLOCKED if progress.blocked else DELETING
         message = progress.message()
-        if progress.held_up:
+        if progress.blocked:
             message += f"; {self._how_to_force(found)}"
         await self._report(found, reason, message, progress)
         return progress.retry(self._clock.now())
@@ -205,7 +205,7 @@ class Deletion:
             return False
         ends = "deletionTimestamp" in (namespace or {}).get("metadata", {})
         message = f"{count}; {how_to_confirm(place.name, in_namespace=ends)}"
-        reason = HELD_UP if is_known_later else CONFIRMATION_NEEDED
+        reason = BLOCKED if is_known_later else CONFIRMATION_NEEDED
         is_new = await self._report(found, reason, message, is_stuck=not is_known_later)
         if ends and namespace is not None and is_new:
             # The API server refuses Events in a namespace that is being deleted.
@@ -250,7 +250,7 @@ class Deletion:
             await self._report(found, DELETING, message)
             return SOON
         message += "; where the node of a pod is lost, delete the Node, or the pod with `--force`; "
-        await self._report(found, HELD_UP, message + self._how_to_force(found), is_stuck=True)
+        await self._report(found, BLOCKED, message + self._how_to_force(found), is_stuck=True)
         return LATEST
 
     async def _end_pods(self, queue: Queue) -> list[str]:
@@ -274,18 +274,18 @@ class Deletion:
     ) -> timedelta | None:
         """Report that the servers cannot be reached, or end with everything left."""
         progress = replace(
-            progress, held_up=tuple((each, message) for each in Part if each not in progress.done)
+            progress, blocked=tuple((each, message) for each in Part if each not in progress.done)
         )
         if is_forced(found):
             return await self._end(found, "", progress)
         message += f"; {self._how_to_force(found)}"
-        await self._report(found, HELD_UP, message)
+        await self._report(found, BLOCKED, message)
         return LATEST
 
     async def _refused(self, found: Object, error: KubernetesError) -> timedelta:
         """Report what the API server did not do."""
         message = f"{why(error)}; {self._how_to_force(found)}"
-        await self._report(found, HELD_UP, message, is_stuck=not error.transient)
+        await self._report(found, BLOCKED, message, is_stuck=not error.transient)
         return LATEST
 
     def _how_to_force(self, found: Object) -> str:
@@ -325,7 +325,7 @@ class Deletion:
         uid, now = found["metadata"]["uid"], self._clock.elapsed()
         waits = now - self._unlisted.setdefault(uid, now)
         try:
-            await self._report(found, HELD_UP, message, also=[listed])
+            await self._report(found, BLOCKED, message, also=[listed])
         except KubernetesError as refused:  # a status that is refused too must not hold it for ever
             if ends_reconcile(refused):
                 raise

@@ -20,7 +20,7 @@ from postroad.domain.queues.names import QueueName
 from postroad.errors import BucketNotOwned, PostroadError, ResourceConflict
 
 SOON, LATEST = timedelta(seconds=3), timedelta(minutes=1)
-"""Bounds of the time until a deletion that a server holds up is tried again."""
+"""Bounds of the time until a deletion that a server blocks is tried again."""
 
 MAX_WHY = 500
 """Characters of one error."""
@@ -32,7 +32,7 @@ OTHERS = (BucketNotOwned, ResourceConflict)
 @dataclass(frozen=True, slots=True)
 class DeletionProgress:
     """`left_behind`: the parts that stay because another claimant has them, with the reasons.
-    `held_up`: the errors of the last step, by part."""
+    `blocked`: the errors of the last step, by part."""
 
     began_at: datetime
     progressed_at: datetime
@@ -40,9 +40,9 @@ class DeletionProgress:
     objects: int = 0
     rows: int = 0
     left_behind: tuple[tuple[Part, str], ...] = ()
-    held_up: tuple[tuple[Part, str], ...] = ()
+    blocked: tuple[tuple[Part, str], ...] = ()
     is_stuck: bool = False
-    """True if each part that is held up needs an administrator."""
+    """True if each part that is blocked needs an administrator."""
 
     @classmethod
     def of(cls, status: Mapping[str, Any], now: datetime) -> DeletionProgress:
@@ -57,7 +57,7 @@ class DeletionProgress:
             objects=found.get("objects", 0),
             rows=found.get("rows", 0),
             left_behind=_parts(found.get("leftBehind", ())),
-            held_up=_parts(found.get("heldUpBy", ())),
+            blocked=_parts(found.get("blockedBy", ())),
         )
 
     def as_field(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class DeletionProgress:
             "objects": self.objects,
             "rows": self.rows,
             "leftBehind": _entries(self.left_behind),
-            "heldUpBy": _entries(self.held_up),
+            "blockedBy": _entries(self.blocked),
         }
 
     @property
@@ -91,7 +91,7 @@ class DeletionProgress:
             objects=self.objects + _count(steps, Part.BYTES),
             rows=self.rows + _count(steps, Part.ROWS),
             left_behind=(*self.left_behind, *foreign.items()),
-            held_up=tuple((part, why(error)) for part, error in errors.items()),
+            blocked=tuple((part, why(error)) for part, error in errors.items()),
             is_stuck=bool(errors) and not any(each.transient for each in errors.values()),
         )
 
@@ -105,17 +105,17 @@ class DeletionProgress:
         message = f"{self.objects} objects and {self.rows} rows are deleted so far"
         if self.done:
             message += f"; done: {', '.join(self.done)}"
-        for part, text in self.held_up:
-            message += f"; {SERVERS[part]} holds up the {part}: {text}"
+        for part, text in self.blocked:
+            message += f"; {SERVERS[part]} blocks the {part}: {text}"
         return message
 
     def left(self) -> dict[str, str]:
         """Return what would be left if it ended now, each part with the reason."""
-        return {part.value: text for part, text in (*self.held_up, *self.left_behind)}
+        return {part.value: text for part, text in (*self.blocked, *self.left_behind)}
 
     def retry(self, now: datetime) -> timedelta:
         """Return after how long to go on: at once, unless a server holds it up."""
-        if not self.held_up:
+        if not self.blocked:
             return timedelta(0)
         return min(max((now - self.progressed_at) / 4, SOON), LATEST)
 

@@ -195,7 +195,7 @@ async def _ask(
     otherwise: Facts,
 ) -> tuple[Finding, Facts]:
     """Ask a server, unless the QueueCluster has just found that it does not answer: a thousand
-    queues that wait for it would hold up those of every other cluster. `otherwise`: the facts where
+    queues that wait for it would block those of every other cluster. `otherwise`: the facts where
     it gave none."""
     if away is not None:
         work.close()

@@ -62,11 +62,11 @@ class Progress:
             parts.append(f"new pods do not get ready: {named(self.failing)}")
         if self.lapsed:
             short = {each: f" ({why})" for each, why in self.lapsed.items()}
-            held = "pods cannot be replaced, which holds up no others"
+            held = "pods cannot be replaced, which blocks no others"
             parts.append(f"{held}: {named(short, short)}")
         if not parts:
             return good(UP_TO_DATE, "no MailQueue waits for the replacement of its pods")
-        reason = "UpgradeWaits" if self.waiting else "UpgradeHeldUp"
+        reason = "UpgradeWaits" if self.waiting else "UpgradeBlocked"
         if self.waiting and not at_once:
             reason = "UpgradesHeld"
         elif self.failing and len(self.failing) >= at_once:
@@ -84,7 +84,7 @@ class Upgrades:
     """MailQueues that may replace their pods, because a newer operator wants others.
 
     A place ends with the upgrade. After `PROGRESS_DEADLINE` it lapses where the pods cannot be
-    made, so that a shortage at one MailQueue holds up no others; new pods that are there and do not
+    made, so that a shortage at one MailQueue blocks no others; new pods that are there and do not
     get ready keep it, so that a faulty image stops.
     """
 
@@ -173,7 +173,7 @@ class Upgrades:
 
 def is_rolling(deployment: Mapping[str, Any]) -> bool:
     """True if a Deployment has pods of an older template. Those of the newest that are missing, or
-    not ready for a reason of their own, hold up no other MailQueue."""
+    not ready for a reason of their own, block no other MailQueue."""
     status = deployment.get("status") or {}
     left = (status.get("replicas") or 0) > (status.get("updatedReplicas") or 0)
     return bool(left) or not is_observed(deployment)

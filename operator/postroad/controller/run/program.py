@@ -269,7 +269,7 @@ async def serve(options: Options, health_host: str, health_port: int) -> None:
     Watchdog(elector.fence).start()
     try:
         connect = partial(cluster.connect, guard=guard)
-        dependencies = Dependencies(api, unfenced, electing, connect, clock, randomness)
+        dependencies = Dependencies(api, unfenced, elector, connect, clock, randomness)
         program = Program(dependencies, options)
         readiness.opened(program.require_ready)
         await program.run()

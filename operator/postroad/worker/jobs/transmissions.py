@@ -133,9 +133,9 @@ class Transmissions:
                 elif first[job.connection] is job and self.links.is_open(job.connection):
                     self.links.abort(job.connection)
 
-    def note_held_up(self) -> None:
+    def note_blocked(self) -> None:
         """Let time that connections wait for records count for no next hop."""
-        for number in self.links.held_up():
+        for number in self.links.blocked():
             self._on_event(ConnectionPaused(number, is_held=True))
 
     def _go_on(self, number: int) -> None:

@@ -40,8 +40,8 @@ class WorkerConnection:
     is_waiting: bool = False
     """True if the end of a mail waits for records."""
 
-    is_held_up: bool = False
-    """True if `held_up` named it since that began."""
+    is_blocked: bool = False
+    """True if `blocked` named it since that began."""
 
     async def until_recorded(self) -> None:
         """Wait until all that was delivered over it is recorded."""
@@ -53,7 +53,7 @@ class WorkerConnection:
 
 class WorkerConnections:
     """Opens and closes connections. `on_event` gets what they report; of one that `close` closed,
-    what became of its jobs alone; `on_going_on` those that `held_up` named, when they go on. Needs
+    what became of its jobs alone; `on_going_on` those that `blocked` named, when they go on. Needs
     a running event loop.
 
     A connection sends the end of a mail once those are recorded that were delivered over it, or
@@ -115,11 +115,11 @@ class WorkerConnections:
         if link is not None and link.connection is not None:
             link.connection.abort()
 
-    def held_up(self) -> list[int]:
+    def blocked(self) -> list[int]:
         """Return the connections that wait for records, each once a wait."""
-        found = [n for n, e in self._links.items() if e.is_waiting and not e.is_held_up]
+        found = [n for n, e in self._links.items() if e.is_waiting and not e.is_blocked]
         for number in found:
-            self._links[number].is_held_up = True
+            self._links[number].is_blocked = True
         return found
 
     async def _until_recorded(self, number: int, link: WorkerConnection) -> None:
@@ -128,8 +128,8 @@ class WorkerConnections:
             await link.until_recorded()
         finally:
             link.is_waiting = False
-            if link.is_held_up:
-                link.is_held_up = False
+            if link.is_blocked:
+                link.is_blocked = False
                 self._on_going_on(number)
 
     def __contains__(self, number: int) -> bool:
