@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from postroad.bootstrap.engine import OpenRequest, check_parts
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.errors import InvalidInput, InvalidQueueURL
-from postroad.ports.delivery import Board, SuppressionList
+from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.mail_queue import MailQueue
 from postroad.settings import Settings, from_environment
 
@@ -89,11 +89,11 @@ def lock_of(queue: MailQueue) -> int | None:
     return lock
 
 
-def board_of(queue: MailQueue) -> Board:
-    """Return the board of the processes of a queue. Raises: InvalidInput for one without."""
-    if queue.board is None:
-        raise InvalidInput(f"the queue {queue.name} has no board")
-    return queue.board
+def shared_state_of(queue: MailQueue) -> SharedState:
+    """Return the shared state of the processes of a queue. Raises: InvalidInput for one without."""
+    if queue.shared_state is None:
+        raise InvalidInput(f"the queue {queue.name} has no shared state")
+    return queue.shared_state
 
 
 def suppression_list_of(queue: MailQueue) -> SuppressionList:

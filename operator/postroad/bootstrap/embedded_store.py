@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote
 
-from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.disk.files import DiskFiles, make_private
+from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.disk.suppression_list import FileSuppressionList
 from postroad.adapters.disk.threads import ThreadPool
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
@@ -160,9 +160,11 @@ async def open_directory(
 
     receiver = None if lock is None else await asyncio.to_thread(_receiver, files, root, lock)
     layout, clock = Layout(root, root), MachineClock()
-    board = DirectoryBoard(root / "board", clock)
+    shared_state = DirectorySharedState(root / "shared_state", clock)
     suppressed = FileSuppressionList(root / "suppressed.sqlite")
-    queue = EmbeddedQueue(str(root), files, layout, clock, engine, receiver, board, suppressed)
+    queue = EmbeddedQueue(
+        str(root), files, layout, clock, engine, receiver, shared_state, suppressed
+    )
     opened = await queue.open()
     layout, _ = await asyncio.to_thread(describe, files, root, StoreOptions(), create=False)
     opened.incoming = Path(layout.incoming)

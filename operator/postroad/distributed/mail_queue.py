@@ -29,7 +29,7 @@ from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.entries import EntryKey
 from postroad.domain.queues.selection import Selector
 from postroad.ports.administration import Administration, Operation
-from postroad.ports.delivery import Board, SuppressionList
+from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.mail_queue import NO_DELAY
 
 
@@ -62,9 +62,9 @@ class DistributedQueue(Administration):
         return str(self._engine.name)
 
     @property
-    def board(self) -> Board:
-        """The board of the processes of this queue."""
-        return self._engine.view.board
+    def shared_state(self) -> SharedState:
+        """The shared state of the processes of this queue."""
+        return self._engine.view.shared_state
 
     @property
     def suppression_list(self) -> SuppressionList:

@@ -29,7 +29,7 @@ from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import QueueClosed, StoreUnavailable
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.clock import Clock
-from postroad.ports.delivery import Board, SuppressionList
+from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.files import Files, Lock
 from postroad.ports.mail_queue import NO_DELAY, Item, MailQueue, check_delay
 
@@ -81,11 +81,11 @@ class EmbeddedQueue(Administration):
         clock: Clock,
         open_engine: Callable[[], Awaitable[tuple[Engine, Maintenance]]],
         receiver: SpoolReceiver | None = None,
-        board: Board | None = None,
+        shared_state: SharedState | None = None,
         suppression_list: SuppressionList | None = None,
     ) -> None:
-        self.board = board
-        """The board of the processes of this queue; None: this handle has none."""
+        self.shared_state = shared_state
+        """The shared state of the processes of this queue; None: this handle has none."""
         self.suppression_list = suppression_list
         """The addresses that this queue does not mail; None: this handle has none."""
         self.incoming: Path | None = None

@@ -5,7 +5,7 @@ connection transmits its jobs in order and reports what became of each.
 
 Log of a worker's attempts.
 
-Notes about delivery that the processes of one queue share, each note for a time.
+Entries about delivery that the processes of one queue share, each entry for a time.
 
 DNS, as routing needs it.
 
@@ -210,7 +210,7 @@ class AttemptLog(Protocol):
 
 
 class Topic(StrEnum):
-    """Subject of a note. The values are stored."""
+    """Subject of an entry. The values are stored."""
 
     SUSPENSIONS = "suspensions"
     """By site: it gets no mail."""
@@ -231,25 +231,25 @@ class Topic(StrEnum):
     """By worker and site: it tries the site now, and the domains that it knows of it."""
 
 
-class Board(Protocol):
-    """Small notes. The last one under a name counts; one that is posted is seen by the readings
-    that begin afterwards. A process that is killed leaves its notes until their time is over. No
-    note decides what becomes of a mail: a board that is lost loses no mail, and a power cut may
-    lose the notes of the last seconds. Raises: ServerError."""
+class SharedState(Protocol):
+    """Small entries. The last one under a name counts; one that is published is seen by the
+    readings that begin afterwards. A process that is killed leaves its entries until their time is
+    over. No entry decides what becomes of a mail: a shared state that is lost loses no mail, and a
+    power cut may lose the entries of the last seconds. Raises: ServerError."""
 
-    async def post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
-        """Put a note up, or another one in its place, for a lifetime of a second at least."""
+    async def publish(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
+        """Publish an entry, or another one in its place, for a lifetime of a second at least."""
         ...
 
     async def take_down(self, topic: Topic, name: str) -> None:
-        """Take a note down. Idempotent."""
+        """Withdraw an entry. Idempotent."""
         ...
 
-    async def posted(self, topic: Topic) -> Mapping[str, str]:
+    async def published(self, topic: Topic) -> Mapping[str, str]:
         """Return the texts of a topic by name."""
         ...
 
-    async def posted_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
+    async def published_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
         """Return the texts of each of these topics by name, in one request."""
         ...
 

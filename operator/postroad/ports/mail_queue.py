@@ -28,7 +28,7 @@ from postroad.domain.queues.documents import MailView, Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Administration
-from postroad.ports.delivery import Board, SuppressionList
+from postroad.ports.delivery import SharedState, SuppressionList
 
 NO_DELAY = timedelta(0)
 
@@ -185,8 +185,8 @@ class MailQueue(Administration, Protocol):
         ...
 
     @property
-    def board(self) -> Board | None:
-        """The board of the processes of this queue; None: this handle has none."""
+    def shared_state(self) -> SharedState | None:
+        """The shared state of the processes of this queue; None: this handle has none."""
         ...
 
     @property

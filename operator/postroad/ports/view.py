@@ -21,7 +21,7 @@ from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
 from postroad.domain.values.instants import Readings
-from postroad.ports.delivery import Board, SuppressionList
+from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks
 
@@ -238,8 +238,8 @@ class View(Marks, EnqueueKeys, Protocol):
     # The whole
 
     @property
-    def board(self) -> Board:
-        """The board of the queue's processes."""
+    def shared_state(self) -> SharedState:
+        """The shared state of the queue's processes."""
         ...
 
     @property

@@ -157,14 +157,14 @@ async def create(server: Server) -> SchemaChanges:
 async def test_tables_of_another_data_center_are_not_altered() -> None:
     server = Server()
     await create(server)
-    server.tables.discard("board")
+    server.tables.discard("shared_state")
 
     with pytest.raises(ViewRefused, match="used in the data center 'dc2'"):
         await create(server)
-    assert "board" not in server.tables
+    assert "shared_state" not in server.tables
 
     server.local_datacenter = "dc2"
-    assert (await create(server)).created == ("board",)
+    assert (await create(server)).created == ("shared_state",)
 
 
 async def test_a_table_of_others_is_refused_as_such_before_the_home_is_looked_for_in_it() -> None:

@@ -14,7 +14,6 @@ from postroad.adapters.cassandra import history, home, mark_statements, statemen
 from postroad.adapters.cassandra.connection.session import Statement
 from postroad.adapters.cassandra.history import CassandraHistory
 from postroad.adapters.cassandra.home import Home
-from postroad.adapters.cassandra.view.board import ERASE_BOARD
 from postroad.adapters.cassandra.view.erasure import (
     APART_US,
     AT_ONCE,
@@ -24,6 +23,7 @@ from postroad.adapters.cassandra.view.erasure import (
     erase_rest,
     erase_slices,
 )
+from postroad.adapters.cassandra.view.shared_state import ERASE_SHARED_STATE
 from postroad.adapters.cassandra.view.suppression_list import ERASE_SHARDS, SHARDS
 from postroad.configuration import REFRESHES_PER_LEASE
 from postroad.domain.configuration.documents import to_document
@@ -257,7 +257,7 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
         (statements.DELETE_SLICES, (QUEUE,)),
         (statements.DELETE_MONTHS, (US - APART_US, QUEUE)),
         (statements.FORGET_LIMITS, (QUEUE, INCARNATION)),
-        *((ERASE_BOARD, (QUEUE, topic.value)) for topic in Topic),
+        *((ERASE_SHARED_STATE, (QUEUE, topic.value)) for topic in Topic),
         *((ERASE_SHARDS, (QUEUE, some)) for some in shards),
         (statements.FORGET_OWNERSHIP, (QUEUE, INCARNATION)),
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from postroad.adapters.cassandra import mark_statements, schema, statements
 from postroad.adapters.cassandra.connection.session import Statement
-from postroad.adapters.cassandra.view import board, enqueue_keys, suppression_list
+from postroad.adapters.cassandra.view import enqueue_keys, shared_state, suppression_list
 from postroad.ports.view import TableOptions
 
 
@@ -99,7 +99,7 @@ def _statements() -> list[Statement]:
         mark_statements,
         statements,
         enqueue_keys,
-        board,
+        shared_state,
         suppression_list,
     )
     named = [each for module in modules for each in vars(module).values()]

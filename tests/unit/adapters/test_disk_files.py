@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.disk.board import DirectoryBoard
 from postroad.adapters.disk.files import DiskFiles, Translated, make_private
+from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.domain.error_codes import codes_of
 from postroad.errors import StoreFailed, TooManyOpenFiles
@@ -64,11 +64,11 @@ def test_a_volume_of_root_is_taken_as_it_is(
 
 
 async def test_a_board_is_for_its_user_alone(tmp_path: Path) -> None:
-    await DirectoryBoard(tmp_path / "board", MachineClock()).post(
+    await DirectorySharedState(tmp_path / "shared_state", MachineClock()).publish(
         Topic.WORKERS, "one", "text", timedelta(minutes=1)
     )
 
-    assert mode(tmp_path / "board") == 0o700
+    assert mode(tmp_path / "shared_state") == 0o700
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.disk.board import DirectoryBoard
+from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.domain.delivery.sites import SiteState, SiteView, posted_views
+from postroad.domain.delivery.sites import SiteState, SiteView, published_views
 from postroad.ports.delivery import Topic
 from unit.cli.test_sites import MINUTE, run, store
 
@@ -19,14 +19,14 @@ __all__ = ["store"]
 FOR = ("--for", "2h", "--reason", "it is  broken")
 
 
-def post(store: Path, worker: str, text: str) -> None:
-    board = DirectoryBoard(store / "board", MachineClock())
-    asyncio.run(board.post(Topic.WORKERS, worker, text, MINUTE))
+def publish(store: Path, worker: str, text: str) -> None:
+    shared_state = DirectorySharedState(store / "shared_state", MachineClock())
+    asyncio.run(shared_state.publish(Topic.WORKERS, worker, text, MINUTE))
 
 
 def test_a_site_is_rerouted_shown_and_goes_its_own_way_again(store: Path) -> None:
     view = SiteView("mx.example", SiteState.ACTIVE, 2, 5, 1)
-    post(store, "w1", posted_views([view], ["backup"]))
+    publish(store, "w1", published_views([view], ["backup"]))
 
     made = run(store, "reroute", "--site", "mx.example", "--to", "backup", *FOR)
     assert made.exit_code == 0, made.output
@@ -71,30 +71,30 @@ def test_route_shows_the_other_way(store: Path) -> None:
 
 
 def test_workers_with_a_program_obey_no_reroute_so_it_is_refused(store: Path) -> None:
-    post(store, "w1", posted_views([], has_program=True))
+    publish(store, "w1", published_views([], has_program=True))
     to = ("--to", "[192.0.2.7]:2525")
     refused = run(store, "reroute", "--site", "a", *to, *FOR)
     assert refused.exit_code == 1
     assert "hand all mail to a program, which obeys no reroute" in refused.output
     assert run(store, "sites", "--json").output == ""
 
-    post(store, "w2", posted_views([]))
+    publish(store, "w2", published_views([]))
     assert run(store, "reroute", "--site", "a", *to, *FOR).exit_code == 0, "one obeys"
 
 
 def test_a_rule_that_no_worker_has_is_refused(store: Path) -> None:
     unknown = run(store, "reroute", "--site", "a", "--to", "backup", *FOR)
     assert "no worker runs that shows whether there is a rule backup" in unknown.output
-    post(store, "w1", posted_views([], ["other"]))
-    post(store, "w2", posted_views([], []))
+    publish(store, "w1", published_views([], ["other"]))
+    publish(store, "w2", published_views([], []))
     refused = run(store, "reroute", "--site", "a", "--to", "backup", *FOR)
     assert refused.exit_code == 1
     assert "no worker has a rule backup" in refused.output
 
     older = json.dumps({"sites": [], "more": 0})
-    post(store, "w3", older)
+    publish(store, "w3", older)
     assert run(store, "reroute", "--site", "a", "--to", "backup", *FOR).exit_code == 0
-    post(store, "w3", posted_views([], (f"r{n}" for n in range(200))))
+    publish(store, "w3", published_views([], (f"r{n}" for n in range(200))))
     assert run(store, "reroute", "--site", "a", "--to", "backup", *FOR).exit_code == 0
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from postroad.adapters.disk.board import DirectoryBoard
+from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import open_queue
 from postroad.cli import main
-from postroad.domain.delivery.sites import SiteState, SiteView, posted_views
+from postroad.domain.delivery.sites import SiteState, SiteView, published_views
 from postroad.ports.delivery import Topic
 
 MINUTE = timedelta(minutes=1)
@@ -34,14 +34,14 @@ def run(store: Path, command: str, *options: str) -> Result:
     return CliRunner().invoke(main, [command, "--queue", f"embedded://{store}", *options])
 
 
-def post(store: Path, worker: str, *views: SiteView) -> None:
-    board = DirectoryBoard(store / "board", MachineClock())
-    asyncio.run(board.post(Topic.WORKERS, worker, posted_views(views), MINUTE))
+def publish(store: Path, worker: str, *views: SiteView) -> None:
+    shared_state = DirectorySharedState(store / "shared_state", MachineClock())
+    asyncio.run(shared_state.publish(Topic.WORKERS, worker, published_views(views), MINUTE))
 
 
 def test_a_site_is_suspended_shown_and_resumed(store: Path) -> None:
-    post(store, "w1", SiteView("mx.example", SiteState.ACTIVE, 2, 5, 1, reply="250 2.0.0 ok"))
-    post(store, "w2", SiteView("mx.example", SiteState.IDLE), SiteView("b", SiteState.WAITING))
+    publish(store, "w1", SiteView("mx.example", SiteState.ACTIVE, 2, 5, 1, reply="250 2.0.0 ok"))
+    publish(store, "w2", SiteView("mx.example", SiteState.IDLE), SiteView("b", SiteState.WAITING))
 
     suspended = run(store, "suspend", "mx.example", "--for", "2h", "--reason", "they  asked")
     assert suspended.exit_code == 0, suspended.output
@@ -93,9 +93,9 @@ def test_what_makes_no_suspension_is_refused(
 
 
 def test_notes_that_cannot_be_read_are_passed_over(store: Path) -> None:
-    board = DirectoryBoard(store / "board", MachineClock())
-    asyncio.run(board.post(Topic.WORKERS, "w", "{}", MINUTE))
-    asyncio.run(board.post(Topic.SUSPENSIONS, "a", "{}", MINUTE))
+    shared_state = DirectorySharedState(store / "shared_state", MachineClock())
+    asyncio.run(shared_state.publish(Topic.WORKERS, "w", "{}", MINUTE))
+    asyncio.run(shared_state.publish(Topic.SUSPENSIONS, "a", "{}", MINUTE))
 
     assert run(store, "sites").output == ""
 

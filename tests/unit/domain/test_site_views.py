@@ -13,7 +13,7 @@ from postroad.domain.delivery.sites import (
     SiteView,
     has_no_rule,
     has_program,
-    posted_views,
+    published_views,
     read_views,
 )
 
@@ -26,7 +26,7 @@ def test_numbers_that_a_note_leaves_out_are_none() -> None:
     busy = SiteView("y.example", SiteState.ACTIVE, connections=2, waiting=3, at_work=4)
 
     assert read_views(NOTE_OF_THE_RELEASE_BEFORE) == ([idle], 0)
-    assert read_views(posted_views([idle, busy])) == ([busy, idle], 0)
+    assert read_views(published_views([idle, busy])) == ([busy, idle], 0)
     assert (idle.connections, idle.waiting, idle.at_work) == (0, 0, 0)
 
 
@@ -40,7 +40,7 @@ def test_a_note_that_does_not_show_it_shows_neither_a_program_nor_the_lack_of_a_
 
 @pytest.mark.parametrize("number", [0, MAX_SHOWN, MAX_SHOWN + 1])
 def test_a_rule_is_known_to_be_missing_where_all_are_shown(number: int) -> None:
-    text = posted_views([], (f"rule {each}" for each in range(number)), has_program=True)
+    text = published_views([], (f"rule {each}" for each in range(number)), has_program=True)
 
     assert has_no_rule("slow", text) is (number <= MAX_SHOWN)
     assert not (number and has_no_rule("rule 0", text))

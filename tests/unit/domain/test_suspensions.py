@@ -13,7 +13,7 @@ from postroad.domain.delivery.sites import (
     SiteView,
     SuspendedBy,
     Suspension,
-    posted_views,
+    published_views,
     read_views,
 )
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
@@ -143,7 +143,7 @@ def test_the_note_of_a_worker_has_the_sites_with_the_most_to_show() -> None:
         SiteView("resting", SiteState.RESTING, until="y"),
     ]
 
-    found, more = read_views(posted_views(views))
+    found, more = read_views(published_views(views))
 
     assert [each.site for each in found[:3]] == ["resting", "busy", "s000"]
     assert found[1] == views[-2]

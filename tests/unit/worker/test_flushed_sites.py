@@ -16,8 +16,8 @@ from postroad.domain.delivery.sites import FlushAnswer, SuspendedBy, Suspension
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidInput, ViewUnavailable
 from postroad.ports.delivery import Topic
-from postroad.worker.sites.board_use import BoardReader
 from postroad.worker.sites.control import FlushAnswers, SiteControl
+from postroad.worker.sites.shared_state import SharedStateReader
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
@@ -31,18 +31,18 @@ async def an_answering_worker(*, relay: str | None = None) -> AsyncIterator[Work
         worker.domain("one.example")
         worker.domain("two.example", TWO)
         worker.domain("three.example", TWO)
-        board, clock = worker.queue.board, worker.process.clock
-        control = SiteControl(board, clock, "w", watches_answers=False)
+        shared_state, clock = worker.queue.shared_state, worker.process.clock
+        control = SiteControl(shared_state, clock, "w", watches_answers=False)
         answer = partial(
-            FlushAnswers(board, "w", relay=lambda: relay).answer, worker.driving.try_now
+            FlushAnswers(shared_state, "w", relay=lambda: relay).answer, worker.driving.try_now
         )
-        reader = BoardReader(board, clock, {Topic.FLUSHES: answer})
+        reader = SharedStateReader(shared_state, clock, {Topic.FLUSHES: answer})
         async with running(control.run(worker.driving.sites), reader.run()):
             yield worker
 
 
 async def flush(worker: Worker, site: str) -> tuple[int, tuple[str, ...]]:
-    asked = asyncio.create_task(try_site(worker.queue.board, worker.process.clock, site))
+    asked = asyncio.create_task(try_site(worker.queue.shared_state, worker.process.clock, site))
     await worker.pass_time(ANSWERED_WITHIN + SECOND)
     tried = await asked
     return await worker.queue.flush(tried.selector), tried.problems
@@ -99,10 +99,10 @@ async def test_all_mail_of_a_worker_with_a_relay_is_that_of_its_site() -> None:
 
 async def test_mail_that_is_rerouted_from_a_relay_is_not_all_mail() -> None:
     async with a_worker() as worker:
-        board = worker.queue.board
-        answers = FlushAnswers(board, "w", relay=lambda: "hop.example")
+        shared_state = worker.queue.shared_state
+        answers = FlushAnswers(shared_state, "w", relay=lambda: "hop.example")
         await answers.answer(lambda _: ["one.example"], {ONE: "1"})
-        (text,) = (await board.posted(Topic.FLUSHED)).values()
+        (text,) = (await shared_state.published(Topic.FLUSHED)).values()
         assert not FlushAnswer.of(text).is_all
 
 
@@ -117,14 +117,14 @@ async def test_a_suspended_site_is_refused() -> None:
     async with an_answering_worker() as worker:
         until = worker.process.clock.now() + timedelta(days=10_000)  # by the machine's clock, too
         made = Suspension(ONE, until, "they asked", SuspendedBy.ADMINISTRATOR)
-        await worker.queue.board.post(Topic.SUSPENSIONS, ONE, made.text(), MINUTE)
+        await worker.queue.shared_state.publish(Topic.SUSPENSIONS, ONE, made.text(), MINUTE)
         with pytest.raises(InvalidInput, match=r"gets no mail until .*: they asked"):
-            await try_site(worker.queue.board, worker.process.clock, ONE)
+            await try_site(worker.queue.shared_state, worker.process.clock, ONE)
 
 
 async def test_a_worker_that_does_not_answer_is_named_and_waited_for_a_time() -> None:
     async with an_answering_worker() as worker:
-        await worker.queue.board.post(Topic.WORKERS, "gone", "{}", MINUTE)
+        await worker.queue.shared_state.publish(Topic.WORKERS, "gone", "{}", MINUTE)
         await worker.enqueue("a@one.example")
         await worker.pass_time(6 * SECOND)
         began = worker.process.clock.elapsed()
@@ -142,10 +142,10 @@ async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
             asked.append(site)
             return [f"d{n}.example" for n in range(2003)]
 
-        board = worker.queue.board
-        answer = partial(FlushAnswers(board, "w", relay=lambda: None).answer, try_now)
-        for posted in ({ONE: "1"}, {ONE: "1"}, None):
-            await answer(posted)
+        shared_state = worker.queue.shared_state
+        answer = partial(FlushAnswers(shared_state, "w", relay=lambda: None).answer, try_now)
+        for published in ({ONE: "1"}, {ONE: "1"}, None):
+            await answer(published)
         assert asked == [ONE]
         worker.process.faults.plan = lambda _: Fault.AWAY
         with pytest.raises(ViewUnavailable):
@@ -153,7 +153,7 @@ async def test_a_request_is_answered_once_and_a_later_one_again() -> None:
         worker.process.faults.plan = lambda _: None
         await answer({ONE: "2"})
         assert asked == [ONE, ONE, ONE]
-        (text,) = (await board.posted(Topic.FLUSHED)).values()
+        (text,) = (await shared_state.published(Topic.FLUSHED)).values()
         found = FlushAnswer.of(text)
         assert (found.number, len(found.domains), found.more) == ("2", 2000, 3)
 

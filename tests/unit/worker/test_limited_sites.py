@@ -23,7 +23,7 @@ async def a_limited_worker(most_held: int, window: int = 800) -> AsyncIterator[W
         worker.domain("one.example")
         worker.domain("two.example")
         clock = worker.process.clock
-        pacer = RateLimiter((LIMIT,), worker.queue.board, clock, "w", most_held)
+        pacer = RateLimiter((LIMIT,), worker.queue.shared_state, clock, "w", most_held)
         worker.driving._gate = AdmissionGate(clock, pacer=pacer)
         running = asyncio.create_task(pacer.run())
         try:
@@ -99,10 +99,10 @@ async def test_other_routes_defer_no_mail_that_is_held() -> None:
         assert to(worker, "one.example") == 15
 
 
-async def test_mail_that_waits_for_a_board_has_that_as_its_error() -> None:
+async def test_mail_that_waits_for_a_shared_state_has_that_as_its_error() -> None:
     async with a_limited_worker(most_held=1) as worker:
         worker.process.faults.plan = lambda step: (
-            Fault.AWAY if step.operation in ("posted", "post") else None
+            Fault.AWAY if step.operation in ("published", "publish_entry") else None
         )
         await worker.pass_time(SECOND)
         for number in range(3):
@@ -118,7 +118,7 @@ async def test_mail_that_waits_for_a_board_has_that_as_its_error() -> None:
 async def test_mail_under_a_slow_limit_leaves_places_to_the_others(window: int) -> None:
     async with a_limited_worker(held_of(window), window) as worker:
         worker.process.faults.plan = lambda step: (  # nothing goes under the limit
-            Fault.AWAY if step.operation in ("posted", "post") else None
+            Fault.AWAY if step.operation in ("published", "publish_entry") else None
         )
         for number in range(50):
             await worker.enqueue(f"r{number}@one.example")

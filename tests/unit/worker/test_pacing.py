@@ -18,8 +18,8 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewUnavailable
-from postroad.ports.delivery import Board, Topic
-from postroad.worker.sites.rate_limiter import MAX_HOLD, MAX_NOTED, RateLimiter
+from postroad.ports.delivery import SharedState, Topic
+from postroad.worker.sites.rate_limiter import MAX_HOLD, MAX_LIMIT_NAME, RateLimiter
 
 SECOND = timedelta(seconds=1)
 MX = LimitedMail("mx.example", frozenset({"d.example"}), "acme", "192.0.2.1")
@@ -43,11 +43,13 @@ class Pods:
         self.gone: list[tuple[int, str]] = []
         self.second = 0
 
-    def board(self) -> Board:
-        return MemoryServers(self._world).views().view(str(QueueName("a", "b"))).board
+    def shared_state(self) -> SharedState:
+        return MemoryServers(self._world).views().view(str(QueueName("a", "b"))).shared_state
 
     def start(self, name: str, offset: int = 0) -> RateLimiter:
-        self.pods[name] = RateLimiter(self._rules, self.board(), self.clock, name, most_held=400)
+        self.pods[name] = RateLimiter(
+            self._rules, self.shared_state(), self.clock, name, most_held=400
+        )
         self._offsets[name] = (self.second + offset) % 5
         return self.pods[name]
 
@@ -93,7 +95,7 @@ async def test_the_limit_holds_while_pods_come_and_go() -> None:
     await pods.pass_seconds(10)
     pods.start("three", 1)
     await pods.pass_seconds(110)
-    del pods.pods["one"]  # killed: its note stays for 20 seconds
+    del pods.pods["one"]  # killed: its entry stays for 20 seconds
     await pods.pass_seconds(120)
     del pods.pods["two"]
     await pods.pass_seconds(240)
@@ -104,7 +106,7 @@ async def test_the_limit_holds_while_pods_come_and_go() -> None:
     assert pods.within(540, 600) == pytest.approx(60, abs=2), "the last one has all of it"
 
 
-async def test_a_pod_that_cannot_reach_the_board_stops_before_others_take_its_share(
+async def test_a_pod_that_cannot_reach_the_shared_state_stops_before_others_take_its_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pods = Pods(per_site(60))
@@ -115,7 +117,7 @@ async def test_a_pod_that_cannot_reach_the_board_stops_before_others_take_its_sh
     async def away(*_: object) -> None:
         raise ViewUnavailable
 
-    monkeypatch.setattr(cut._board, "post", away)
+    monkeypatch.setattr(cut._shared, "publish", away)
     await pods.pass_seconds(120)
 
     late = [second for second, name in pods.gone if name == "cut" and second > 60]
@@ -156,7 +158,7 @@ async def test_mail_under_no_limit_goes_at_once_and_limits_are_apart() -> None:
 
 async def test_what_is_beyond_what_a_worker_holds_comes_again_when_it_may_go() -> None:
     pods = Pods(per_site(60))
-    pod = RateLimiter((per_site(60),), pods.board(), pods.clock, "one", most_held=10)
+    pod = RateLimiter((per_site(60),), pods.shared_state(), pods.clock, "one", most_held=10)
     await pod.exchange()
     for number in range(10):
         assert pod.admit(number, MX) is None
@@ -170,9 +172,9 @@ async def test_what_is_beyond_what_a_worker_holds_comes_again_when_it_may_go() -
 
 async def test_notes_that_cannot_be_read_count_for_nothing() -> None:
     pods = Pods(per_site(60))
-    board = pods.board()
+    shared_state = pods.shared_state()
     for name, text in (("x", "{"), ("y", '{"sites mx.example": 1}'), ("z", "5")):
-        await board.post(Topic.LIMITS, name, text, timedelta(hours=1))
+        await shared_state.publish(Topic.LIMITS, name, text, timedelta(hours=1))
     pods.start("one")
     await pods.pass_seconds(60)
 
@@ -208,7 +210,7 @@ async def test_a_limit_that_is_raised_is_obeyed_at_once_and_the_others_keep_thei
 
 async def test_what_is_dropped_leaves_its_place_wherever_it_waits() -> None:
     pods = Pods(per_site(60))
-    pod = RateLimiter((per_site(60),), pods.board(), pods.clock, "one", most_held=2)
+    pod = RateLimiter((per_site(60),), pods.shared_state(), pods.clock, "one", most_held=2)
     assert pod.admit(1, MX) is pod.admit(2, MX) is None
     assert pod.admit(3, MX) == timedelta(seconds=3)
 
@@ -222,14 +224,14 @@ async def test_what_is_dropped_leaves_its_place_wherever_it_waits() -> None:
     assert pod.admit(5, MX) is None
 
 
-async def test_long_names_of_sites_make_no_long_notes_and_are_shared_all_the_same() -> None:
+async def test_long_names_of_sites_make_no_long_entries_and_are_shared_all_the_same() -> None:
     pods = Pods(per_site(60))
     long = replace(MX, site=f"{'x' * 250}.example")
     for name in ("one", "two"):
         pods.start(name)
     await pods.pass_seconds(30, long)
-    for note in (await pods.board().posted(Topic.LIMITS)).values():
-        assert len(note) < 2 * MAX_NOTED
+    for entry in (await pods.shared_state().published(Topic.LIMITS)).values():
+        assert len(entry) < 2 * MAX_LIMIT_NAME
 
     await pods.pass_seconds(120, long)
 

@@ -20,8 +20,8 @@ from postroad.ports.delivery import Topic
 from postroad.routing.routes import NoRoute, Route, RoutingPlan
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
-from postroad.worker.sites.board_use import BoardReader
 from postroad.worker.sites.rerouting import Reroutes
+from postroad.worker.sites.shared_state import SharedStateReader
 from support.workers import running
 from unit.worker.test_driving import SECOND, Worker, a_worker
 
@@ -31,11 +31,11 @@ RULE = Rule("backup", DomainPatterns.of(("x.example",)), tiers=((SmartHost(NextH
 
 
 class Rerouted:
-    """A worker that obeys reroutes, beside a board that the test writes on."""
+    """A worker that obeys reroutes, beside a shared state that the test writes on."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.board, self.clock = worker.queue.board, worker.process.clock
+        self.shared_state, self.clock = worker.queue.shared_state, worker.process.clock
         self.reroutes, self.reader = self.anew()
         self.finder = RouteFinder(
             RoutingPlan(RoutingTable((RULE,))),
@@ -49,19 +49,21 @@ class Rerouted:
         worker.domain("three.example")
         worker.resolver.add(OTHER, "192.0.2.250")
 
-    def anew(self) -> tuple[Reroutes, BoardReader]:
+    def anew(self) -> tuple[Reroutes, SharedStateReader]:
         """Return the reroutes of a worker that starts, and what reads them."""
         made = Reroutes(self.clock)
         obey = partial(made.obey, self.changed)
-        return made, BoardReader(self.board, self.clock, {Topic.REROUTES: obey})
+        return made, SharedStateReader(self.shared_state, self.clock, {Topic.REROUTES: obey})
 
     def made(self, of: RerouteOf, name: str, duration: timedelta, **way: str) -> Reroute:
         hop = NextHop(OTHER, 2525, TlsMode.ENCRYPTED) if not way else None
         until = self.clock.now() + duration
         return Reroute(of, name, until, "it is broken", hop=hop, rule=way.get("rule"))
 
-    async def post(self, made: Reroute) -> None:
-        await self.board.post(Topic.REROUTES, made.key, made.text(), made.until - self.clock.now())
+    async def publish(self, made: Reroute) -> None:
+        await self.shared_state.publish(
+            Topic.REROUTES, made.key, made.text(), made.until - self.clock.now()
+        )
 
     def changed(self) -> None:
         self.worker.routes.inner.forget()
@@ -81,7 +83,7 @@ async def test_the_mail_of_a_site_goes_another_way_until_its_time_is_over() -> N
         worker = rerouted.worker
         await worker.enqueue("a@one.example")
         await worker.pass_time(SECOND)
-        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        await rerouted.publish(rerouted.made(RerouteOf.SITE, ONE, HOUR))
         await worker.pass_time(6 * SECOND)
         await worker.enqueue("b@one.example", "c@two.example")
         await worker.enqueue("d@three.example")
@@ -107,7 +109,7 @@ async def test_mail_that_waits_for_a_site_goes_the_other_way_at_once() -> None:
         await worker.enqueue("a@one.example")
         await worker.pass_time(SECOND)
         assert not worker.delivered
-        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        await rerouted.publish(rerouted.made(RerouteOf.SITE, ONE, HOUR))
         await worker.pass_time(6 * SECOND)
         assert rerouted.worker.hops.taken_by.get("a@one.example") == OTHER
 
@@ -115,8 +117,8 @@ async def test_mail_that_waits_for_a_site_goes_the_other_way_at_once() -> None:
 async def test_a_domain_is_rerouted_whatever_dns_has_about_it() -> None:
     async with a_rerouted_worker() as rerouted:
         worker = rerouted.worker
-        await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "xn--bcher-kva.example", HOUR))
-        await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR, rule="backup"))
+        await rerouted.publish(rerouted.made(RerouteOf.DOMAIN, "xn--bcher-kva.example", HOUR))
+        await rerouted.publish(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR, rule="backup"))
         await worker.pass_time(6 * SECOND)
         await worker.enqueue("a@BÜCHER.example")
         await worker.enqueue("b@one.example")
@@ -139,7 +141,7 @@ async def test_a_domain_is_rerouted_whatever_dns_has_about_it() -> None:
 
 async def test_mail_waits_for_a_rule_that_there_is_not() -> None:
     async with a_rerouted_worker() as rerouted:
-        await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR, rule="gone"))
+        await rerouted.publish(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR, rule="gone"))
         await rerouted.reader.read()
         found = await rerouted.finder.route(RouteRequest("one.example"))
 
@@ -149,9 +151,9 @@ async def test_mail_waits_for_a_rule_that_there_is_not() -> None:
 
 async def test_a_way_that_is_rerouted_itself_is_followed_once() -> None:
     async with a_rerouted_worker() as rerouted:
-        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        await rerouted.publish(rerouted.made(RerouteOf.SITE, ONE, HOUR))
         found = await _site(rerouted)
-        await rerouted.post(rerouted.made(RerouteOf.SITE, found, HOUR, rule="gone"))
+        await rerouted.publish(rerouted.made(RerouteOf.SITE, found, HOUR, rule="gone"))
         assert await _site(rerouted) == found
 
 
@@ -162,12 +164,14 @@ async def _site(rerouted: Rerouted) -> str:
     return found.site.name
 
 
-async def test_what_was_read_holds_while_the_board_is_away_and_ends_in_time() -> None:
+async def test_what_was_read_holds_while_the_shared_state_is_away_and_ends_in_time() -> None:
     async with a_rerouted_worker() as rerouted:
         worker = rerouted.worker
-        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        await rerouted.publish(rerouted.made(RerouteOf.SITE, ONE, HOUR))
         await worker.pass_time(6 * SECOND)
-        worker.process.faults.plan = lambda step: Fault.AWAY if step.operation == "posted" else None
+        worker.process.faults.plan = lambda step: (
+            Fault.AWAY if step.operation == "published" else None
+        )
         await worker.enqueue("a@one.example")
         await worker.pass_time(SECOND)
         assert rerouted.worker.hops.taken_by.get("a@one.example") == OTHER
@@ -177,7 +181,7 @@ async def test_what_was_read_holds_while_the_board_is_away_and_ends_in_time() ->
 
 async def test_a_worker_that_starts_anew_obeys_before_its_first_mail() -> None:
     async with a_rerouted_worker() as rerouted:
-        await rerouted.post(rerouted.made(RerouteOf.SITE, ONE, HOUR))
+        await rerouted.publish(rerouted.made(RerouteOf.SITE, ONE, HOUR))
         anew, reader = rerouted.anew()
         await reader.read()
         found = anew.table.of_site(ONE)
@@ -193,7 +197,7 @@ async def test_the_mail_of_a_relay_goes_another_way() -> None:
         relay = NextHop("smtp.relay.example", 2525)
         routes = RelayRoutes(relay, reroutes=lambda: rerouted.reroutes.table)
         request = RouteRequest("one.example")
-        await rerouted.post(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR))
+        await rerouted.publish(rerouted.made(RerouteOf.DOMAIN, "one.example", HOUR))
         await rerouted.reader.read()
         found = routes.known(request)
         assert isinstance(found, DeliveryRoute)
@@ -208,7 +212,7 @@ async def test_the_mail_of_a_relay_goes_another_way() -> None:
         assert usual.name == "smtp.relay.example"
 
         made = rerouted.made(RerouteOf.SITE, "smtp.relay.example", HOUR, rule="backup")
-        await rerouted.post(made)
+        await rerouted.publish(made)
         await rerouted.reader.read()
         assert isinstance(routes.known(RouteRequest("two.example")), NoRoute)
 

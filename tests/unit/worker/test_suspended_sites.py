@@ -1,4 +1,4 @@
-"""Workers obey suspensions, make them from answers, and post what they know of their sites."""
+"""Workers obey suspensions, make them from answers, and publish what they know of their sites."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from postroad.domain.delivery.sites import SiteState, SiteView, SuspendedBy, Sus
 from postroad.domain.mail.mail import Outcome, OutcomeKind, Responder
 from postroad.ports.delivery import Topic
 from postroad.worker.jobs.admission import AdmissionGate
-from postroad.worker.sites.board_use import BoardReader
 from postroad.worker.sites.control import MAX_DEFERRAL, MAX_SUSPENDED, SiteControl
+from postroad.worker.sites.shared_state import SharedStateReader
 from support.workers import running
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
@@ -26,24 +26,26 @@ BUSY = Outcome(
 
 
 class Controlled:
-    """A worker that obeys suspensions, beside a board that the test writes on."""
+    """A worker that obeys suspensions, beside a shared state that the test writes on."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self.board = worker.queue.board
+        self.shared_state = worker.queue.shared_state
         clock = worker.process.clock
-        self.control = SiteControl(self.board, clock, "w", watches_answers=True)
-        self.reader = BoardReader(self.board, clock, {Topic.SUSPENSIONS: self.control.obey})
+        self.control = SiteControl(self.shared_state, clock, "w", watches_answers=True)
+        self.reader = SharedStateReader(
+            self.shared_state, clock, {Topic.SUSPENSIONS: self.control.obey}
+        )
         worker.driving._gate = AdmissionGate(clock, self.control)
 
     async def suspend(self, site: str, duration: timedelta) -> None:
         until = self.worker.process.clock.now() + duration
         made = Suspension(site, until, "they asked", SuspendedBy.ADMINISTRATOR)
-        await self.board.post(Topic.SUSPENSIONS, site, made.text(), duration)
+        await self.shared_state.publish(Topic.SUSPENSIONS, site, made.text(), duration)
 
     async def sites(self) -> dict[str, SiteView]:
-        (note,) = (await self.board.posted(Topic.WORKERS)).values()
-        return {each.site: each for each in read_views(note)[0]}
+        (entry,) = (await self.shared_state.published(Topic.WORKERS)).values()
+        return {each.site: each for each in read_views(entry)[0]}
 
 
 @asynccontextmanager
@@ -68,7 +70,7 @@ async def test_a_suspended_site_gets_no_mail_until_it_is_resumed() -> None:
         assert worker.hops.opened == [TWO]
         assert await worker.waiting() == {"a@one.example": (0, "451 4.3.2 suspended: they asked")}
 
-        await controlled.board.take_down(Topic.SUSPENSIONS, ONE)
+        await controlled.shared_state.take_down(Topic.SUSPENSIONS, ONE)
         await worker.pass_time(MAX_DEFERRAL * 1.2)
         assert worker.delivered == {"a@one.example": 1, "b@two.example": 1}
 
@@ -112,11 +114,11 @@ async def test_answers_suspend_a_site_for_every_process() -> None:
         await worker.enqueue("a@one.example")
         await worker.pass_time(6 * SECOND)
 
-        posted = await controlled.board.posted(Topic.SUSPENSIONS)
-        found = Suspension.of(ONE, posted[ONE])
+        published = await controlled.shared_state.published(Topic.SUSPENSIONS)
+        found = Suspension.of(ONE, published[ONE])
         assert found.by is SuspendedBy.ANSWERS
         assert "421 rate: too many messages" in found.reason
-        assert "origin.example" not in posted[ONE]
+        assert "origin.example" not in published[ONE]
         await worker.enqueue("b@one.example")
         await worker.pass_time(5 * MINUTE)
         assert not worker.delivered
@@ -124,7 +126,7 @@ async def test_answers_suspend_a_site_for_every_process() -> None:
         assert worker.delivered["b@one.example"] == 1
 
 
-async def test_the_board_has_what_a_worker_knows_of_its_sites() -> None:
+async def test_the_shared_state_has_what_a_worker_knows_of_its_sites() -> None:
     async with a_controlled_worker() as controlled:
         worker = controlled.worker
         worker.hops.away[TWO] = "451 4.4.1 connection to 192.0.2.9 refused"
@@ -147,16 +149,16 @@ async def test_the_board_has_what_a_worker_knows_of_its_sites() -> None:
         assert (found[ONE].state, found[ONE].reason) == (SiteState.SUSPENDED, "they asked")
 
         await controlled.control.close()
-        assert not await controlled.board.posted(Topic.WORKERS)
+        assert not await controlled.shared_state.published(Topic.WORKERS)
 
 
-async def test_what_was_read_holds_while_the_board_is_away() -> None:
+async def test_what_was_read_holds_while_the_shared_state_is_away() -> None:
     async with a_controlled_worker() as controlled:
         worker = controlled.worker
         await controlled.suspend(ONE, 10 * MINUTE)
         await worker.pass_time(6 * SECOND)
         worker.process.faults.plan = lambda step: (
-            Fault.AWAY if step.operation in ("posted", "post") else None
+            Fault.AWAY if step.operation in ("published", "publish_entry") else None
         )
         await worker.enqueue("a@one.example")
         await worker.pass_time(8 * MINUTE)
@@ -179,12 +181,12 @@ async def test_answers_shorten_no_suspension_of_an_administrator() -> None:
         assert controlled.control.suspended(ONE) is not None
         await worker.pass_time(6 * SECOND)
 
-        posted = await controlled.board.posted(Topic.SUSPENSIONS)
-        assert Suspension.of(ONE, posted[ONE]).by is SuspendedBy.ADMINISTRATOR
+        published = await controlled.shared_state.published(Topic.SUSPENSIONS)
+        assert Suspension.of(ONE, published[ONE]).by is SuspendedBy.ADMINISTRATOR
 
 
-async def test_what_answers_led_to_holds_though_the_board_goes_away_amid_it() -> None:
-    """Two sites are to be put up; the board is away from the second one on."""
+async def test_what_answers_led_to_holds_though_the_shared_state_goes_away_amid_it() -> None:
+    """Two sites are to be put up; the shared state is away from the second one on."""
     async with a_controlled_worker() as controlled:
         worker = controlled.worker
         for site in (ONE, TWO):
@@ -194,8 +196,8 @@ async def test_what_answers_led_to_holds_though_the_board_goes_away_amid_it() ->
 
         def plan(step: Step) -> Fault | None:
             nonlocal posts
-            posts += step.operation == "post"
-            is_away = step.operation in ("posted", "post") and posts > 1
+            posts += step.operation == "publish_entry"
+            is_away = step.operation in ("published", "publish_entry") and posts > 1
             return Fault.AWAY if is_away else None
 
         worker.process.faults.plan = plan
@@ -205,7 +207,9 @@ async def test_what_answers_led_to_holds_though_the_board_goes_away_amid_it() ->
 
         await worker.pass_time(10 * MINUTE)
         assert controlled.control.suspended(ONE) is controlled.control.suspended(TWO) is None
-        assert not controlled.control._own, "what is over is not kept for a board that is away"
+        assert not controlled.control._own, (
+            "what is over is not kept for a shared state that is away"
+        )
 
 
 async def test_answers_suspend_a_bounded_number_of_sites() -> None:
@@ -215,7 +219,7 @@ async def test_answers_suspend_a_bounded_number_of_sites() -> None:
             controlled.control.heard(f"mx{number}.example", (BUSY,))
         await controlled.reader.read()
 
-        assert len(await controlled.board.posted(Topic.SUSPENSIONS)) == MAX_SUSPENDED
+        assert len(await controlled.shared_state.published(Topic.SUSPENSIONS)) == MAX_SUSPENDED
         controlled.control.heard("one-more.example", (BUSY,))
         assert controlled.control.suspended("one-more.example") is None
         await controlled.worker.pass_time(11 * MINUTE)
@@ -230,11 +234,13 @@ async def test_what_administrators_post_is_obeyed_where_nothing_can_be_written()
             await controlled.suspend(f"former{number}.example", MINUTE * 60)
         await controlled.reader.read()
         control.new()
-        await controlled.board.take_down(Topic.SUSPENSIONS, "former0.example")
+        await controlled.shared_state.take_down(Topic.SUSPENSIONS, "former0.example")
         await controlled.suspend(TWO, MINUTE * 60)
         for _ in range(100):
             control.heard(ONE, (BUSY,))
-        worker.process.faults.plan = lambda step: Fault.AWAY if step.operation == "post" else None
+        worker.process.faults.plan = lambda step: (
+            Fault.AWAY if step.operation == "publish_entry" else None
+        )
         await controlled.reader.read()
 
         shut = [each for each in (ONE, TWO, "former1.example") if control.suspended(each)]
@@ -244,5 +250,5 @@ async def test_what_administrators_post_is_obeyed_where_nothing_can_be_written()
 
         worker.process.faults.plan = lambda _: None
         await controlled.reader.read()
-        assert ONE in await controlled.board.posted(Topic.SUSPENSIONS)
+        assert ONE in await controlled.shared_state.published(Topic.SUSPENSIONS)
         assert control.new() == []

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.programs.function import HandlerFunction
-from postroad.bootstrap import board_of, suppression_list_of
+from postroad.bootstrap import shared_state_of, suppression_list_of
 from postroad.bootstrap.delivery.transports import (
     ehlo_name_of,
     open_attempt_log,
@@ -43,10 +43,10 @@ from postroad.worker.jobs.admission import AdmissionGate
 from postroad.worker.jobs.deliveries import Deliverer
 from postroad.worker.routing import RelayRoutes
 from postroad.worker.runner import MAX_GOODBYE, SchedulerRunner
-from postroad.worker.sites.board_use import BoardReader
 from postroad.worker.sites.control import FlushAnswers, SiteControl
 from postroad.worker.sites.rate_limiter import RateLimiter, held_of
 from postroad.worker.sites.rerouting import Reroutes
+from postroad.worker.sites.shared_state import SharedStateReader
 from postroad.worker.sites.suppressing import Suppressing
 
 if TYPE_CHECKING:
@@ -74,13 +74,13 @@ async def deliver(
     if is_routed and ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
     attempt_log = open_attempt_log(settings)
-    board, name = board_of(this.queue), _worker_name()
+    shared_state, name = shared_state_of(this.queue), _worker_name()
     reroutes = Reroutes(MachineClock())
     routes = _open_routes(settings, way, reroutes)
     watches = is_routed and settings.worker.suspend_by_answers
     rule_names = partial(_rule_names, routes)
     control = SiteControl(
-        board,
+        shared_state,
         MachineClock(),
         name,
         watches_answers=watches,
@@ -90,7 +90,7 @@ async def deliver(
     pacer = None
     if delivery is not None:
         limits = delivery.current.settings.limit_rules()
-        pacer = RateLimiter(limits, board, MachineClock(), name, held_of(window))
+        pacer = RateLimiter(limits, shared_state, MachineClock(), name, held_of(window))
     suppressing = None
     if delivery is not None:
         use_rules(delivery.current.settings.bounce_rules)
@@ -110,10 +110,10 @@ async def deliver(
     )
     consumer = Consumer(this.queue, driving, window=window)
     answers = FlushAnswers(
-        board, name, relay=lambda: routes.site if isinstance(routes, RelayRoutes) else None
+        shared_state, name, relay=lambda: routes.site if isinstance(routes, RelayRoutes) else None
     )
-    reader = BoardReader(
-        board,
+    reader = SharedStateReader(
+        shared_state,
         MachineClock(),
         {
             Topic.SUSPENSIONS: control.obey,
@@ -182,18 +182,22 @@ def _replace(routes: RelayRoutes | RoutesBySettings, way: Way) -> bool:
 
 
 def _worker_name() -> str:
-    """Return this worker's name on the board. Pods may share process ids, and machines names."""
+    """Return this worker's name in the shared state. Pods may share process ids, and machines
+    names."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}"
 
 
 @asynccontextmanager
 async def _controlled(
-    reader: BoardReader, control: SiteControl, pacer: RateLimiter | None, driving: SchedulerRunner
+    reader: SharedStateReader,
+    control: SiteControl,
+    pacer: RateLimiter | None,
+    driving: SchedulerRunner,
 ) -> AsyncIterator[None]:
-    """Let a worker obey its board and limits, and post what it knows of its sites."""
+    """Let a worker obey its shared state and limits, and publish what it knows of its sites."""
     running = [
-        asyncio.create_task(reader.run(), name="what is obeyed of the board"),
-        asyncio.create_task(control.run(driving.sites), name="notes of sites"),
+        asyncio.create_task(reader.run(), name="what is obeyed of the shared state"),
+        asyncio.create_task(control.run(driving.sites), name="entries of sites"),
     ]
     if pacer is not None:
         running.append(asyncio.create_task(pacer.run(), name="shares of limits"))

@@ -9,7 +9,7 @@ import click
 from pydantic import ValidationError
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.bootstrap import board_of
+from postroad.bootstrap import shared_state_of
 from postroad.cli.options import DURATION, with_queue
 from postroad.cli.sites.sites import known_sites, site_name
 from postroad.delivery_settings.hops import TieredHop
@@ -29,9 +29,9 @@ from postroad.domain.mail.seven_bits import ascii_domain
 from postroad.domain.smtp.next_hops import NextHop, TlsMode, parse_host_port
 from postroad.domain.values.instants import format_duration, rfc3339
 from postroad.errors import InvalidInput
-from postroad.ports.delivery import Board, Topic
+from postroad.ports.delivery import SharedState, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.sites.board_use import READ_EVERY
+from postroad.worker.sites.shared_state import READ_EVERY
 
 
 @click.command()
@@ -68,11 +68,11 @@ async def reroute(
     attempt comes by itself, or by `postroad flush`. It outlives restarts of workers.
     """
     of, name = _named(site, domain)
-    board = board_of(queue)
+    shared_state = shared_state_of(queue)
     if end:
         if way or tls or duration or reason:
             raise click.UsageError("--end stands beside --site or --domain alone")
-        await _end(board, of, name)
+        await _end(shared_state, of, name)
         return
     if way is None or duration is None or reason is None:
         raise click.UsageError("give --to, --for and --reason, or --end")
@@ -83,14 +83,14 @@ async def reroute(
         )
     until = MachineClock().now() + duration
     made = _reroute(of, name, way, tls, until, checked_reason(reason))
-    await _check_room(board, made)
-    workers = await board.posted(Topic.WORKERS)
+    await _check_room(shared_state, made)
+    workers = await shared_state.published(Topic.WORKERS)
     _check_programs(workers)
     if made.rule is not None:
         _check_rule(workers, made.rule)
-    await board.post(Topic.REROUTES, made.key, made.text(), duration)
+    await shared_state.publish(Topic.REROUTES, made.key, made.text(), duration)
     click.echo(f"mail for the {of} {name} goes to {made.way} until {rfc3339(until)}")
-    if of is RerouteOf.SITE and name not in await known_sites(board):
+    if of is RerouteOf.SITE and name not in await known_sites(shared_state):
         click.echo(
             "no worker shows a site of this name: compare it with `postroad sites`", err=True
         )
@@ -129,10 +129,10 @@ def _hop(way: str, tls: TlsMode) -> NextHop:
         raise InvalidInput(f"mail cannot go to {way}: {text}") from error
 
 
-async def _check_room(board: Board, made: Reroute) -> None:
+async def _check_room(shared_state: SharedState, made: Reroute) -> None:
     """Raises: InvalidInput, ServerError."""
-    notes = await board.posted(Topic.REROUTES)
-    if made.key not in notes and len(notes) >= MAX_REROUTES:
+    entries = await shared_state.published(Topic.REROUTES)
+    if made.key not in entries and len(entries) >= MAX_REROUTES:
         raise InvalidInput(
             f"{MAX_REROUTES} sites and domains are rerouted already",
             hint="end some with --end, or write a rule into the routes",
@@ -159,11 +159,11 @@ def _check_rule(workers: Mapping[str, str], rule: str) -> None:
         click.echo(f"no worker runs that shows whether there is a rule {rule}", err=True)
 
 
-async def _end(board: Board, of: RerouteOf, name: str) -> None:
+async def _end(shared_state: SharedState, of: RerouteOf, name: str) -> None:
     """Raises: InvalidInput, ServerError."""
     key = key_of(of, name)
-    held = reroutes_in(await board.posted(Topic.REROUTES), MachineClock().now())
-    await board.take_down(Topic.REROUTES, key)
+    held = reroutes_in(await shared_state.published(Topic.REROUTES), MachineClock().now())
+    await shared_state.take_down(Topic.REROUTES, key)
     if key not in {each.key for each in held}:
         raise InvalidInput(
             f"the {of} {name} is not rerouted", hint="`postroad sites` shows what is"

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
-from postroad.bootstrap import board_of, open_queue
+from postroad.bootstrap import open_queue, shared_state_of
 from postroad.bootstrap.delivery.resolvers import open_resolver, open_sts
 from postroad.bootstrap.delivery.signing import selected_keys
 from postroad.cli.options import json_option, say
@@ -103,8 +103,8 @@ async def _routes(
 
 async def _reroutes_of(url: str) -> RerouteTable:
     async with open_queue(url) as queue:
-        notes = await board_of(queue).posted(Topic.REROUTES)
-    return RerouteTable.of(reroutes_in(notes, MachineClock().now()))
+        entries = await shared_state_of(queue).published(Topic.REROUTES)
+    return RerouteTable.of(reroutes_in(entries, MachineClock().now()))
 
 
 def _domain_in(text: str) -> str:

@@ -13,7 +13,7 @@ from uuid import uuid4
 import click
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.bootstrap import board_of
+from postroad.bootstrap import shared_state_of
 from postroad.cli.mail.selected import change_by_spark
 from postroad.cli.options import (
     DURATION,
@@ -45,10 +45,10 @@ from postroad.domain.values.text import escaped
 from postroad.errors import InvalidInput
 from postroad.ports.administration import Operation
 from postroad.ports.clock import Clock
-from postroad.ports.delivery import Board, Topic
+from postroad.ports.delivery import SharedState, Topic
 from postroad.ports.mail_queue import MailQueue
-from postroad.worker.sites.board_use import READ_EVERY
 from postroad.worker.sites.control import MAX_DEFERRAL
+from postroad.worker.sites.shared_state import READ_EVERY
 
 MAX_SITE = 320
 """Characters of a site's name."""
@@ -62,11 +62,11 @@ async def sites(queue: MailQueue, as_json: bool) -> None:
 
     As of the last 15 seconds; a worker lists a hundred sites at most, those with the most to show.
     """
-    board = board_of(queue)
-    suspended = await suspensions_of(board)
-    held = reroutes_in(await board.posted(Topic.REROUTES), MachineClock().now())
+    shared_state = shared_state_of(queue)
+    suspended = await suspensions_of(shared_state)
+    held = reroutes_in(await shared_state.published(Topic.REROUTES), MachineClock().now())
     rerouted = {each.name: each for each in held if each.of is RerouteOf.SITE}
-    workers = await board.posted(Topic.WORKERS)
+    workers = await shared_state.published(Topic.WORKERS)
     order, seen, more = list(SiteState), set[str](), 0
     lines: list[tuple[str | None, SiteView]] = []
     for worker, (views, hidden) in sorted(_read_all(workers).items()):
@@ -123,10 +123,10 @@ async def suspend(queue: MailQueue, site: str, duration: timedelta, reason: str)
     site_name(site)
     until = MachineClock().now() + duration
     made = Suspension(site, until, text, SuspendedBy.ADMINISTRATOR)
-    board = board_of(queue)
-    await board.post(Topic.SUSPENSIONS, site, made.text(), duration)
+    shared_state = shared_state_of(queue)
+    await shared_state.publish(Topic.SUSPENSIONS, site, made.text(), duration)
     click.echo(f"{site} gets no mail until {rfc3339(until)}")
-    if site not in await known_sites(board):
+    if site not in await known_sites(shared_state):
         click.echo(
             "no worker shows a site of this name: compare it with `postroad sites`", err=True
         )
@@ -141,9 +141,9 @@ async def resume(queue: MailQueue, site: str) -> None:
     Mail that was deferred comes by itself within half an hour, or by `postroad flush` once workers
     have read it, which takes five seconds.
     """
-    board = board_of(queue)
-    was = site in await suspensions_of(board)
-    await board.take_down(Topic.SUSPENSIONS, site)
+    shared_state = shared_state_of(queue)
+    was = site in await suspensions_of(shared_state)
+    await shared_state.take_down(Topic.SUSPENSIONS, site)
     if not was:
         raise InvalidInput(f"{site} is not suspended", hint="`postroad sites` names those that are")
     click.echo(
@@ -159,25 +159,25 @@ def site_name(text: str) -> str:
     return text
 
 
-async def known_sites(board: Board) -> set[str]:
+async def known_sites(shared_state: SharedState) -> set[str]:
     """Return the names of the sites that workers show. Raises: ServerError."""
-    notes = _read_all(await board.posted(Topic.WORKERS))
-    return {each.site for views, _ in notes.values() for each in views}
+    entries = _read_all(await shared_state.published(Topic.WORKERS))
+    return {each.site for views, _ in entries.values() for each in views}
 
 
-def _read_all(notes: Mapping[str, str]) -> dict[str, tuple[Sequence[SiteView], int]]:
-    """Read the notes of workers, but those that cannot be read."""
+def _read_all(entries: Mapping[str, str]) -> dict[str, tuple[Sequence[SiteView], int]]:
+    """Read the entries of workers, but those that cannot be read."""
     found = {}
-    for worker, text in notes.items():
+    for worker, text in entries.items():
         with suppress(InvalidInput):
             found[worker] = read_views(text)
     return found
 
 
-async def suspensions_of(board: Board) -> Mapping[str, Suspension]:
+async def suspensions_of(shared_state: SharedState) -> Mapping[str, Suspension]:
     """Return the suspensions that hold now, by site. Raises: ServerError."""
     now, found = MachineClock().now(), {}
-    for site, text in (await board.posted(Topic.SUSPENSIONS)).items():
+    for site, text in (await shared_state.published(Topic.SUSPENSIONS)).items():
         with suppress(InvalidInput):
             read = Suspension.of(site, text)
             if read.until > now:
@@ -186,7 +186,7 @@ async def suspensions_of(board: Board) -> Mapping[str, Suspension]:
 
 
 def _as_suspended(view: SiteView, suspension: Suspension | None) -> SiteView:
-    """Return what is shown of a site, as the board has it now: its worker may be late."""
+    """Return what is shown of a site, as the shared state has it now: its worker may be late."""
     if suspension is not None:
         reason = f"{suspension.by}: {suspension.reason}"
         until = rfc3339(suspension.until)
@@ -251,7 +251,7 @@ async def flush(queue: MailQueue, selector: Selector, site: str | None, as_json:
     if site is not None:
         if not selector.is_empty:
             raise click.UsageError("--site cannot be combined with other selectors")
-        tried = await try_site(board_of(queue), MachineClock(), site_name(site))
+        tried = await try_site(shared_state_of(queue), MachineClock(), site_name(site))
         for text in tried.problems:
             click.echo(text, err=True)
         selector = tried.selector
@@ -267,22 +267,22 @@ class TriedSite:
     problems: tuple[str, ...]
 
 
-async def try_site(board: Board, clock: Clock, site: str) -> TriedSite:
+async def try_site(shared_state: SharedState, clock: Clock, site: str) -> TriedSite:
     """Let all workers try a site now. Raises: InvalidInput where none knows it, ServerError."""
-    if (suspended := (await suspensions_of(board)).get(site)) is not None:
+    if (suspended := (await suspensions_of(shared_state)).get(site)) is not None:
         raise InvalidInput(
             f"{site} gets no mail until {rfc3339(suspended.until)}: {suspended.reason}",
             hint=f"`postroad resume {site}` first",
         )
-    workers = set(await board.posted(Topic.WORKERS))
+    workers = set(await shared_state.published(Topic.WORKERS))
     if not workers:
         raise InvalidInput(
             "no worker of this queue runs, so that its sites are not known",
             hint="start a worker; `postroad flush --domain` needs none",
         )
     number = uuid4().hex
-    await board.post(Topic.FLUSHES, site, number, ASKED_FOR)
-    answers = await _answers(board, clock, workers, number)
+    await shared_state.publish(Topic.FLUSHES, site, number, ASKED_FOR)
+    answers = await _answers(shared_state, clock, workers, number)
     domains = frozenset(domain for each in answers for domain in each.domains)
     if not domains:
         raise InvalidInput(
@@ -300,12 +300,14 @@ async def try_site(board: Board, clock: Clock, site: str) -> TriedSite:
     return TriedSite(selector, tuple(problems))
 
 
-async def _answers(board: Board, clock: Clock, workers: set[str], number: str) -> list[FlushAnswer]:
+async def _answers(
+    shared_state: SharedState, clock: Clock, workers: set[str], number: str
+) -> list[FlushAnswer]:
     """Return the answers to a request, when all workers have answered or some take too long."""
     until = clock.elapsed() + ANSWERED_WITHIN
     while True:
         answers = []
-        for text in (await board.posted(Topic.FLUSHED)).values():
+        for text in (await shared_state.published(Topic.FLUSHED)).values():
             with suppress(InvalidInput):
                 answers.append(FlushAnswer.of(text))
         answers = [each for each in answers if each.number == number]

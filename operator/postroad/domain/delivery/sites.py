@@ -1,4 +1,4 @@
-"""Notes about sites that processes of a queue share. Pure.
+"""Entries about sites that processes of a queue share. Pure.
 
 They are suspensions, by an administrator or by a site's own answers; requests to flush a site, and
 what workers answer; the state of sites in workers; reroutes, by which mail goes another way for a
@@ -48,12 +48,12 @@ class Suspension:
     by: SuspendedBy
 
     def text(self) -> str:
-        """Return the form in which it is posted."""
+        """Return the form in which it is published."""
         return json.dumps({"until": rfc3339(self.until), "reason": self.reason, "by": self.by})
 
     @classmethod
     def of(cls, site: str, text: str) -> Suspension:
-        """Read the posted form. Raises: InvalidInput."""
+        """Read the published form. Raises: InvalidInput."""
         try:
             found = json.loads(text)
             # One that a later release knows is ended by an administrator at least.
@@ -150,16 +150,16 @@ class FlushAnswer:
 
     @property
     def name(self) -> str:
-        """The name of its note."""
+        """The name of its entry."""
         return f"{self.worker} {self.site}"
 
     def text(self) -> str:
-        """Return the form in which it is posted."""
+        """Return the form in which it is published."""
         return json.dumps(asdict(self))
 
     @classmethod
     def of(cls, text: str) -> FlushAnswer:
-        """Read the posted form, which may be of another release. Raises: InvalidInput."""
+        """Read the published form, which may be of another release. Raises: InvalidInput."""
         try:
             found = json.loads(text)
             domains = tuple(str(each).lower() for each in found["domains"])
@@ -176,7 +176,7 @@ class FlushAnswer:
 
 
 MAX_SHOWN = 100
-"""Sites of one worker in a note, which is written again and again."""
+"""Sites of one worker in an entry, which is written again and again."""
 
 
 class SiteState(StrEnum):
@@ -206,10 +206,10 @@ class SiteView:
     reason: str | None = None
 
 
-def posted_views(
+def published_views(
     views: Iterable[SiteView], rules: Iterable[str] = (), *, has_program: bool = False
 ) -> str:
-    """Return the note of a worker: the sites with the most to show, if there are too many, the
+    """Return the entry of a worker: the sites with the most to show, if there are too many, the
     first rules of its routing, and whether all its mail goes to a program."""
     order = list(SiteState)
     ranked = sorted(
@@ -217,13 +217,13 @@ def posted_views(
     )
     shown = [_short(asdict(each)) for each in ranked[:MAX_SHOWN]]
     more = max(0, len(ranked) - MAX_SHOWN)
-    note = {"sites": shown, "more": more, "rules": list(islice(rules, MAX_SHOWN + 1))}
-    return json.dumps(note | ({"program": True} if has_program else {}))
+    entry = {"sites": shown, "more": more, "rules": list(islice(rules, MAX_SHOWN + 1))}
+    return json.dumps(entry | ({"program": True} if has_program else {}))
 
 
 def has_program(text: str) -> bool:
-    """True if the note of a worker shows that all its mail goes to a program, whatever is rerouted.
-    Not so where it is of the release before."""
+    """True if the entry of a worker shows that all its mail goes to a program, whatever is
+    rerouted. Not so where it is of the release before."""
     try:
         return json.loads(text)["program"] is True
     except (ValueError, KeyError, TypeError):
@@ -231,7 +231,7 @@ def has_program(text: str) -> bool:
 
 
 def has_no_rule(name: str, text: str) -> bool:
-    """True if the note of a worker shows that it has no rule of a name. Not so where it is of the
+    """True if the entry of a worker shows that it has no rule of a name. Not so where it is of the
     release before, or has more rules than are shown."""
     try:
         rules = json.loads(text)["rules"]
@@ -245,7 +245,7 @@ def _short(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_views(text: str) -> tuple[Sequence[SiteView], int]:
-    """Read the note of a worker, which may be of another release: its sites, and how many more it
+    """Read the entry of a worker, which may be of another release: its sites, and how many more it
     has. Raises: InvalidInput."""
     known = SiteView.__dataclass_fields__.keys()
     try:
@@ -261,7 +261,7 @@ def read_views(text: str) -> tuple[Sequence[SiteView], int]:
         ]
         return views, int(found["more"])
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise InvalidInput("the note of a worker cannot be read") from error
+        raise InvalidInput("the entry of a worker cannot be read") from error
 
 
 RULE_NAME_PATTERN = r"^[A-Za-z0-9][-A-Za-z0-9_.]*$"
@@ -292,7 +292,7 @@ class Reroute:
 
     @property
     def key(self) -> str:
-        """The name of its note."""
+        """The name of its entry."""
         return key_of(self.of, self.name)
 
     @property
@@ -301,7 +301,7 @@ class Reroute:
         return f"rule {self.rule}" if self.hop is None else f"{self.hop} (tls {self.hop.tls})"
 
     def text(self) -> str:
-        """Return the form in which it is posted."""
+        """Return the form in which it is published."""
         hop = self.hop
         way = {"rule": self.rule} if hop is None else {"hop": str(hop), "tls": hop.tls}
         about = {"of": self.of, "name": self.name, "until": rfc3339(self.until)}
@@ -309,7 +309,7 @@ class Reroute:
 
     @classmethod
     def read(cls, text: str) -> Reroute:
-        """Read the posted form. Raises: InvalidInput."""
+        """Read the published form. Raises: InvalidInput."""
         try:
             found = json.loads(text)
             rule, hop = found.get("rule"), None
@@ -329,7 +329,7 @@ class Reroute:
 
 
 def key_of(of: RerouteOf, name: str) -> str:
-    """Return the name of the note that reroutes a site or a domain."""
+    """Return the name of the entry that reroutes a site or a domain."""
     return f"{of} {name}"
 
 
@@ -367,10 +367,10 @@ class RerouteTable:
         return self.by_key.get(key_of(RerouteOf.SITE, site))
 
 
-def reroutes_in(notes: Mapping[str, str], now: datetime) -> list[Reroute]:
+def reroutes_in(entries: Mapping[str, str], now: datetime) -> list[Reroute]:
     """Return the reroutes that hold now, without those that this release cannot read."""
     found = []
-    for text in notes.values():
+    for text in entries.values():
         with suppress(InvalidInput):
             read = Reroute.read(text)
             if read.until > now:

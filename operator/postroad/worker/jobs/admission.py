@@ -21,7 +21,7 @@ from postroad.worker.sites.control import SiteControl
 from postroad.worker.sites.rate_limiter import RateLimiter
 
 PACED = "451 4.3.2 a limit by rate is used up"
-UNSHARED = "451 4.3.2 a limit by rate cannot be shared, as the board of the queue is away"
+UNSHARED = "451 4.3.2 a limit by rate cannot be shared, as the shared state of the queue is away"
 
 
 class Passage(Enum):

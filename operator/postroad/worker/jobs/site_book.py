@@ -39,7 +39,7 @@ class SiteBook:
         """Sites with domains."""
 
     def seen(self, route: DeliveryRoute, recipients: Iterable[str]) -> None:
-        """Note that there is mail for a site."""
+        """Record that there is mail for a site."""
         for domain in set(map(domain_of, recipients)):
             key = (route.name, domain)
             self._domains[key] = None
@@ -65,7 +65,7 @@ class SiteBook:
         return () if known is None else known.route.hops
 
     def replied(self, site: str, outcomes: Iterable[Outcome], now: datetime) -> None:
-        """Note what a site replied: of several outcomes, one that was no delivery."""
+        """Record what a site replied: of several outcomes, one that was no delivery."""
         if (known := self._known.get(site)) is None:
             return
         chosen = None

@@ -19,20 +19,20 @@ from postroad.domain.delivery.sites import (
     SiteState,
     SiteView,
     Suspension,
-    posted_views,
+    published_views,
 )
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.values.instants import rfc3339
 from postroad.errors import InvalidInput
 from postroad.ports.clock import Clock
-from postroad.ports.delivery import Board, Topic
+from postroad.ports.delivery import SharedState, Topic
 from postroad.telemetry.logs import logger
-from postroad.worker.sites.board_use import BoardUse
+from postroad.worker.sites.shared_state import SharedStateUse
 
 _log = logger("worker")
 
-POST_EVERY = timedelta(seconds=15)
-POSTED_FOR = timedelta(seconds=60)
+PUBLISH_EVERY = timedelta(seconds=15)
+PUBLISHED_FOR = timedelta(seconds=60)
 """A worker that is killed is shown for so long."""
 
 MAX_SUSPENDED = 1000
@@ -44,14 +44,14 @@ MAX_DEFERRAL = timedelta(minutes=30)
 
 
 class SiteControl:
-    """Sites that get no mail now. `name`: this worker's on the board. `watches_answers`: whether
-    answers suspend sites, which those of a relay do not, since they are about sites behind it.
-    `rules`: the names of the rules of routing, which are posted, too, as is whether all mail
+    """Sites that get no mail now. `name`: this worker's on the shared state. `watches_answers`:
+    whether answers suspend sites, which those of a relay do not, since they are about sites behind
+    it. `rules`: the names of the rules of routing, which are published, too, as is whether all mail
     goes to a program (`has_program`)."""
 
     def __init__(
         self,
-        board: Board,
+        shared_state: SharedState,
         clock: Clock,
         name: str,
         *,
@@ -60,13 +60,13 @@ class SiteControl:
         has_program: bool = False,
     ) -> None:
         self._rules, self._has_program = rules, has_program
-        self._board, self._clock, self._name = board, clock, name
+        self._shared, self._clock, self._name = shared_state, clock, name
         self._counts = AnswerCounts() if watches_answers else None
         self._suspended: dict[str, Suspension] = {}
         self._own: dict[str, Suspension] = {}
-        """Those that answers led to, until they are on the board."""
+        """Those that answers led to, until they are on the shared state."""
         self._new: list[str] = []
-        self._use = BoardUse()
+        self._use = SharedStateUse()
 
     def suspended(self, site: str) -> Suspension | None:
         """Return the suspension of a site that holds now."""
@@ -103,20 +103,20 @@ class SiteControl:
             self._new.append(site)
 
     async def run(self, sites: Callable[[], Iterable[SiteView]]) -> None:
-        """Post what is known of the sites, until cancelled."""
+        """Publish what is known of the sites, until cancelled."""
         while True:
-            await self._post(sites())
-            await self._clock.sleep(POST_EVERY)
+            await self._publish(sites())
+            await self._clock.sleep(PUBLISH_EVERY)
 
-    async def obey(self, posted: Mapping[str, str] | None) -> None:
-        """Take the suspensions of all, and post those of this worker, but none that would shorten
-        one. None: the board is away. Raises: ServerError."""
+    async def obey(self, published: Mapping[str, str] | None) -> None:
+        """Take the suspensions of all, and publish those of this worker, but none that would
+        shorten one. None: the shared state is away. Raises: ServerError."""
         now = self._clock.now()
         self._own = {site: each for site, each in self._own.items() if each.until > now}
-        if posted is None:
+        if published is None:
             return
         read = dict[str, Suspension]()
-        for site, text in posted.items():
+        for site, text in published.items():
             with suppress(InvalidInput):
                 read[site] = Suspension.of(site, text)
         self._new += [site for site, each in read.items() if self._suspended.get(site) != each]
@@ -125,15 +125,15 @@ class SiteControl:
             known = read.get(site)
             if known is None or known.until < each.until:
                 left = each.until - self._clock.now()
-                await self._board.post(Topic.SUSPENSIONS, site, each.text(), left)
+                await self._shared.publish(Topic.SUSPENSIONS, site, each.text(), left)
                 read[site] = each
             del self._own[site]  # behind the post: one that failed is posted the next time
 
-    async def _post(self, views: Iterable[SiteView]) -> None:
+    async def _publish(self, views: Iterable[SiteView]) -> None:
         with self._use.unless_away():
             shown = map(self._with_suspension, views)
-            text = posted_views(shown, self._rules(), has_program=self._has_program)
-            await self._board.post(Topic.WORKERS, self._name, text, POSTED_FOR)
+            text = published_views(shown, self._rules(), has_program=self._has_program)
+            await self._shared.publish(Topic.WORKERS, self._name, text, PUBLISHED_FOR)
 
     def _with_suspension(self, view: SiteView) -> SiteView:
         found = self.suspended(view.site)
@@ -144,9 +144,9 @@ class SiteControl:
         )
 
     async def close(self) -> None:
-        """Take this worker's note down."""
+        """Take this worker's entry down."""
         with self._use.unless_away():
-            await self._board.take_down(Topic.WORKERS, self._name)
+            await self._shared.take_down(Topic.WORKERS, self._name)
 
 
 ANSWERED_FOR = timedelta(seconds=60)
@@ -154,11 +154,13 @@ ANSWERED_FOR = timedelta(seconds=60)
 
 
 class FlushAnswers:
-    """Tries sites now that administrators ask for. `name`: this worker's on the board. `relay`:
-    the site that all its mail goes to, but what is rerouted; None: there is none."""
+    """Tries sites now that administrators ask for. `name`: this worker's on the shared state.
+    `relay`: the site that all its mail goes to, but what is rerouted; None: there is none."""
 
-    def __init__(self, board: Board, name: str, *, relay: Callable[[], str | None]) -> None:
-        self._board, self._name, self._relay = board, name, relay
+    def __init__(
+        self, shared_state: SharedState, name: str, *, relay: Callable[[], str | None]
+    ) -> None:
+        self._shared, self._name, self._relay = shared_state, name, relay
         self._answered: dict[str, str] = {}
         """The number of the last request by site."""
 
@@ -166,7 +168,7 @@ class FlushAnswers:
         self, try_now: Callable[[str], Sequence[str]], asked: Mapping[str, str] | None
     ) -> None:
         """Answer each request once. `try_now` tries a site, and returns the domains whose mail goes
-        there. None: the board is away. Raises: ServerError."""
+        there. None: the shared state is away. Raises: ServerError."""
         if asked is None:
             return
         for site, number in asked.items():

@@ -1,9 +1,9 @@
 """Holds jobs until their limits let them go, with a share of each limit for this worker.
 
-Every worker posts the limits that it has mail for; those that name a limit share it evenly. A
+Every worker publishes the limits that it has mail for; those that name a limit share it evenly. A
 worker that begins to name one sends nothing under it until the others have read that, and one that
-cannot reach the board sends nothing once its note is over: the limit holds while pods come and go.
-Source: ADR 0064.
+cannot reach the shared state sends nothing once its entry is over: the limit holds while pods come
+and go. Source: ADR 0064.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from hashlib import sha256
 from postroad.domain.delivery.paces import LimitedMail, LimitRule, Paces, Rate, limits_of
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
-from postroad.ports.delivery import Board, Topic
+from postroad.ports.delivery import SharedState, Topic
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")
 
 EXCHANGE_EVERY = timedelta(seconds=5)
-NOTE_LIFETIME = timedelta(seconds=20)
+ENTRY_LIFETIME = timedelta(seconds=20)
 SETTLE = timedelta(seconds=6)
-"""After a note has named a limit: every other worker has read it."""
+"""After an entry has named a limit: every other worker has read it."""
 
 WANTED_FOR = timedelta(seconds=30)
 """After the last job under a limit, it is named for so long."""
@@ -34,11 +34,11 @@ TICK_SECONDS = 1.0
 """Between two looks at what is held."""
 
 MAX_NAMED = 1000
-"""Limits in a note, besides those of jobs that are held."""
+"""Limits in an entry, besides those of jobs that are held."""
 
-MAX_NOTED = 24
-"""Characters of a limit's name in a note; a digest stands for a longer one, since each worker reads
-a thousand names of every other one every five seconds, and senders choose the domains."""
+MAX_LIMIT_NAME = 24
+"""Characters of a limit's name in an entry; a digest stands for a longer one, since each worker
+reads a thousand names of every other one every five seconds, and senders choose the domains."""
 
 MAX_HOLD = timedelta(minutes=30)
 
@@ -52,12 +52,17 @@ def held_of(window: int) -> int:
 
 
 class RateLimiter:
-    """Jobs under limits. `name`: this worker's on the board; `most_held`: jobs at most."""
+    """Jobs under limits. `name`: this worker's on the shared state; `most_held`: jobs at most."""
 
     def __init__(
-        self, rules: Sequence[LimitRule], board: Board, clock: Clock, name: str, most_held: int
+        self,
+        rules: Sequence[LimitRule],
+        shared_state: SharedState,
+        clock: Clock,
+        name: str,
+        most_held: int,
     ) -> None:
-        self._rules, self._board, self._clock, self._name = rules, board, clock, name
+        self._rules, self._shared, self._clock, self._name = rules, shared_state, clock, name
         self._most_held = most_held
         self._paces = Paces(TICK_SECONDS)
         self._held: OrderedDict[str, dict[int, NamedLimits]] = OrderedDict()
@@ -71,10 +76,10 @@ class RateLimiter:
         self._others: dict[str, int] = {}
         """Workers that share a limit, besides this one."""
         self._settled: dict[str, float] = {}
-        """By limit that this worker's note names, from when on it may send."""
+        """By limit that this worker's entry names, from when on it may send."""
         self._good_until = 0.0
         self.is_away = False
-        """True if the board could not be reached last."""
+        """True if the shared state could not be reached last."""
 
     def replace(self, rules: Sequence[LimitRule]) -> bool:
         """Take jobs under other limits from now on; return whether they differ. What is held has to
@@ -143,14 +148,14 @@ class RateLimiter:
         return self._paces.wait(name, self._rate(name, rule), now) <= 0
 
     async def run(self) -> None:
-        """Exchange notes, until cancelled."""
+        """Exchange entries, until cancelled."""
         while True:
             await self.exchange()
             await self._clock.sleep(EXCHANGE_EVERY)
 
     async def exchange(self) -> None:
-        """Post what this worker has mail for, then read what others have. Without limits, nothing
-        is posted."""
+        """Publish what this worker has mail for, then read what others have. Without limits,
+        nothing is published."""
         if not self._rules:
             return
         begun = self._now
@@ -158,7 +163,7 @@ class RateLimiter:
         self._wanted = {name: at for name, at in self._wanted.items() if at >= oldest}
         latest = sorted(self._wanted, key=self._wanted.__getitem__)[-MAX_NAMED:]
         names = sorted({*latest, *self._held})
-        note = json.dumps([noted(each) for each in names])
+        entry = json.dumps([limit_key(each) for each in names])
         try:
             # Posted before it reads: of two that begin at once each would see no other, and both
             # would send at the whole rate.
@@ -177,32 +182,32 @@ class RateLimiter:
         self._paces.forget(self._now)
         self._booked = {name: at for name, at in self._booked.items() if at > begun}
 
-    def _read(self, names: Sequence[str], notes: dict[str, str]) -> None:
+    def _read(self, names: Sequence[str], entries: dict[str, str]) -> None:
         others: dict[str, int] = {}
-        for text in notes.values():
+        for text in entries.values():
             for name in _named(text):
                 others[name] = others.get(name, 0) + 1
         now = self._now
         settle = now + SETTLE.total_seconds()
-        sharing = {name: others.get(noted(name), 0) for name in names}
+        sharing = {name: others.get(limit_key(name), 0) for name in names}
         self._settled = {
             name: self._settled.get(name, settle if sharing[name] else now) for name in names
         }
         self._others = sharing
 
     async def close(self) -> None:
-        """Take this worker's note down."""
+        """Take this worker's entry down."""
         try:
-            await self._board.take_down(Topic.LIMITS, self._name)
+            await self._shared.take_down(Topic.LIMITS, self._name)
         except PostroadError:
             pass  # it ends by itself
 
 
-def noted(name: str) -> str:
-    """Return what stands for a limit in notes."""
-    if len(name) <= MAX_NOTED:
+def limit_key(name: str) -> str:
+    """Return what stands for a limit in entries."""
+    if len(name) <= MAX_LIMIT_NAME:
         return name
-    return sha256(name.encode()).hexdigest()[:MAX_NOTED]
+    return sha256(name.encode()).hexdigest()[:MAX_LIMIT_NAME]
 
 
 def _named(text: str) -> set[str]:

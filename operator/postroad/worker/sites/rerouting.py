@@ -1,6 +1,6 @@
-"""Reroutes as a worker has them from the board, and routes by them.
+"""Reroutes as a worker has them from the shared state, and routes by them.
 
-A board that is away changes nothing: what was read last holds until it is over.
+A shared state that is away changes nothing: what was read last holds until it is over.
 Source: ADR 0069.
 """
 
@@ -22,16 +22,18 @@ class Reroutes:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._posted: Mapping[str, str] = {}
+        self._published: Mapping[str, str] = {}
         self.table = RerouteTable()
 
-    async def obey(self, on_changed: Callable[[], None], posted: Mapping[str, str] | None) -> None:
+    async def obey(
+        self, on_changed: Callable[[], None], published: Mapping[str, str] | None
+    ) -> None:
         """Take the reroutes of all, and call `on_changed` where others hold than before. None: the
-        board is away."""
-        if posted is not None:
-            self._posted = posted
+        shared state is away."""
+        if published is not None:
+            self._published = published
         before = self.table
-        self.table = RerouteTable.of(reroutes_in(self._posted, self._clock.now()))
+        self.table = RerouteTable.of(reroutes_in(self._published, self._clock.now()))
         if self.table != before:
             on_changed()
 

@@ -20,8 +20,8 @@ from uuid import UUID
 
 from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.view.board import ERASE_BOARD
 from postroad.adapters.cassandra.view.rows import LetterReader, month_of_gone
+from postroad.adapters.cassandra.view.shared_state import ERASE_SHARED_STATE
 from postroad.adapters.cassandra.view.suppression_list import erase_lists
 from postroad.domain.values.instants import AGREEING
 from postroad.ports.delivery import Topic
@@ -104,7 +104,7 @@ async def erase_rest(session: Session, queue: str) -> None:
     for row in await session.execute(statements.SELECT_LIMITS, (queue,)):
         await session.execute(statements.FORGET_LIMITS, (queue, row["incarnation"]))
     for topic in Topic:
-        await session.execute(ERASE_BOARD, (queue, topic.value))
+        await session.execute(ERASE_SHARED_STATE, (queue, topic.value))
     await erase_lists(session, queue)
     for row in await session.execute(statements.SELECT_OWNERSHIP, (queue,)):
         await session.execute(statements.FORGET_OWNERSHIP, (queue, row["incarnation"]))

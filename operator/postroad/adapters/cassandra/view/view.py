@@ -12,9 +12,9 @@ from uuid import UUID, uuid4
 from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.view import enqueue_keys, erasure, rows
-from postroad.adapters.cassandra.view.board import CassandraBoard
 from postroad.adapters.cassandra.view.marks import CassandraMarks, batcher
 from postroad.adapters.cassandra.view.rows import LetterReader, month_of_gone
+from postroad.adapters.cassandra.view.shared_state import CassandraSharedState
 from postroad.adapters.cassandra.view.suppression_list import CassandraSuppressionList
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
@@ -100,8 +100,8 @@ class CassandraView(CassandraMarks):
         await self._decide(statements.RELEASE_CLAIM, self._queue, enqueue_id, owner)
 
     @property
-    def board(self) -> CassandraBoard:
-        return CassandraBoard(self._session, self._queue)
+    def shared_state(self) -> CassandraSharedState:
+        return CassandraSharedState(self._session, self._queue)
 
     @property
     def suppression_list(self) -> CassandraSuppressionList:

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
-from postroad.adapters.memory.board import Lists, Notes
 from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.shared_state import Entries, Lists
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.entries import (
     Ending,
@@ -50,7 +50,7 @@ class Tables:
     stamp: dict[Partition, PartitionStamp] = field(default_factory=dict)
     claims: dict[UUID, tuple[UUID, timedelta]] = field(default_factory=dict)
     enqueue_keys: dict[bytes, tuple[KeyedEntry, timedelta]] = field(default_factory=dict)
-    notes: Notes = field(default_factory=dict)
+    entries: Entries = field(default_factory=dict)
     suppressed: Lists = field(default_factory=dict)
     records: dict[UUID, dict[str, Record]] = field(default_factory=lambda: defaultdict(dict))
     limits: Limits = field(default_factory=lambda: Limits(None, None))
@@ -59,7 +59,7 @@ class Tables:
     slices: dict[datetime, ClosedSlice] = field(default_factory=dict)
     letters: dict[UUID, DeadLetter] = field(default_factory=dict)
     gone: dict[UUID, datetime] = field(default_factory=dict)
-    """Notes of deleted letters, and when each expires."""
+    """Records of deleted letters, and when each expires."""
 
     writings: int = 0
     """Writes of letters so far."""
@@ -148,12 +148,12 @@ class Tables:
     def erase_rest(self) -> None:
         """Delete what is not in a slice and no letter."""
         self.slices.clear()
-        self.notes.clear()
+        self.entries.clear()
         self.suppressed.clear()
         self.limits, self.incarnation, self.as_of = Limits(None, None), uuid4(), None
 
     def is_gone(self, enqueue_id: UUID) -> bool:
-        """Return whether a note of the letter's deletion exists."""
+        """Return whether a record of the letter's deletion exists."""
         return enqueue_id in self.gone and self.clock.now() < self.gone[enqueue_id]
 
     def mark(self, key: EntryKey) -> Mark | None:

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
-from postroad.adapters.memory.board import MemoryBoard, MemorySuppressionList
 from postroad.adapters.memory.broker import ClaimedObject
 from postroad.adapters.memory.fault_injection import FaultInjector
+from postroad.adapters.memory.shared_state import MemorySharedState, MemorySuppressionList
 from postroad.adapters.memory.view.tables import PAGE, MemoryMarks, within
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
 from postroad.domain.queues.ownership import Identity
@@ -142,8 +142,8 @@ class MemoryView(MemoryMarks):
         return keyed
 
     @property
-    def board(self) -> MemoryBoard:
-        return MemoryBoard(self._tables.notes, self._tables.clock, self._faults)
+    def shared_state(self) -> MemorySharedState:
+        return MemorySharedState(self._tables.entries, self._tables.clock, self._faults)
 
     @property
     def suppression_list(self) -> MemorySuppressionList:

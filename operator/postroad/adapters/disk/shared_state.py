@@ -1,7 +1,8 @@
-"""The board of a queue in a directory: a file for each note, for all processes that may write
-there.
+"""The shared state of a queue in a directory: a file for each entry, for all processes that may
+write there.
 
-Nothing is synced: a note survives the kill of its process, and a power cut may take the last ones.
+Nothing is synced: an entry survives the kill of its process, and a power cut may take the last
+ones.
 """
 
 from __future__ import annotations
@@ -23,25 +24,25 @@ DRAFT = ".new"
 """The end of the name of a file that is being written."""
 
 
-class DirectoryBoard:
-    """The board of one queue (see the port), in a folder that the first note makes."""
+class DirectorySharedState:
+    """The shared state of one queue (see the port), in a folder that the first entry makes."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder, self._clock = folder, clock
 
-    async def post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
-        await asyncio.to_thread(self._post, topic, name, text, lifetime)
+    async def publish(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
+        await asyncio.to_thread(self._publish, topic, name, text, lifetime)
 
     async def take_down(self, topic: Topic, name: str) -> None:
         await asyncio.to_thread(self._take_down, topic, name)
 
-    async def posted(self, topic: Topic) -> Mapping[str, str]:
-        return await asyncio.to_thread(self._posted, topic)
+    async def published(self, topic: Topic) -> Mapping[str, str]:
+        return await asyncio.to_thread(self._published, topic)
 
-    async def posted_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
-        return await asyncio.to_thread(lambda: {each: self._posted(each) for each in topics})
+    async def published_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
+        return await asyncio.to_thread(lambda: {each: self._published(each) for each in topics})
 
-    def _post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
+    def _publish(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
         until = (self._clock.now() + lifetime).timestamp()
         file = self._file(topic, name)
         with Translated("write", file):
@@ -57,17 +58,17 @@ class DirectoryBoard:
         with Translated("remove", file):
             file.unlink(missing_ok=True)
 
-    def _posted(self, topic: Topic) -> Mapping[str, str]:
+    def _published(self, topic: Topic) -> Mapping[str, str]:
         found, now = {}, self._clock.now().timestamp()
         folder = self._folder / topic.value
         with Translated("read", folder):
             files = list(folder.iterdir()) if folder.is_dir() else []
         for file in files:
             with suppress(OSError, ValueError, KeyError, TypeError):  # taken down, or half of one
-                note = json.loads(file.read_text())
-                if note["until"] > now and not file.name.endswith(DRAFT):
-                    found[str(note["name"])] = str(note["text"])
-                elif note["until"] <= now:
+                entry = json.loads(file.read_text())
+                if entry["until"] > now and not file.name.endswith(DRAFT):
+                    found[str(entry["name"])] = str(entry["text"])
+                elif entry["until"] <= now:
                     file.unlink()
         return found
 

@@ -12,48 +12,50 @@ from datetime import timedelta
 
 from postroad.errors import PostroadError
 from postroad.ports.clock import Clock
-from postroad.ports.delivery import Board, Topic
+from postroad.ports.delivery import SharedState, Topic
 from postroad.telemetry.logs import logger
 
 _log = logger("worker")
 
 
-class BoardUse:
-    """Access of one task to a board."""
+class SharedStateUse:
+    """Access of one task to a shared state."""
 
     def __init__(self) -> None:
         self._is_away = False
 
     @contextmanager
     def unless_away(self) -> Iterator[None]:
-        """Go on without the board while it is away."""
+        """Go on without the shared state while it is away."""
         try:
             yield
         except Exception as error:  # a driver's bug must not end the loop
             if not self._is_away:
                 text = error.explain() if isinstance(error, PostroadError) else repr(error)
-                _log.warning("the board of the queue cannot be used", error=text)
+                _log.warning("the shared state of the queue cannot be used", error=text)
             self._is_away = True
         else:
             self._is_away = False
 
 
 READ_EVERY = timedelta(seconds=5)
-"""After which every worker obeys what an administrator posts."""
+"""After which every worker obeys what an administrator publishes."""
 
 Obey = Callable[[Mapping[str, str] | None], Awaitable[None]]
-"""Takes the notes of one topic by name; None: the board is away, so that what was read last holds,
-and time has passed."""
+"""Takes the entries of one topic by name; None: the shared state is away, so that what was read
+last holds, and time has passed."""
 
 
-class BoardReader:
-    """Lets a worker obey notes: each function of `obeyed` gets those of its topic, in their
+class SharedStateReader:
+    """Lets a worker obey entries: each function of `obeyed` gets those of its topic, in their
     order."""
 
-    def __init__(self, board: Board, clock: Clock, obeyed: Mapping[Topic, Obey]) -> None:
-        self._board, self._clock, self._obeyed = board, clock, obeyed
-        self._reading = BoardUse()
-        self._obeying = {topic: BoardUse() for topic in obeyed}
+    def __init__(
+        self, shared_state: SharedState, clock: Clock, obeyed: Mapping[Topic, Obey]
+    ) -> None:
+        self._shared, self._clock, self._obeyed = shared_state, clock, obeyed
+        self._reading = SharedStateUse()
+        self._obeying = {topic: SharedStateUse() for topic in obeyed}
 
     async def run(self) -> None:
         """Read, until cancelled; the first time after a pause."""
@@ -65,7 +67,7 @@ class BoardReader:
         """Read once. What one topic leads to may fail alone."""
         found: Mapping[Topic, Mapping[str, str]] = {}
         with self._reading.unless_away():
-            found = await self._board.posted_about(tuple(self._obeyed))
+            found = await self._shared.published_about(tuple(self._obeyed))
         for topic, obey in self._obeyed.items():
             with self._obeying[topic].unless_away():
                 await obey(found.get(topic))

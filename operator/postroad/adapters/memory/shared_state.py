@@ -1,4 +1,4 @@
-"""The board of a queue in memory.
+"""The shared state of a queue in memory.
 
 The suppression lists of a queue in memory.
 """
@@ -13,38 +13,38 @@ from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy,
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import Topic
 
-Notes = dict[tuple[Topic, str], tuple[str, timedelta]]
+Entries = dict[tuple[Topic, str], tuple[str, timedelta]]
 """By topic and name: the text, and when its lifetime is over by the server's clock."""
 
 
-class MemoryBoard:
-    """The board of one queue (see the port). `clock` is the server's."""
+class MemorySharedState:
+    """The shared state of one queue (see the port). `clock` is the server's."""
 
-    def __init__(self, notes: Notes, clock: Clock, faults: FaultInjector) -> None:
-        self._notes, self._clock, self._faults = notes, clock, faults
+    def __init__(self, entries: Entries, clock: Clock, faults: FaultInjector) -> None:
+        self._entries, self._clock, self._faults = entries, clock, faults
 
-    async def post(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
+    async def publish(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
         def effect() -> None:
-            self._notes[topic, name] = text, self._clock.elapsed() + lifetime
+            self._entries[topic, name] = text, self._clock.elapsed() + lifetime
 
-        await self._faults("view", "post", effect)
+        await self._faults("view", "publish_entry", effect)
 
     async def take_down(self, topic: Topic, name: str) -> None:
-        await self._faults("view", "take_down", lambda: self._notes.pop((topic, name), None))
+        await self._faults("view", "take_down", lambda: self._entries.pop((topic, name), None))
 
-    async def posted(self, topic: Topic) -> Mapping[str, str]:
-        return (await self.posted_about((topic,)))[topic]
+    async def published(self, topic: Topic) -> Mapping[str, str]:
+        return (await self.published_about((topic,)))[topic]
 
-    async def posted_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
+    async def published_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
         def effect() -> Mapping[Topic, Mapping[str, str]]:
             now = self._clock.elapsed()
             found = {topic: dict[str, str]() for topic in topics}
-            for (topic, name), (text, until) in self._notes.items():
+            for (topic, name), (text, until) in self._entries.items():
                 if topic in found and until > now:
                     found[topic][name] = text
             return found
 
-        return await self._faults("view", "posted", effect)
+        return await self._faults("view", "published", effect)
 
 
 Lists = dict[tuple[str, bytes, SuppressedBy], SuppressedAddress]
