@@ -1,6 +1,6 @@
 """What dead letters cost to count and to list when many of their month were requeued or discarded:
-beside a month of which none was. `BENCH_DEAD_LETTERS` of them are deleted as `delete_letter` does,
-several together; a few letters are left, spread among them.
+beside a month of which none was. `BENCH_DEAD_LETTERS` of them are deleted as `delete_dead_letter`
+does, several together; a few letters are left, spread among them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PEER = "none taken out"
 
 
 async def measure(where: BenchServers) -> list[Result]:
-    """Return seconds, of a process that began after the letters were taken out."""
+    """Return seconds, of a process that began after the dead letters were taken out."""
     results: list[Result] = []
     for deleted in DELETED:
         untouched = await _seconds_of_month(where, 0)
@@ -52,8 +52,8 @@ async def _seconds_of_month(where: BenchServers, deleted: int) -> dict[str, list
         name = str(fresh_name())
         await _fill(session, name, deleted)
         view = CassandraView(session, name)
-        first = await _seconds(view.count_letters)
-        counts = [await _seconds(view.count_letters) for _ in range(ROUNDS)]
+        first = await _seconds(view.count_dead_letters)
+        counts = [await _seconds(view.count_dead_letters) for _ in range(ROUNDS)]
         listings = [await _seconds(lambda: _list(view)) for _ in range(ROUNDS)]
         return {"first count": [first], "count": counts, "listing": listings}
     finally:
@@ -63,26 +63,26 @@ async def _seconds_of_month(where: BenchServers, deleted: int) -> dict[str, list
 async def _seconds(work: Callable[[], Awaitable[int]]) -> float:
     began = time.perf_counter()
     if await work() != LEFT:
-        raise AssertionError("not all letters were found")
+        raise AssertionError("not all dead letters were found")
     return time.perf_counter() - began
 
 
 async def _list(view: CassandraView) -> int:
-    return len([each async for each in view.letters()])
+    return len([each async for each in view.dead_letters()])
 
 
 async def _fill(session: Session, name: str, deleted: int) -> None:
     view = CassandraView(session, name)
     for number in range(LEFT):
         enqueue_id = id_at(START + number / LEFT * SPAN, 0, number)
-        await view.write_letter(DeadLetter(enqueue_id, MONTH, START, "no", None, b"body"))
+        await view.write_dead_letter(DeadLetter(enqueue_id, MONTH, START, "no", None, b"body"))
 
     async def together() -> None:
         stamp = session.now_us()
         gone = [START + random.random() * SPAN for _ in range(TOGETHER)]
         ids = [id_at(each, random.getrandbits(12), random.getrandbits(62)) for each in gone]
         await session.execute_together(
-            statements.DELETE_LETTER, [(stamp, name, MONTH, each) for each in ids]
+            statements.DELETE_DEAD_LETTER, [(stamp, name, MONTH, each) for each in ids]
         )
 
     for _ in range(deleted // TOGETHER // AT_ONCE):

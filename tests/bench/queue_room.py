@@ -2,7 +2,7 @@
 
 `rates`, `operations`, `retries` and `backlog` are measured by default. `held` counts requests while
 one mail is held; `outcomes` compares endings with and without the outcomes of attempts, in both
-engines; `letters` reads dead letters among many that were taken out; `disk` takes most of
+engines; `dead_letters` reads dead letters among many that were taken out; `disk` takes most of
 an hour; `james` takes some minutes, and needs the Java compiler. Each case's module says what
 it does and which variables change it.
 `BENCH_LOOP=asyncio` runs them without uvloop, which the programs use.
@@ -39,7 +39,7 @@ CASES: dict[str, Callable[[BenchServers], Awaitable[list[Result]]]] = {
     "backlog": queue_backlog.measure,
     "held": queue_held.measure,
     "outcomes": queue_outcomes.measure,
-    "letters": queue_dead_letters.measure,
+    "dead_letters": queue_dead_letters.measure,
     "disk": queue_disk.measure,
     "james": queue_james.measure,
 }

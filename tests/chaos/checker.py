@@ -78,7 +78,7 @@ def _lost(ledger: ItemProgress) -> Iterator[Violation]:
             if ledger.transmissions(name, recipient) or recipient in ledger.waiting[name]:
                 continue
             if recipient in ledger.dead[name]:
-                if MISSING in ledger.letters[name]:
+                if MISSING in ledger.dead_letters[name]:
                     yield Violation(Kind.LOST, name, mail.ended, "a dead letter without bytes")
                 continue
             removals = [each for each in _removals(ledger, mail) if each.may_have_acted]
@@ -131,7 +131,7 @@ def _resurrected(ledger: ItemProgress) -> Iterator[Violation]:
 def _was_waiting(ledger: ItemProgress, mail: Call, call: Call) -> bool:
     """Whether a wide removal certainly met a mail, unless the mail had ended before."""
     name = mail.data["mail"]
-    if not mail.succeeded or mail.ended >= call.began or ledger.letters[name]:
+    if not mail.succeeded or mail.ended >= call.began or ledger.dead_letters[name]:
         return False
     return not any(each.data["mail"] == name for each in ledger.calls["reject"])
 

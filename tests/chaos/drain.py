@@ -9,7 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, cast
 
-from chaos.workload import Place, change, consume, list_letters, list_waiting
+from chaos.workload import Place, change, consume, list_dead_letters, list_waiting
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import MailQueue
@@ -58,7 +58,7 @@ class _Drain:
             consuming.cancel()
             await asyncio.gather(consuming, return_exceptions=True)
         await list_waiting(self._place, self._name, self._queue, last=True)
-        await list_letters(self._place, self._name, self._queue, last=True)
+        await list_dead_letters(self._place, self._name, self._queue, last=True)
         self._place.recorder.note("remains", queue=self._name, remains=remains)
 
     async def _recount(self) -> None:
@@ -86,7 +86,7 @@ class _Drain:
         while self._has_time and steady < STEADY:
             await change(place, "release", self._name, self._queue, everything)
             await change(place, "flush", self._name, self._queue, everything)
-            dead = await list_letters(place, self._name, self._queue)
+            dead = await list_dead_letters(place, self._name, self._queue)
             await change(place, "requeue", self._name, self._queue, everything)
             if stuck == STUCK:
                 stuck = 0

@@ -102,7 +102,7 @@ class ItemProgress:
     """The instant at which a life began to close its queues in order."""
     last_seen: dict[str, float] = field(default_factory=dict)
     """The instant of the last event of each life of a process."""
-    letters: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    dead_letters: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Mails that were ever listed as dead, with the reasons."""
     waiting: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     dead: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -149,7 +149,7 @@ class ItemProgress:
             self._note_process(event)
         elif event.op == "redelivery":
             self.redelivered[data["entry"]].append(event.at)
-        elif event.op in ("letters", "browse") and event.phase is Phase.OK:
+        elif event.op in ("dead_letters", "browse") and event.phase is Phase.OK:
             self._note_list(event)
 
     def _note_ending(self, event: Event, call: Call, leases: dict[str, Attempt]) -> None:
@@ -173,11 +173,11 @@ class ItemProgress:
 
     def _note_list(self, event: Event) -> None:
         found = {each["mail"]: set(each["recipients"]) for each in event.data["mails"]}
-        if event.op == "letters":
+        if event.op == "dead_letters":
             for each in event.data["mails"]:
-                self.letters[each["mail"]].add(each["reason"] or "")
+                self.dead_letters[each["mail"]].add(each["reason"] or "")
         if event.data.get("last"):
-            (self.dead if event.op == "letters" else self.waiting).update(found)
+            (self.dead if event.op == "dead_letters" else self.waiting).update(found)
 
     def bulk(self, *operations: str) -> Iterable[Call]:
         """Return the administrators' calls of these operations."""

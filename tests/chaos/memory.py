@@ -391,7 +391,7 @@ class Town:
                 for each, (_, until) in tables.claims.items()
                 if until > now and each not in TIMETABLES
             ],
-            "letters": [str(each) for each in tables.letters],
+            "dead_letters": [str(each) for each in tables.dead_letters],
             "messages": [str(each.message_id) for each in messages],
             "objects": [
                 each

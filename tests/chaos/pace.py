@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.maintenance import drain_check, row_maintenance
-from postroad.distributed.maintenance import row_maintenance as letter_maintenance
+from postroad.distributed.maintenance import row_maintenance as dead_letter_maintenance
 from postroad.domain.configuration.rules import ViewConfiguration
 
 
@@ -53,7 +53,7 @@ class Pace:
     def install(self) -> None:
         """Set in this process the durations that are constants of a module."""
         row_maintenance.ROW_PASS_INTERVAL = self.row_maintenance
-        letter_maintenance.LETTER_PASS_INTERVAL = self.row_maintenance
+        dead_letter_maintenance.DEAD_LETTER_PASS_INTERVAL = self.row_maintenance
         drain_check.PURGE_TIMEOUT = self.purge_timeout
 
 

@@ -61,8 +61,8 @@ def is_stamped_late(enqueue_id: UUID, stamp: float) -> bool:
 
 
 def is_note_of_gone(month: str) -> bool:
-    """Return whether a row of dead letters is the note that a letter was requeued or discarded,
-    which stays for the lifetime of a letter."""
+    """Return whether a row of dead letters is the note that a dead letter was requeued or
+    discarded, which stays for the lifetime of a dead letter."""
     return month == month_of_gone(month.partition(" ")[0])
 
 
@@ -131,7 +131,7 @@ def _remains(name: str, bucket: str) -> Remains:
         if each.queue == name and each.enqueue_id is not None
     ]
     claims = cql(f"SELECT queue, enqueue_id, TTL(owner) AS seconds FROM {tables}.claims")
-    letters = cql(f"SELECT queue, month, enqueue_id FROM {tables}.dead_letters")
+    dead_letters = cql(f"SELECT queue, month, enqueue_id FROM {tables}.dead_letters")
     kept = {each for each in marks if each in late and each[0] < start}
     client = store_client()
     try:
@@ -149,9 +149,9 @@ def _remains(name: str, bucket: str) -> Remains:
             and each.enqueue_id not in TIMETABLES
             and not outlives(each.seconds)
         ],
-        "letters": [
+        "dead_letters": [
             str(each.enqueue_id)
-            for each in letters
+            for each in dead_letters
             if each.queue == name and not is_note_of_gone(each.month)
         ],
         "messages": messages_left(

@@ -313,7 +313,7 @@ async def administrate(place: Place) -> None:
         while not place.over.is_set():
             await place.sleep(place.randomness.expovariate(1 / place.pace.administration))
             name = place.randomness.choice(sorted(place.queues))
-            kinds = ("one", "all", "sender", "letters", "sizes", "set_up", "purge")
+            kinds = ("one", "all", "sender", "dead_letters", "sizes", "set_up", "purge")
             kind = place.randomness.choices(kinds, (60, 20, 4, 6, 6, 3, 0.7))[0]
             if len(acts) < AT_ONCE:
                 task = group.create_task(_act(place, name, place.queues[name], kind))
@@ -335,8 +335,8 @@ async def _act(place: Place, name: str, queue: MailQueue, kind: str) -> None:
         await change(place, "remove", name, queue, {"sender": place.randomness.choice(SENDERS)})
     elif kind == "purge":
         await change(place, "purge", name, queue, everything)
-    elif kind == "letters":
-        await list_letters(place, name, queue)
+    elif kind == "dead_letters":
+        await list_dead_letters(place, name, queue)
     elif kind == "sizes":
         await place.call("size", lambda: _sizes(queue), queue=name)
     else:
@@ -394,11 +394,11 @@ async def change(
     return total
 
 
-async def list_letters(
+async def list_dead_letters(
     place: Place, name: str, queue: MailQueue, *, last: bool = False
 ) -> int | None:
     """Record the dead letters; return how many, None when they could not be listed."""
-    return await _list(place, "letters", name, queue.dead_letters, last=last)
+    return await _list(place, "dead_letters", name, queue.dead_letters, last=last)
 
 
 async def list_waiting(

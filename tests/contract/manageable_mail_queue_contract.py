@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from contract.mail_queue_contract import HOUR, SECOND, _Fixtures
-from contract.queue_harness import Consumer, Harness, letter, names
+from contract.queue_harness import Consumer, Harness, dead_letter, names
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
@@ -30,7 +30,7 @@ class ManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for number in range(3):
-            await queue.enqueue(letter(f"name{number}"))
+            await queue.enqueue(dead_letter(f"name{number}"))
         await consumer.next()
 
         assert await queue.size() == Sizes(3, 0, 0, 0)
@@ -38,8 +38,8 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_done_decreases_the_size_and_retry_does_not(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(letter("done"))
-        await queue.enqueue(letter("again"))
+        await queue.enqueue(dead_letter("done"))
+        await queue.enqueue(dead_letter("again"))
 
         await (await consumer.next()).done()
         await (await consumer.next()).retry(HOUR)
@@ -49,13 +49,13 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_browse_yields_mails_in_order(self, queue: MailQueue) -> None:
         expected = [f"name{number}" for number in range(12)]
         for name in expected:
-            await queue.enqueue(letter(name))
+            await queue.enqueue(dead_letter(name))
 
         assert await names(queue.browse()) == expected
 
     async def test_browse_shows_all_of_a_mail(self, queue: MailQueue) -> None:
         recipients = ("a@x.example",)
-        mail = letter("shown", attributes={"color": "blue"}, recipients=recipients, priority=3)
+        mail = dead_letter("shown", attributes={"color": "blue"}, recipients=recipients, priority=3)
         enqueue_id = await queue.enqueue(mail)
 
         (view,) = [each async for each in queue.browse()]
@@ -69,7 +69,7 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_browse_shows_leased_mail_until_it_is_done(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(letter("leased"))
+        await queue.enqueue(dead_letter("leased"))
         item = await consumer.next()
 
         assert await names(queue.browse()) == ["leased"]
@@ -80,7 +80,7 @@ class ManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for name in ("one", "two"):
-            await queue.enqueue(letter(name))
+            await queue.enqueue(dead_letter(name))
 
         await names(queue.browse())
 
@@ -91,12 +91,12 @@ class ManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for number in range(10):
-            await queue.enqueue(letter(f"name{number}"))
+            await queue.enqueue(dead_letter(f"name{number}"))
 
         found: list[object] = []
         async for view in queue.browse():
             found.append(view.mail.name)
-            await queue.enqueue(letter("new"))
+            await queue.enqueue(dead_letter("new"))
             if len(found) < 3:
                 await (await consumer.next()).done()
 
@@ -129,11 +129,11 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_selector_selects_for_browse_and_remove(
         self, queue: MailQueue, selector: Selector, expected: list[str]
     ) -> None:
-        await queue.enqueue(letter("one", "a@x.example", ("r@y.example",)))
+        await queue.enqueue(dead_letter("one", "a@x.example", ("r@y.example",)))
         await queue.enqueue(
-            letter("two", "a@x.example", ("s@z.example",), attributes={"color": "blue"})
+            dead_letter("two", "a@x.example", ("s@z.example",), attributes={"color": "blue"})
         )
-        await queue.enqueue(letter("three", None, ("s@z.example", "r@y.example")))
+        await queue.enqueue(dead_letter("three", None, ("s@z.example", "r@y.example")))
 
         assert await names(queue.browse(selector)) == expected
         assert await queue.remove(selector) == len(expected)
@@ -143,8 +143,8 @@ class ManageableMailQueueContract(_Fixtures):
         assert (await queue.size()).size == len(left)
 
     async def test_selector_by_id(self, queue: MailQueue) -> None:
-        await queue.enqueue(letter("one"))
-        enqueue_id = await queue.enqueue(letter("two"))
+        await queue.enqueue(dead_letter("one"))
+        enqueue_id = await queue.enqueue(dead_letter("two"))
 
         assert await queue.remove(Selector(enqueue_id=enqueue_id)) == 1
         assert await names(queue.browse()) == ["one"]
@@ -159,8 +159,8 @@ class ManageableMailQueueContract(_Fixtures):
             assert await getattr(queue, operation.value)(ALL) == 0
 
     async def test_removed_mail_never_comes(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(letter("removed"))
-        await queue.enqueue(letter("stays"))
+        await queue.enqueue(dead_letter("removed"))
+        await queue.enqueue(dead_letter("stays"))
 
         await queue.remove(Selector(name="removed"))
 
@@ -170,17 +170,17 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_remove_is_about_the_mails_that_wait_now(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(letter("same"))
+        await queue.enqueue(dead_letter("same"))
         assert await queue.remove(Selector(name="same")) == 1
 
-        await queue.enqueue(letter("same"))
+        await queue.enqueue(dead_letter("same"))
 
         assert await names(queue.browse()) == ["same"]
         await (await consumer.next()).done()
         assert await queue.remove(Selector(name="same")) == 0
 
     async def test_retried_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(letter("again"))
+        await queue.enqueue(dead_letter("again"))
         await (await consumer.next()).retry(SECOND)
 
         assert await queue.remove(Selector(name="again")) == 1
@@ -191,7 +191,7 @@ class ManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for name in ("done", "retried", "rejected"):
-            await queue.enqueue(letter(name))
+            await queue.enqueue(dead_letter(name))
         items = [await consumer.next() for _ in range(3)]
 
         assert await queue.remove(ALL) == 3
@@ -203,9 +203,9 @@ class ManageableMailQueueContract(_Fixtures):
         assert await queue.size() == Sizes(0, 0, 0, 0)
 
     async def test_purge_removes_everything(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(letter("due"))
-        await queue.enqueue(letter("delayed"), delay=2 * SECOND)
-        await queue.enqueue(letter("held"))
+        await queue.enqueue(dead_letter("due"))
+        await queue.enqueue(dead_letter("delayed"), delay=2 * SECOND)
+        await queue.enqueue(dead_letter("held"))
         await queue.hold(Selector(name="held"))
 
         assert await queue.purge() == 3
@@ -215,8 +215,8 @@ class ManageableMailQueueContract(_Fixtures):
         assert await consumer.nothing(3 * SECOND)
 
     async def test_ages_count_by_domain_and_age(self, queue: MailQueue) -> None:
-        await queue.enqueue(letter("one", recipients=("a@x.example", "b@y.example")))
-        await queue.enqueue(letter("two", recipients=("c@X.example",)))
+        await queue.enqueue(dead_letter("one", recipients=("a@x.example", "b@y.example")))
+        await queue.enqueue(dead_letter("two", recipients=("c@X.example",)))
 
         ages = await queue.ages()
 
@@ -231,7 +231,7 @@ class HoldContract(_Fixtures):
     async def test_held_mail_does_not_come_until_it_is_released(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(letter("held"))
+        await queue.enqueue(dead_letter("held"))
 
         assert await queue.hold(ALL) == 1
         assert await consumer.nothing()
@@ -241,12 +241,12 @@ class HoldContract(_Fixtures):
 
         item = await consumer.next()
         assert item.mail.name == "held"
-        assert await item.content() == letter().content
+        assert await item.content() == dead_letter().content
         await item.done()
         assert await queue.size() == Sizes(0, 0, 0, 0)
 
     async def test_hold_and_release_count_what_they_changed(self, queue: MailQueue) -> None:
-        await queue.enqueue(letter())
+        await queue.enqueue(dead_letter())
 
         assert await queue.release(ALL) == 0
         assert await queue.hold(ALL) == 1
@@ -255,8 +255,8 @@ class HoldContract(_Fixtures):
         assert await queue.release(ALL) == 0
 
     async def test_hold_is_selective(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(letter("held"))
-        await queue.enqueue(letter("free"))
+        await queue.enqueue(dead_letter("held"))
+        await queue.enqueue(dead_letter("free"))
 
         await queue.hold(Selector(name="held"))
 
@@ -266,7 +266,7 @@ class HoldContract(_Fixtures):
     async def test_released_mail_keeps_a_delay_that_is_not_over(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(letter(), delay=HOUR)
+        await queue.enqueue(dead_letter(), delay=HOUR)
 
         await queue.hold(ALL)
         await queue.release(ALL)
@@ -275,7 +275,7 @@ class HoldContract(_Fixtures):
         assert await consumer.nothing()
 
     async def test_held_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(letter())
+        await queue.enqueue(dead_letter())
         await queue.hold(ALL)
 
         assert await queue.remove(ALL) == 1
@@ -285,7 +285,7 @@ class HoldContract(_Fixtures):
     async def test_mail_held_while_leased_and_done_does_not_come_when_released(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(letter())
+        await queue.enqueue(dead_letter())
         item = await consumer.next()
 
         await queue.hold(ALL)
@@ -299,7 +299,7 @@ class HoldContract(_Fixtures):
     async def test_mail_held_while_leased_and_retried_comes_once_it_is_released(
         self, queue: MailQueue, consumer: Consumer, is_released: bool
     ) -> None:
-        await queue.enqueue(letter())
+        await queue.enqueue(dead_letter())
         item = await consumer.next()
 
         assert await queue.hold(ALL) == 1
@@ -321,7 +321,7 @@ class DelayedManageableMailQueueContract(_Fixtures):
     """Delayed mail can be seen, removed and made due."""
 
     async def test_delayed_mail_is_counted_and_browsed(self, queue: MailQueue) -> None:
-        await queue.enqueue(letter("late"), delay=HOUR)
+        await queue.enqueue(dead_letter("late"), delay=HOUR)
 
         assert await queue.size() == Sizes(1, 1, 0, 0)
         (view,) = [each async for each in queue.browse()]
@@ -329,8 +329,8 @@ class DelayedManageableMailQueueContract(_Fixtures):
         assert HOUR / 2 < view.due_at - view.accepted_at <= HOUR + SECOND
 
     async def test_delayed_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(letter("removed"), delay=2 * SECOND)
-        await queue.enqueue(letter("stays"), delay=2 * SECOND)
+        await queue.enqueue(dead_letter("removed"), delay=2 * SECOND)
+        await queue.enqueue(dead_letter("stays"), delay=2 * SECOND)
 
         assert await queue.remove(Selector(name="removed")) == 1
 
@@ -339,19 +339,19 @@ class DelayedManageableMailQueueContract(_Fixtures):
         assert await consumer.nothing()
 
     async def test_flush_makes_delayed_mail_due(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(letter("late"), delay=30 * HOUR)
+        await queue.enqueue(dead_letter("late"), delay=30 * HOUR)
 
         assert await queue.flush(ALL) == 1
 
         assert await queue.size() == Sizes(1, 0, 0, 0)
         item = await consumer.next(5 * SECOND)
         assert item.mail.name == "late"
-        assert await item.content() == letter().content
+        assert await item.content() == dead_letter().content
 
     async def test_flush_counts_and_selects(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(letter("now"))
-        await queue.enqueue(letter("one"), delay=HOUR)
-        await queue.enqueue(letter("two"), delay=HOUR)
+        await queue.enqueue(dead_letter("now"))
+        await queue.enqueue(dead_letter("one"), delay=HOUR)
+        await queue.enqueue(dead_letter("two"), delay=HOUR)
 
         assert await queue.flush(Selector(name="now")) == 0
         assert await queue.flush(Selector(name="two")) == 1
@@ -362,7 +362,7 @@ class DelayedManageableMailQueueContract(_Fixtures):
 
     async def test_flush_keeps_the_order_of_what_it_flushes(self, queue: MailQueue) -> None:
         for name in ("one", "two", "three"):
-            await queue.enqueue(letter(name), delay=HOUR)
+            await queue.enqueue(dead_letter(name), delay=HOUR)
 
         await queue.flush(ALL)
 
@@ -371,7 +371,7 @@ class DelayedManageableMailQueueContract(_Fixtures):
     async def test_flushed_mail_comes_once(
         self, harness: Harness, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(letter("late"), delay=2 * SECOND)
+        await queue.enqueue(dead_letter("late"), delay=2 * SECOND)
 
         await queue.flush(ALL)
         await (await consumer.next()).done()
@@ -383,8 +383,8 @@ class DelayedManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for number in range(3):
-            await queue.enqueue(letter(f"name{number}"))
-        await queue.enqueue(letter("late"), delay=HOUR)
+            await queue.enqueue(dead_letter(f"name{number}"))
+        await queue.enqueue(dead_letter("late"), delay=HOUR)
 
         await queue.republish(timedelta(0))
         found: list[object] = []
@@ -401,8 +401,8 @@ class DelayedManageableMailQueueContract(_Fixtures):
     async def test_maintenance_changes_nothing_that_waits(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(letter("now"))
-        await queue.enqueue(letter("late"), delay=HOUR)
+        await queue.enqueue(dead_letter("now"))
+        await queue.enqueue(dead_letter("late"), delay=HOUR)
 
         await queue.maintain()
         await queue.maintain()

@@ -52,9 +52,9 @@ class SpoilMemory(Spoil):
     async def outcomes(self, key: EntryKey) -> AttemptOutcomes | None:
         return self._tables.outcomes.get(key)
 
-    async def letter(self, letter: DeadLetter) -> None:
-        spoilt = replace(letter, entry=None, is_decoded=False)
-        self._tables.letters[letter.enqueue_id] = spoilt
+    async def dead_letter(self, dead_letter: DeadLetter) -> None:
+        spoilt = replace(dead_letter, entry=None, is_decoded=False)
+        self._tables.dead_letters[dead_letter.enqueue_id] = spoilt
 
 
 class SpoilCassandra(Spoil):
@@ -63,7 +63,7 @@ class SpoilCassandra(Spoil):
     ROW = Statement(f"{statements.INSERT_ROW.cql} USING TTL {round(Spoil.LEFT.total_seconds())}")
     OUTCOMES = Statement(select("deleted_mails", OUTCOME_COLUMNS, ENTRY))
     MARK = Statement(f"UPDATE {{keyspace}}.deleted_mails SET ending = ? WHERE {ENTRY} IF EXISTS")
-    LETTER = Statement(
+    DEAD_LETTER = Statement(
         "UPDATE {keyspace}.dead_letters SET recipients = ?"
         " WHERE queue = ? AND month = ? AND enqueue_id = ?"
     )
@@ -89,9 +89,9 @@ class SpoilCassandra(Spoil):
         found = await self._session.execute(self.OUTCOMES, place)
         return kept_in(found[0]) if found else None
 
-    async def letter(self, letter: DeadLetter) -> None:
-        place = (self._queue, letter.month, letter.enqueue_id)
-        await self._session.execute(self.LETTER, (BELL, *place))
+    async def dead_letter(self, dead_letter: DeadLetter) -> None:
+        place = (self._queue, dead_letter.month, dead_letter.enqueue_id)
+        await self._session.execute(self.DEAD_LETTER, (BELL, *place))
 
 
 class TestMemoryView(ViewContract, PurgeWatermarkContract, EnqueueKeyContract):

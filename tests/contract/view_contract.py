@@ -161,7 +161,7 @@ class Spoil(Protocol):
         """Return what a mark keeps of an attempt."""
         ...
 
-    async def letter(self, letter: DeadLetter) -> None:
+    async def dead_letter(self, dead_letter: DeadLetter) -> None:
         """Let a dead letter hold what no envelope can be."""
         ...
 
@@ -272,22 +272,22 @@ class ViewContract:
         assert unknown.is_unknown
         assert await view.end(key(2), REMOVED, NO_TRAITS) == unknown
 
-    async def test_letter_that_cannot_be_decoded_fails_none_beside_it(
+    async def test_dead_letter_that_cannot_be_decoded_fails_none_beside_it(
         self, view: View, spoil: Spoil
     ) -> None:
-        letters = [
+        dead_letters = [
             DeadLetter(each.enqueue_id, "2026-01", NOW, "no", each)
             for each in map(entry, (1, 2, 3))
         ]
-        for letter in letters:
-            await view.write_letter(letter)
-        await spoil.letter(letters[1])
+        for dead_letter in dead_letters:
+            await view.write_dead_letter(dead_letter)
+        await spoil.dead_letter(dead_letters[1])
 
-        found = [each async for each in view.letters()]
+        found = [each async for each in view.dead_letters()]
 
         assert [each.is_decoded for each in found] == [True, False, True]
         assert (found[1].enqueue_id, found[1].reason, found[1].entry) == (
-            letters[1].enqueue_id,
+            dead_letters[1].enqueue_id,
             "no",
             None,
         )
@@ -866,122 +866,128 @@ class ViewContract:
         full = DeadLetter(FULL.enqueue_id, "2026-01", NOW, "550 no", FULL)
         unreadable = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "unreadable", None, b"\xff\x00")
         older = DeadLetter(key(3).enqueue_id, "2025-12", NOW, "too old", entry(3))
-        for letter in (unreadable, full, older, full):
-            await view.write_letter(letter)
+        for dead_letter in (unreadable, full, older, full):
+            await view.write_dead_letter(dead_letter)
 
-        assert [each async for each in view.letters()] == [older, full, unreadable]
-        assert await view.count_letters() == 3
+        assert [each async for each in view.dead_letters()] == [older, full, unreadable]
+        assert await view.count_dead_letters() == 3
 
     async def test_a_dead_letter_remembers_the_entry_that_a_requeue_gives_it(
         self, view: View
     ) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.write_letter(letter)
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
+        await view.write_dead_letter(dead_letter)
 
-        await view.write_letter(replace(letter, requeued_as=key(4)))
+        await view.write_dead_letter(replace(dead_letter, requeued_as=key(4)))
 
-        assert [each async for each in view.letters()] == [replace(letter, requeued_as=key(4))]
+        assert [each async for each in view.dead_letters()] == [
+            replace(dead_letter, requeued_as=key(4))
+        ]
 
     async def test_a_dead_letter_keeps_the_message_of_its_new_entry_beside_its_own(
         self, view: View
     ) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.write_letter(letter)
-        queued = replace(letter, requeued_as=key(4), body=b"the message")
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
+        await view.write_dead_letter(dead_letter)
+        queued = replace(dead_letter, requeued_as=key(4), body=b"the message")
 
-        await view.write_letter(queued)
+        await view.write_dead_letter(queued)
 
-        assert await view.letter("2026-01", key(1).enqueue_id) == queued
+        assert await view.dead_letter("2026-01", key(1).enqueue_id) == queued
 
-    async def test_a_letter_that_was_read_is_written_anew(self, view: View) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.write_letter(letter)
+    async def test_a_dead_letter_that_was_read_is_written_anew(self, view: View) -> None:
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
+        await view.write_dead_letter(dead_letter)
 
         for changed in (key(4), key(5)):
-            read = await view.letter("2026-01", key(1).enqueue_id)
+            read = await view.dead_letter("2026-01", key(1).enqueue_id)
             assert read is not None
-            await view.rewrite_letter(replace(read, requeued_as=changed))
+            await view.rewrite_dead_letter(replace(read, requeued_as=changed))
 
-            assert [each async for each in view.letters()] == [replace(letter, requeued_as=changed)]
+            assert [each async for each in view.dead_letters()] == [
+                replace(dead_letter, requeued_as=changed)
+            ]
 
-    async def test_a_letter_that_was_written_since_it_was_read_is_not_written_anew(
+    async def test_a_dead_letter_that_was_written_since_it_was_read_is_not_written_anew(
         self, view: View
     ) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.write_letter(letter)
-        read = await view.letter("2026-01", key(1).enqueue_id)
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
+        await view.write_dead_letter(dead_letter)
+        read = await view.dead_letter("2026-01", key(1).enqueue_id)
         assert read is not None
-        await view.write_letter(replace(letter, requeued_as=key(4)))
+        await view.write_dead_letter(replace(dead_letter, requeued_as=key(4)))
 
-        await view.rewrite_letter(replace(read, requeued_as=key(5)))
+        await view.rewrite_dead_letter(replace(read, requeued_as=key(5)))
 
-        assert [each async for each in view.letters()] == [replace(letter, requeued_as=key(4))]
+        assert [each async for each in view.dead_letters()] == [
+            replace(dead_letter, requeued_as=key(4))
+        ]
 
     @pytest.mark.parametrize("is_changed", [False, True])
-    async def test_a_letter_that_was_deleted_since_it_was_read_stays_deleted(
+    async def test_a_dead_letter_that_was_deleted_since_it_was_read_stays_deleted(
         self, view: View, is_changed: bool
     ) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.write_letter(letter)
-        read = await view.letter("2026-01", key(1).enqueue_id)
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
+        await view.write_dead_letter(dead_letter)
+        read = await view.dead_letter("2026-01", key(1).enqueue_id)
         assert read is not None
         if is_changed:
-            await view.rewrite_letter(replace(read, requeued_as=key(4)))
-        await view.delete_letter(letter)
+            await view.rewrite_dead_letter(replace(read, requeued_as=key(4)))
+        await view.delete_dead_letter(dead_letter)
 
-        await view.rewrite_letter(replace(read, requeued_as=key(5)))
+        await view.rewrite_dead_letter(replace(read, requeued_as=key(5)))
 
-        assert [each async for each in view.letters()] == []
+        assert [each async for each in view.dead_letters()] == []
 
-    async def test_one_letter_is_found_by_its_month_and_id(self, view: View) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry())
-        await view.write_letter(letter)
+    async def test_one_dead_letter_is_found_by_its_month_and_id(self, view: View) -> None:
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry())
+        await view.write_dead_letter(dead_letter)
 
-        assert await view.letter("2026-01", key(1).enqueue_id) == letter
-        assert await view.letter("2026-02", key(1).enqueue_id) is None
-        assert await view.letter("2026-01", key(2).enqueue_id) is None
+        assert await view.dead_letter("2026-01", key(1).enqueue_id) == dead_letter
+        assert await view.dead_letter("2026-02", key(1).enqueue_id) is None
+        assert await view.dead_letter("2026-01", key(2).enqueue_id) is None
 
-    async def test_an_unburied_letter_is_gone(self, view: View) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.write_letter(letter)
+    async def test_an_unburied_dead_letter_is_gone(self, view: View) -> None:
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
+        await view.write_dead_letter(dead_letter)
 
-        await view.delete_letter(letter)
-        await view.delete_letter(letter)
+        await view.delete_dead_letter(dead_letter)
+        await view.delete_dead_letter(dead_letter)
 
-        assert [each async for each in view.letters()] == []
-        assert await view.count_letters() == 0
+        assert [each async for each in view.dead_letters()] == []
+        assert await view.count_dead_letters() == 0
 
-    async def test_a_letter_that_was_deleted_is_not_believed_when_it_is_there_again(
+    async def test_a_dead_letter_that_was_deleted_is_not_believed_when_it_is_there_again(
         self, view: View
     ) -> None:
         """As a server brings it back that missed the deletion."""
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.write_letter(letter)
-        await view.delete_letter(letter)
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
+        await view.write_dead_letter(dead_letter)
+        await view.delete_dead_letter(dead_letter)
 
-        await view.write_letter(letter)
+        await view.write_dead_letter(dead_letter)
 
-        assert [each async for each in view.letters()] == [letter]
-        assert await view.letter("2026-01", key(1).enqueue_id) is None
-        await view.delete_letter(letter)
-        assert await view.count_letters() == 0
+        assert [each async for each in view.dead_letters()] == [dead_letter]
+        assert await view.dead_letter("2026-01", key(1).enqueue_id) is None
+        await view.delete_dead_letter(dead_letter)
+        assert await view.count_dead_letters() == 0
 
     async def test_a_message_that_was_no_reference_can_be_buried_again(self, view: View) -> None:
         """It is handed back to the broker, and may come again."""
-        letter = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "unreadable", None, b"\xff\x00")
-        await view.write_letter(letter)
-        await view.delete_letter(letter)
+        dead_letter = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "unreadable", None, b"\xff\x00")
+        await view.write_dead_letter(dead_letter)
+        await view.delete_dead_letter(dead_letter)
 
-        await view.write_letter(letter)
+        await view.write_dead_letter(dead_letter)
 
-        assert await view.letter("2026-01", key(2).enqueue_id) == letter
+        assert await view.dead_letter("2026-01", key(2).enqueue_id) == dead_letter
 
-    async def test_a_letter_that_was_not_read_is_not_written_anew(self, view: View) -> None:
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
-        await view.write_letter(letter)
+    async def test_a_dead_letter_that_was_not_read_is_not_written_anew(self, view: View) -> None:
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", NOW, "550 no", entry())
+        await view.write_dead_letter(dead_letter)
 
-        with pytest.raises(ValueError, match="as `letter` returned it"):
-            await view.rewrite_letter(letter)
+        with pytest.raises(ValueError, match="as `dead_letter` returned it"):
+            await view.rewrite_dead_letter(dead_letter)
 
     # The whole
 
@@ -1046,21 +1052,21 @@ class ViewContract:
         assert await view.mark(key(1)) is None
         assert (await view.stamp(Partition(START, 0))).watermark is None
 
-    async def test_delivery_records_go_with_the_rows_and_letters_of_their_mails(
+    async def test_delivery_records_go_with_the_rows_and_dead_letters_of_their_mails(
         self, view: View
     ) -> None:
         buried = DeadLetter(key(2).enqueue_id, "2026-01", NOW, "no", entry(2))
         await view.insert(entry(1))
-        await view.write_letter(buried)
+        await view.write_dead_letter(buried)
         for number in (1, 2, 3):
             await view.record(UUID(int=number), tuple(RECORDS.values()))
 
         assert sum([each async for each in view.erase_slices([START], 2)]) == 1
-        assert sum([each async for each in view.erase_letters()]) == 1
+        assert sum([each async for each in view.erase_dead_letters()]) == 1
 
         found = [await view.records(UUID(int=number)) for number in (1, 2, 3)]
         assert found == [{}, {}, RECORDS]
-        assert await view.letter("2026-01", buried.enqueue_id) is None
+        assert await view.dead_letter("2026-01", buried.enqueue_id) is None
 
     async def test_the_limits_of_a_queue_made_anew_may_be_earlier(
         self, store: ViewStore, view: View
@@ -1085,14 +1091,14 @@ async def _fill(view: View) -> None:
     await view.record(UUID(int=1), tuple(RECORDS.values()))
     await view.advance(browse_start=START, content_start=START)
     await view.close_slice(ClosedSlice(START, HOUR, {}))
-    await view.write_letter(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry()))
+    await view.write_dead_letter(DeadLetter(key(1).enqueue_id, "2026-01", NOW, "no", entry()))
 
 
 async def erase(view: View) -> None:
     """Erase all that tests write."""
     async for _ in view.erase_slices([START, START + HOUR], 2):
         pass
-    async for _ in view.erase_letters():
+    async for _ in view.erase_dead_letters():
         pass
     await view.erase()
 
@@ -1105,5 +1111,5 @@ async def _census(view: View) -> tuple[object, ...]:
         await view.records(UUID(int=1)),
         await view.limits(),
         len([each async for each in view.closed_slices(START)]),
-        await view.count_letters(),
+        await view.count_dead_letters(),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.queue_harness import letter, names
+from contract.queue_harness import dead_letter, names
 from crash.accidents import rewrite_record, unparsable
 from postroad import Selector, open_queue
 from postroad.bootstrap.embedded_store import dump_directory, verify_directory
@@ -26,7 +26,7 @@ async def root(tmp_path: Path) -> Path:
     root = tmp_path / "store"
     async with open_queue(f"embedded://{root}", create=True) as queue:
         for number in range(8):
-            await queue.enqueue(letter(f"m{number}"))
+            await queue.enqueue(dead_letter(f"m{number}"))
     rewrite_record(root, lambda frame: b'"m5"' in frame.payload, unparsable)
     return root
 
@@ -45,7 +45,7 @@ async def delivered(queue: MailQueue, count: int) -> list[str]:
 async def all_delivered(queue: MailQueue) -> list[str]:
     """Deliver whatever is due, by one more mail behind it."""
     found: list[str] = []
-    await queue.enqueue(letter("last"))
+    await queue.enqueue(dead_letter("last"))
     while "last" not in found:
         found += await delivered(queue, 1)
     return found[:-1]
@@ -98,8 +98,8 @@ def parsable(payload: bytes) -> bytes:
 async def test_as_a_dead_letter_it_is_listed_and_discarded(root: Path) -> None:
     async with open_queue(f"embedded://{root}") as queue:
         await queue.expire(Selector.all())
-        letters = {view.mail.name: view.reason async for view in queue.dead_letters()}
-        assert "cannot be read" in (letters["unreadable mail"] or "")
+        dead_letters = {view.mail.name: view.reason async for view in queue.dead_letters()}
+        assert "cannot be read" in (dead_letters["unreadable mail"] or "")
         assert await queue.discard(Selector(name="unreadable mail")) == 1
         assert await queue.requeue(Selector.all()) == len(GOOD)
         assert set(await delivered(queue, 7)) == set(GOOD)

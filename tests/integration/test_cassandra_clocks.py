@@ -81,18 +81,18 @@ async def test_the_last_outcome_of_a_recipient_stands(one: View, other: View) ->
 
 
 @pytest.mark.parametrize("seconds", [30, -30])
-async def test_a_letter_is_taken_out_and_buried_again(
+async def test_a_dead_letter_is_taken_out_and_buried_again(
     one: View, other: View, seconds: float
 ) -> None:
-    letter = DeadLetter(entry().enqueue_id, "2026-01", NOON, "no", entry())
+    dead_letter = DeadLetter(entry().enqueue_id, "2026-01", NOON, "no", entry())
     with clock_ahead(seconds):
-        await one.write_letter(letter)
+        await one.write_dead_letter(dead_letter)
 
-    await other.delete_letter(letter)
-    assert [each async for each in other.letters()] == []
+    await other.delete_dead_letter(dead_letter)
+    assert [each async for each in other.dead_letters()] == []
 
-    await other.write_letter(replace(letter, reason="again"))
-    assert [each.reason async for each in other.letters()] == ["again"]
+    await other.write_dead_letter(replace(dead_letter, reason="again"))
+    assert [each.reason async for each in other.dead_letters()] == ["again"]
 
 
 def let_lag(session: Session, seconds: float) -> None:
@@ -107,11 +107,14 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     sessions: tuple[Session, Session], one: View, other: View
 ) -> None:
     """A queue is made anew under the same name at once, and has nothing of the queue before."""
-    old, letter = entry(), DeadLetter(entry().enqueue_id, "2026-01", NOON, "no", entry())
-    new, new_letter = entry(2), replace(letter, enqueue_id=entry(2).enqueue_id, entry=entry(2))
+    old, dead_letter = entry(), DeadLetter(entry().enqueue_id, "2026-01", NOON, "no", entry())
+    new, new_dead_letter = (
+        entry(2),
+        replace(dead_letter, enqueue_id=entry(2).enqueue_id, entry=entry(2)),
+    )
     await one.insert(old)
     await one.mark_delivered(old.key, NOON, NO_TRAITS)
-    await one.write_letter(letter)
+    await one.write_dead_letter(dead_letter)
     await one.set_watermark(PARTITION, PurgeWatermark(old.enqueue_id, NOON))
     await other.server_times()
     let_lag(sessions[1], 4)
@@ -119,11 +122,11 @@ async def test_what_a_writer_whose_estimate_lags_writes_after_an_erasure_stays(
     await erase(one)
     await other.insert(new)
     await other.mark_delivered(new.key, NOON, NO_TRAITS)
-    await other.write_letter(new_letter)
+    await other.write_dead_letter(new_dead_letter)
 
     assert [each async for each in one.rows(PARTITION)] == [new]
     assert [each async for each, _ in one.marks(PARTITION)] == [new.enqueue_id]
-    assert [each async for each in one.letters()] == [new_letter]
+    assert [each async for each in one.dead_letters()] == [new_dead_letter]
     assert (await one.stamp(PARTITION)).watermark is None
 
 

@@ -82,13 +82,13 @@ async def test_a_queues_programs_do_all_that_they_need(
             await (item.reject("no") if b"given up" in seen[-1] else item.done())
             if len(seen) == 3:
                 break
-        letters = [each async for each in queue.dead_letters()]
+        dead_letters = [each async for each in queue.dead_letters()]
         requeued = await queue.requeue(Selector.all())
         waiting = [each async for each in queue.browse()]
         removed = await queue.remove(Selector.all())
         await queue.maintain()
 
-    assert (len(letters), requeued, len(waiting), removed) == (1, 1, 1, 1)
+    assert (len(dead_letters), requeued, len(waiting), removed) == (1, 1, 1, 1)
     operator = ClusterServers(settings(keyspace))
     await operator.broker(name).delete()
     await operator.blobs(bucket).drop()

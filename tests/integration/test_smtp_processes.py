@@ -258,7 +258,7 @@ async def test_mails_pass_from_smtp_to_smtp_each_once_and_as_they_were(
         await until_empty(queue)
         codes = (await worker.stop(), await intake.stop())
 
-    dead = [letter async for letter in queue.dead_letters()]
+    dead = [dead_letter async for dead_letter in queue.dead_letters()]
     reports = {each: n for each, n in arrivals(sink).items() if b"multipart/report" in each[0]}
     arrived = Counter(
         {
@@ -269,7 +269,7 @@ async def test_mails_pass_from_smtp_to_smtp_each_once_and_as_they_were(
     )
     expected = Counter((each.sent, to) for each in sent for to in each.recipients if to != refused)
     assert arrived == expected
-    assert [letter.mail.recipients for letter in dead] == [(refused,)]
+    assert [dead_letter.mail.recipients for dead_letter in dead] == [(refused,)]
     assert [(to, n) for (_, to), n in reports.items()] == [(sent[0].sender, 1)]
     assert codes == (0, 0)
 

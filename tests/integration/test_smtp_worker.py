@@ -163,12 +163,12 @@ async def test_recipients_end_each_as_the_next_hop_answered(queue: MailQueue) ->
     async with Sink(rule_for(None, "no@", "later@")) as sink, a_worker(queue, sink):
         await until_empty(queue)
 
-    dead = [letter async for letter in queue.dead_letters()]
+    dead = [dead_letter async for dead_letter in queue.dead_letters()]
     assert [each for mail in sink.mails for each in mail.recipients] == [
         "yes@x.example",
         "later@x.example",
     ]
-    assert [letter.mail.recipients for letter in dead] == [("no@x.example",)]
+    assert [dead_letter.mail.recipients for dead_letter in dead] == [("no@x.example",)]
     assert dead[0].reason == "550 5.1.1 no such mailbox"
     assert sum("RCPT TO:<no@x.example>" in line for line in sink.commands) == 1
 
@@ -179,10 +179,10 @@ async def test_a_mail_is_given_up_when_it_is_too_old(queue: MailQueue) -> None:
     async with Sink(rule_for("b@", None, None)) as sink, a_worker(queue, sink, plan):
         await until_empty(queue)
 
-    [letter] = [letter async for letter in queue.dead_letters()]
-    assert letter.reason is not None
-    assert letter.reason.endswith("450 4.2.1 mailbox busy")
-    assert letter.attempt >= 1
+    [dead_letter] = [dead_letter async for dead_letter in queue.dead_letters()]
+    assert dead_letter.reason is not None
+    assert dead_letter.reason.endswith("450 4.2.1 mailbox busy")
+    assert dead_letter.attempt >= 1
 
 
 async def test_a_next_hop_that_was_away_gets_all_when_it_is_back(queue: MailQueue) -> None:

@@ -171,8 +171,10 @@ async def test_exactly_the_planted_faults_are_found_and_repaired_beside_traffic(
         left = set(traffic.delivered)
         assert len(left) == len(traffic.delivered), "no mail is delivered twice"
         assert {planted.entry(each).mail_id for each in WHOLE} <= left
-        letters = [each async for each in queue.dead_letters()]
-        assert {each.mail_id for each in letters} == {entries[each].mail_id for each in BYTELESS}
+        dead_letters = [each async for each in queue.dead_letters()]
+        assert {each.mail_id for each in dead_letters} == {
+            entries[each].mail_id for each in BYTELESS
+        }
         young = {await queue.enqueue(Mail("live@example.org", ("b@example.net",), b"x"))}
         waiting = [each async for each in queue.browse()]
         assert len(waiting) == len(MISPLACED) + len(silent) + len(young)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapp
 from datetime import timedelta
 from uuid import UUID
 
-from contract.queue_harness import Consumer, VirtualTime, letter
+from contract.queue_harness import Consumer, VirtualTime, dead_letter
 from postroad.adapters.memory.broker import BrokerQueues
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
@@ -167,7 +167,7 @@ class InMemoryCluster(VirtualTime):
     async def enqueue(self, process: Process, *names: str, delay: float = 0) -> list[UUID]:
         """Queue mails under these names."""
         seconds = timedelta(seconds=delay)
-        return [await process.queue.enqueue(letter(name), seconds) for name in names]
+        return [await process.queue.enqueue(dead_letter(name), seconds) for name in names]
 
     async def pass_time(self, duration: timedelta) -> None:
         """Let time pass for all processes and servers."""
@@ -229,11 +229,11 @@ class InMemoryCluster(VirtualTime):
         """Nothing waits, no message and no byte is left, but for these dead letters; and all that
         was handed out is acked, but for as many items as a consumer has in hand."""
         assert [entry.envelope.name for entry in self.tables.live()] == []
-        letters = [each.entry for each in self.tables.letters.values()]
-        assert sorted(entry.envelope.name or "" for entry in letters if entry) == sorted(dead)
+        dead_letters = [each.entry for each in self.tables.dead_letters.values()]
+        assert sorted(entry.envelope.name or "" for entry in dead_letters if entry) == sorted(dead)
         assert (len(self.broker.ready), self.broker.delayed, len(self.broker.dead)) == (0, 0, 0)
         assert (self.broker.unacked, self.broker.unacked_dead) == (in_hand, 0)
-        assert set(self.blobs) == {entry.blob_key for entry in letters if entry}
+        assert set(self.blobs) == {entry.blob_key for entry in dead_letters if entry}
 
     def check_marks_have_rows(self) -> None:
         """No mark is without its row."""

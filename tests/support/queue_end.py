@@ -96,5 +96,5 @@ async def _at_servers(servers: ClusterServers, name: QueueName) -> End:
         "queues": await servers.broker(name).exists(),
         "bucket": await servers.blobs(name.bucket("postroad-")).exists(),
         "events": [(each.sequence, type(each).__name__) for each in history.events],
-        "users": sorted(each.letter for each in parsed if each.queue == name),
+        "users": sorted(each.dead_letter for each in parsed if each.queue == name),
     }

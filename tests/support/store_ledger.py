@@ -84,7 +84,7 @@ class RandomHistory:
         self.consumer = queue.consumer(100)
         self.mails: dict[str, Mail] = {}
         """Those that wait and are in no consumer's hands, by name."""
-        self.letters: dict[str, Mail] = {}
+        self.dead_letters: dict[str, Mail] = {}
         self.due: dict[str, datetime] = {}
         self._count = 0
 
@@ -98,7 +98,7 @@ class RandomHistory:
         deeds = (
             *(self._enqueue,) * 4,
             *(self._consume,) * 6,
-            *(self._hold, self._flush, self._remove, self._expire, self._letters),
+            *(self._hold, self._flush, self._remove, self._expire, self._dead_letters),
         )
         await self.draw.choice(deeds)()
         await self.clock.advance(timedelta(seconds=self.draw.randrange(300)))
@@ -181,20 +181,20 @@ class RandomHistory:
         await item.reject("550 5.1.1 no such user", counted)
         self.ledger.attempt(mail, item.size_bytes, found)
         self.ledger.states[name].append("rejected")
-        self.letters[name] = mail
+        self.dead_letters[name] = mail
 
     async def _reject_silently(self, name: str, mail: Mail, item: SpoolItem) -> None:
         await item.reject("no reason")
         self.ledger.every(mail, item.mail.recipients, "rejected")
         self.ledger.states[name].append("rejected")
-        self.letters[name] = mail
+        self.dead_letters[name] = mail
 
     async def _give_up(self, name: str, mail: Mail, item: SpoolItem) -> None:
         found, counted = self._outcomes(item, OutcomeKind.DEFERRED)
         await item.reject("too old", counted)
         self.ledger.attempt(mail, item.size_bytes, found, gives_up=True)
         self.ledger.states[name].append("rejected")
-        self.letters[name] = mail
+        self.dead_letters[name] = mail
 
     async def _defer(self, name: str, mail: Mail, item: SpoolItem) -> None:
         await item.defer(5 * MINUTE)
@@ -245,7 +245,7 @@ class RandomHistory:
         if (name := self._one(self.mails)) is not None:
             to = await self._remaining(name)
             assert await self.queue.expire(Selector(name=name)) == 1
-            self.letters[name] = self._over(name, to, "rejected")
+            self.dead_letters[name] = self._over(name, to, "rejected")
 
     def _over(self, name: str, to: tuple[str, ...], how: str) -> Mail:
         mail = self.mails.pop(name)
@@ -254,11 +254,11 @@ class RandomHistory:
         self.ledger.states[name].append(how)
         return mail
 
-    async def _letters(self) -> None:
-        """Most letters stay."""
-        if (name := self._one(self.letters)) is None or self.draw.random() < 0.5:
+    async def _dead_letters(self) -> None:
+        """Most dead letters stay."""
+        if (name := self._one(self.dead_letters)) is None or self.draw.random() < 0.5:
             return
-        mail = self.letters.pop(name)
+        mail = self.dead_letters.pop(name)
         if self.draw.random() < 0.5:
             assert await self.queue.discard(Selector(name=name)) == 1
         else:

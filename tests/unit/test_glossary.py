@@ -87,7 +87,7 @@ def test_every_word_of_a_class_a_table_or_a_metric_is_explained() -> None:
 
 
 def test_a_word_that_is_not_explained_is_found_in_every_form() -> None:
-    glossary = "| word | meaning |\n|---|---|\n| purge, drained | of a letter |\n"
+    glossary = "| word | meaning |\n|---|---|\n| purge, drained | of a dead letter |\n"
 
     assert unexplained({"PurgedBlobs", "undrained_slices"}, glossary) == {
         "PurgedBlobs": ["Blobs"],

@@ -99,7 +99,7 @@ def uneven_rows(text: str) -> list[str]:
 
 def cited_tests(text: str) -> set[str]:
     """The names of tests in a document that names them by `path::test_name` or, in a table beside
-    the letter of their suite, without `test_`."""
+    the dead letter of their suite, without `test_`."""
     named = set(re.findall(r"::test_(\w+)", code_in(text)))
     rows = "\n".join(re.findall(r"^\|.*\b[AM] `.*$", text, re.MULTILINE))
     return named | {each for each in re.findall(r"`(\w+)`", rows) if "_" in each}

@@ -116,15 +116,15 @@ class QueueUser:
 
     queue: QueueName
     token: str
-    letter: str = "a"
+    dead_letter: str = "a"
 
     def __str__(self) -> str:
-        return f"postroad.{self.queue}.{self.token}.{self.letter}"
+        return f"postroad.{self.queue}.{self.token}.{self.dead_letter}"
 
     @property
     def other(self) -> QueueUser:
         """The other user of the queue."""
-        return replace(self, letter="b" if self.letter == "a" else "a")
+        return replace(self, dead_letter="b" if self.dead_letter == "a" else "a")
 
     @classmethod
     def parse(cls, text: str) -> QueueUser | None:

@@ -25,8 +25,8 @@ from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.enqueue_keys import EnqueueKeys
 from postroad.ports.marks import Counts, Marks
 
-NOT_READ = "a dead letter can be written anew only as `letter` returned it"
-"""The error of `View.rewrite_letter` for any other letter."""
+NOT_READ = "a dead letter can be written anew only as `dead_letter` returned it"
+"""The error of `View.rewrite_dead_letter` for any other dead letter."""
 
 FOREVER = timedelta.max
 """The lifetime of what never expires."""
@@ -52,9 +52,9 @@ class DeadLetter:
     """A mail that was given up, complete enough to be requeued. `body` holds the raw message when
     it could not be decoded as a reference; `entry` is None then. `requeued_as` is written before
     the new entry of a requeue, so that a requeue that stopped half way continues with the same one;
-    `body` then holds the new entry's message, once its row came in time. A letter that cannot be
-    decoded has neither entry nor body, and is not `is_decoded`: it is listed, and stays as it is.
-    `written`: the timestamp of the state that `View.letter` read."""
+    `body` then holds the new entry's message, once its row came in time. A dead letter that cannot
+    be decoded has neither entry nor body, and is not `is_decoded`: it is listed, and stays as it
+    is. `written`: the timestamp of the state that `View.dead_letter` read."""
 
     enqueue_id: UUID
     month: str
@@ -207,31 +207,33 @@ class View(Marks, EnqueueKeys, Protocol):
 
     # Dead letters
 
-    async def write_letter(self, letter: DeadLetter) -> None:
+    async def write_dead_letter(self, dead_letter: DeadLetter) -> None:
         """Write a dead letter. Durable, idempotent."""
         ...
 
-    async def rewrite_letter(self, letter: DeadLetter) -> None:
-        """Write anew a dead letter that `letter` returned, changed. No effect where it was written
-        or deleted since it was read; only reading it shows that. Durable, idempotent. Raises:
-        ValueError for a letter without `written`."""
+    async def rewrite_dead_letter(self, dead_letter: DeadLetter) -> None:
+        """Write anew a dead letter that `dead_letter` returned, changed. No effect where it was
+        written or deleted since it was read; only reading it shows that. Durable, idempotent.
+        Raises: ValueError for a dead letter without `written`."""
         ...
 
-    async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
-        """Return one dead letter; None where it was deleted, even if `letters` still yields it."""
+    async def dead_letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
+        """Return one dead letter; None where it was deleted, even if `dead_letters` still yields
+        it."""
         ...
 
-    def letters(self) -> AsyncIterator[DeadLetter]:
+    def dead_letters(self) -> AsyncIterator[DeadLetter]:
         """Yield dead letters, oldest month first, in the order of their ids. A server that missed a
-        deletion may bring a letter back: this and `count_letters` include it, `letter` does not."""
+        deletion may bring a dead letter back: this and `count_dead_letters` include it,
+        `dead_letter` does not."""
         ...
 
-    async def count_letters(self) -> int:
+    async def count_dead_letters(self) -> int:
         """Return how many dead letters there are, counted on the server."""
         ...
 
-    async def delete_letter(self, letter: DeadLetter) -> None:
-        """Delete a dead letter; one with an entry for good: `letter` does not return it for
+    async def delete_dead_letter(self, dead_letter: DeadLetter) -> None:
+        """Delete a dead letter; one with an entry for good: `dead_letter` does not return it for
         `DEAD_LETTER_MEMORY`, even if it is there again. Idempotent."""
         ...
 
@@ -265,9 +267,9 @@ class View(Marks, EnqueueKeys, Protocol):
         of this name writes from now on stays."""
         ...
 
-    def erase_letters(self) -> AsyncIterator[int]:
+    def erase_dead_letters(self) -> AsyncIterator[int]:
         """Delete the dead letters, and the delivery records of their mails, in steps as
-        `erase_slices`; yield how many letters. Idempotent."""
+        `erase_slices`; yield how many dead letters. Idempotent."""
         ...
 
     async def erase(self) -> None:

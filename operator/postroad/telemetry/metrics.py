@@ -103,7 +103,7 @@ MAINTENANCE_ERRORS = Counter(
 UNDECODABLE = Gauge(
     "postroad_undecodable",
     "What the last maintenance found in the view and this release cannot decode.",
-    ["queue", "what"],  # what: row, mark, letter
+    ["queue", "what"],  # what: row, mark, dead_letter
 )
 EXPIRED = Counter(
     "postroad_expired_dead_letters_total",

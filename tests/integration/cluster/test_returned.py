@@ -13,7 +13,7 @@ from postroad.settings import from_environment
 from servers import fresh
 from stack.clusters import Cluster
 
-LETTERS = 5
+DEAD_LETTERS = 5
 
 
 async def names(queue: MailQueue) -> list[str]:
@@ -30,7 +30,7 @@ async def take(queue: MailQueue, delivered: list[str], *, reject: bool = False) 
             delivered.append(str(item.mail.name))
             await item.done()
         count += 1
-        if count == LETTERS:
+        if count == DEAD_LETTERS:
             return
 
 
@@ -44,17 +44,17 @@ def forget_deletions(cluster: Cluster, keyspace: str, *nodes: str) -> None:
         cluster.cassandra(name).nodetool("compact", keyspace, "dead_letters")
 
 
-async def test_a_letter_that_comes_back_is_not_delivered_twice(cluster: Cluster) -> None:
+async def test_a_dead_letter_that_comes_back_is_not_delivered_twice(cluster: Cluster) -> None:
     variables = variables_of(cluster)
     keyspace = variables["POSTROAD_CASSANDRA_KEYSPACE"]
     settings = from_environment(variables)
     first, second, third = [name for name in cluster.nodes if name.startswith("cassandra")]
     delivered: list[str] = []
     async with open_queue(f"distributed://test.{fresh()}", create=True, settings=settings) as queue:
-        for number in range(LETTERS):
+        for number in range(DEAD_LETTERS):
             await queue.enqueue(mail_of(str(number)))
         await take(queue, delivered, reject=True)
-        assert len(await names(queue)) == LETTERS
+        assert len(await names(queue)) == DEAD_LETTERS
         await asyncio.to_thread(cluster.kill, third)
         for name in (first, second):
             await asyncio.to_thread(cluster.cassandra(name).nodetool, "disablehandoff")
@@ -67,7 +67,7 @@ async def test_a_letter_that_comes_back_is_not_delivered_twice(cluster: Cluster)
         await asyncio.to_thread(cluster.settled)
         await asyncio.to_thread(cluster.kill, second)  # so that a quorum has to ask the third
         back = await patiently(lambda: names(queue))
-        print(f"dead letters that came back: {len(back)} of {LETTERS}")
+        print(f"dead letters that came back: {len(back)} of {DEAD_LETTERS}")
         requeued = await patiently(lambda: queue.requeue(Selector.all()))
         print(f"requeued again: {requeued}")
         deadline = time.monotonic() + DRAIN_SECONDS
@@ -81,4 +81,4 @@ async def test_a_letter_that_comes_back_is_not_delivered_twice(cluster: Cluster)
 
     assert back  # without it, the test shows nothing
     assert requeued == 0
-    assert sorted(delivered) == sorted(map(str, range(LETTERS)))
+    assert sorted(delivered) == sorted(map(str, range(DEAD_LETTERS)))

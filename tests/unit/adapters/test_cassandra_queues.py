@@ -17,9 +17,9 @@ from postroad.adapters.cassandra.home import Home
 from postroad.adapters.cassandra.view.erasure import (
     APART_US,
     AT_ONCE,
-    LETTERS,
+    DEAD_LETTERS,
     MAILS,
-    erase_letters,
+    erase_dead_letters,
     erase_rest,
     erase_slices,
 )
@@ -238,7 +238,7 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
         session.answer(each, [{"incarnation": INCARNATION}])
 
     assert [each async for each in erase_slices(session, QUEUE, [NOW], 1)] == [1, 0]
-    assert [each async for each in erase_letters(session, QUEUE)] == [0]
+    assert [each async for each in erase_dead_letters(session, QUEUE)] == [0]
     await erase_rest(session, QUEUE)
 
     key = (QUEUE, NOW, 0)
@@ -252,8 +252,8 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
         (mark_statements.ERASE_MARKS, (US - APART_US, *key)),
         (mark_statements.DELETE_MARK, (US + APART_US, *key, IDS[2])),
         (mark_statements.DELETE_STAMP, key),
-        (statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01")),
-        (statements.DELETE_LETTERS, (US - APART_US, QUEUE, "2026-01 gone")),
+        (statements.DELETE_DEAD_LETTERS, (US - APART_US, QUEUE, "2026-01")),
+        (statements.DELETE_DEAD_LETTERS, (US - APART_US, QUEUE, "2026-01 gone")),
         (statements.DELETE_SLICES, (QUEUE,)),
         (statements.DELETE_MONTHS, (US - APART_US, QUEUE)),
         (statements.FORGET_LIMITS, (QUEUE, INCARNATION)),
@@ -264,20 +264,20 @@ async def test_a_queue_is_erased_rows_before_marks_and_what_is_left_one_by_one(
     assert 2 * AGREEING / timedelta(microseconds=1) == APART_US
 
 
-async def test_many_letters_are_erased_in_steps_with_the_records_of_their_mails(
+async def test_many_dead_letters_are_erased_in_steps_with_the_records_of_their_mails(
     session: ScriptedSession,
 ) -> None:
-    """An erasure that stops goes on behind the last step. One letter is of no mail."""
-    many = [UUID(int=number) for number in range(LETTERS + 1)]
-    mails = [None, *(UUID(int=10_000 + number) for number in range(LETTERS))]
-    letters = [
+    """An erasure that stops goes on behind the last step. One dead letter is of no mail."""
+    many = [UUID(int=number) for number in range(DEAD_LETTERS + 1)]
+    mails = [None, *(UUID(int=10_000 + number) for number in range(DEAD_LETTERS))]
+    dead_letters = [
         {"enqueue_id": each, "mail_id": mail} for each, mail in zip(many, mails, strict=True)
     ]
     session.answer(statements.SELECT_MONTHS, [{"month": "2026-01"}])
-    session.answer(statements.SELECT_LETTERS, letters)
+    session.answer(statements.SELECT_DEAD_LETTERS, dead_letters)
     session.answer(statements.SELECT_RECORDED, [{"mail_id": mails[1]}], [])
 
-    assert [each async for each in erase_letters(session, QUEUE)] == [LETTERS, 1]
+    assert [each async for each in erase_dead_letters(session, QUEUE)] == [DEAD_LETTERS, 1]
 
     asked = [values[1] for values in session.values_of(statements.SELECT_RECORDED)]
     assert [len(each) for each in asked] == [MAILS] * 9 + [MAILS - 1, 1]
@@ -285,8 +285,8 @@ async def test_many_letters_are_erased_in_steps_with_the_records_of_their_mails(
     assert deleted(session)[:2] == [
         (statements.DELETE_RECORDS, (QUEUE, mails[1])),
         (
-            statements.DELETE_LETTERS_THROUGH,
-            (US - APART_US, QUEUE, "2026-01", many[LETTERS - 1]),
+            statements.DELETE_DEAD_LETTERS_THROUGH,
+            (US - APART_US, QUEUE, "2026-01", many[DEAD_LETTERS - 1]),
         ),
     ]
 

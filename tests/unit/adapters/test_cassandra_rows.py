@@ -112,20 +112,20 @@ def test_a_delivery_beside_an_ending_survives(ending: Ending, at: datetime, is_d
 
 @given(entries, st.none() | keys)
 def test_a_dead_letter_survives(entry: Entry, requeued_as: EntryKey | None) -> None:
-    letter = DeadLetter(entry.enqueue_id, "2026-01", NOW, "no", entry, None, requeued_as)
+    dead_letter = DeadLetter(entry.enqueue_id, "2026-01", NOW, "no", entry, None, requeued_as)
 
-    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    row = stored(statements.DEAD_LETTER_COLUMNS, rows.dead_letter_values("mail.out", dead_letter))
 
-    assert rows.letter_of(row) == letter
+    assert rows.dead_letter_of(row) == dead_letter
 
 
 @given(st.uuids(), st.binary(max_size=20))
 def test_an_unreadable_dead_letter_survives(enqueue_id: UUID, body: bytes) -> None:
-    letter = DeadLetter(enqueue_id, "2026-01", NOW, "unreadable", None, body)
+    dead_letter = DeadLetter(enqueue_id, "2026-01", NOW, "unreadable", None, body)
 
-    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    row = stored(statements.DEAD_LETTER_COLUMNS, rows.dead_letter_values("mail.out", dead_letter))
 
-    assert rows.letter_of(row) == letter
+    assert rows.dead_letter_of(row) == dead_letter
 
 
 @given(instants)
@@ -137,9 +137,9 @@ def test_later_limits_have_later_timestamps(limit: datetime) -> None:
 
 def test_a_dead_letter_without_a_reason_is_set_aside() -> None:
     """It does not say when it was written, so it cannot be written anew or deleted."""
-    letter = DeadLetter(UUID(int=1), "2026-01", NOW, "no", None, b"body")
-    row = stored(statements.LETTER_COLUMNS, rows.letter_values("mail.out", letter))
+    dead_letter = DeadLetter(UUID(int=1), "2026-01", NOW, "no", None, b"body")
+    row = stored(statements.DEAD_LETTER_COLUMNS, rows.dead_letter_values("mail.out", dead_letter))
 
-    found = rows.letter_of(row | {"reason": None})
+    found = rows.dead_letter_of(row | {"reason": None})
 
     assert (found.is_decoded, found.reason, found.entry) == (False, "", None)

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.cassandra import statements
-from postroad.adapters.cassandra.statements import LETTER_COLUMNS, ROW_COLUMNS
+from postroad.adapters.cassandra.statements import DEAD_LETTER_COLUMNS, ROW_COLUMNS
 from postroad.adapters.cassandra.view import rows
 from postroad.adapters.cassandra.view.view import CassandraView
 from postroad.domain.mail.mail import Envelope, Outcome
@@ -296,77 +296,86 @@ async def test_rows_are_deleted_that_were_written_before(
     assert session.sent == [(statements.DELETE_ROWS, (US, *PLACE))]
 
 
-LETTER = DeadLetter(entry().enqueue_id, "2026-01", NOW, "no", entry(), None)
+DEAD_LETTER = DeadLetter(entry().enqueue_id, "2026-01", NOW, "no", entry(), None)
 
 
-def letter_row(letter: DeadLetter, **more: object) -> dict[str, Any]:
-    return {**stored(LETTER_COLUMNS, rows.letter_values("mail.out", letter)), **more}
+def dead_letter_row(dead_letter: DeadLetter, **more: object) -> dict[str, Any]:
+    return {**stored(DEAD_LETTER_COLUMNS, rows.dead_letter_values("mail.out", dead_letter)), **more}
 
 
-async def test_the_month_of_a_letter_is_noted_before_the_letter(
+async def test_the_month_of_a_dead_letter_is_noted_before_the_dead_letter(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    await view.write_letter(LETTER)
+    await view.write_dead_letter(DEAD_LETTER)
 
     assert session.sent == [
         (statements.NOTE_MONTH, ("mail.out", "2026-01")),
-        (statements.WRITE_LETTER, rows.letter_values("mail.out", LETTER)),
+        (statements.WRITE_DEAD_LETTER, rows.dead_letter_values("mail.out", DEAD_LETTER)),
     ]
 
 
-async def test_a_letter_is_rewritten_just_after_it_was_written(
+async def test_a_dead_letter_is_rewritten_just_after_it_was_written(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    with pytest.raises(ValueError, match="as `letter` returned it"):
-        await view.rewrite_letter(LETTER)
+    with pytest.raises(ValueError, match="as `dead_letter` returned it"):
+        await view.rewrite_dead_letter(DEAD_LETTER)
     assert session.sent == []
 
-    await view.rewrite_letter(replace(LETTER, written=41))
+    await view.rewrite_dead_letter(replace(DEAD_LETTER, written=41))
 
-    assert session.sent[0][1] == (*rows.letter_values("mail.out", LETTER), 42)
+    assert session.sent[0][1] == (*rows.dead_letter_values("mail.out", DEAD_LETTER), 42)
 
 
-async def test_a_letter_whose_deletion_was_noted_is_gone(
+async def test_a_dead_letter_whose_deletion_was_noted_is_gone(
     session: ScriptedSession, view: CassandraView
 ) -> None:
-    there, gone = letter_row(LETTER, written=41), {"month": "2026-01 gone"}
-    session.answer(statements.SELECT_LETTER, [there], [there, gone], [gone], [])
+    there, gone = dead_letter_row(DEAD_LETTER, written=41), {"month": "2026-01 gone"}
+    session.answer(statements.SELECT_DEAD_LETTER, [there], [there, gone], [gone], [])
 
-    assert await view.letter("2026-01", LETTER.enqueue_id) == replace(LETTER, written=41)
-    assert [await view.letter("2026-01", LETTER.enqueue_id) for _ in range(3)] == [None] * 3
-    asked = ("mail.out", ["2026-01", "2026-01 gone"], LETTER.enqueue_id)
+    assert await view.dead_letter("2026-01", DEAD_LETTER.enqueue_id) == replace(
+        DEAD_LETTER, written=41
+    )
+    assert [await view.dead_letter("2026-01", DEAD_LETTER.enqueue_id) for _ in range(3)] == [
+        None
+    ] * 3
+    asked = ("mail.out", ["2026-01", "2026-01 gone"], DEAD_LETTER.enqueue_id)
     assert session.sent[0][1] == asked
 
 
-async def test_letters_of_all_months_are_read_and_counted(
+async def test_dead_letters_of_all_months_are_read_and_counted(
     session: ScriptedSession, view: CassandraView
 ) -> None:
     session.answer(statements.SELECT_MONTHS, [{"month": f"2026-0{n}"} for n in (1, 2, 3)])
-    session.answer(statements.SELECT_LETTERS, [letter_row(LETTER)], [], [letter_row(LETTER)])
-    session.answer(statements.COUNT_LETTERS, [{"count": 2}], [{"count": 0}], [{"count": 5}])
+    session.answer(
+        statements.SELECT_DEAD_LETTERS,
+        [dead_letter_row(DEAD_LETTER)],
+        [],
+        [dead_letter_row(DEAD_LETTER)],
+    )
+    session.answer(statements.COUNT_DEAD_LETTERS, [{"count": 2}], [{"count": 0}], [{"count": 5}])
 
-    assert [each async for each in view.letters()] == [LETTER, LETTER]
-    assert await view.count_letters() == 7
+    assert [each async for each in view.dead_letters()] == [DEAD_LETTER, DEAD_LETTER]
+    assert await view.count_dead_letters() == 7
 
 
-async def test_a_letter_of_an_entry_is_noted_as_gone_and_deleted_after_its_write(
+async def test_a_dead_letter_of_an_entry_is_noted_as_gone_and_deleted_after_its_write(
     session: ScriptedSession, view: CassandraView
 ) -> None:
     session.answer(statements.SELECT_WRITTEN_AT, [{"written": 41}])
-    place = ("mail.out", "2026-01", LETTER.enqueue_id)
+    place = ("mail.out", "2026-01", DEAD_LETTER.enqueue_id)
 
-    await view.delete_letter(LETTER)
+    await view.delete_dead_letter(DEAD_LETTER)
 
     assert session.sent == [
-        (statements.NOTE_GONE, ("mail.out", "2026-01 gone", LETTER.enqueue_id)),
+        (statements.NOTE_GONE, ("mail.out", "2026-01 gone", DEAD_LETTER.enqueue_id)),
         (statements.SELECT_WRITTEN_AT, place),
-        (statements.DELETE_LETTER, (42, *place)),
+        (statements.DELETE_DEAD_LETTER, (42, *place)),
     ]
     session.sent.clear()
-    await view.delete_letter(replace(LETTER, entry=None))
+    await view.delete_dead_letter(replace(DEAD_LETTER, entry=None))
     assert [statement for statement, _ in session.sent] == [
         statements.SELECT_WRITTEN_AT,
-        statements.DELETE_LETTER,
+        statements.DELETE_DEAD_LETTER,
     ]
 
 

@@ -149,7 +149,7 @@ def test_a_mail_that_was_not_acknowledged_may_be_nowhere(written: Written, phase
     assert written.kinds() == []
 
 
-@pytest.mark.parametrize("op", ["browse", "letters"])
+@pytest.mark.parametrize("op", ["browse", "dead_letters"])
 def test_a_mail_that_waits_or_is_dead_is_not_lost(written: Written, op: str) -> None:
     written.enqueue()
     written.listed(op, "m", "the worker rejects it")
@@ -166,7 +166,7 @@ def test_what_waited_before_the_drain_says_nothing_of_its_end(written: Written) 
 
 def test_a_dead_letter_without_bytes_is_a_loss(written: Written) -> None:
     written.enqueue()
-    written.listed("letters", "m", MISSING)
+    written.listed("dead_letters", "m", MISSING)
 
     assert written.kinds() == [Kind.LOST]
 

@@ -70,7 +70,7 @@ def test_the_documented_durations_are_those_of_the_code(
 def test_the_pace_of_production_is_that_of_the_engine() -> None:
     assert timedelta(seconds=PRODUCTION.maintenance) == MAINTENANCE_INTERVAL
     assert PRODUCTION.row_maintenance == row_maintenance.ROW_PASS_INTERVAL
-    assert PRODUCTION.row_maintenance == row_maintenance.LETTER_PASS_INTERVAL
+    assert PRODUCTION.row_maintenance == row_maintenance.DEAD_LETTER_PASS_INTERVAL
     assert PRODUCTION.purge_timeout == drain_check.PURGE_TIMEOUT
 
 

@@ -29,7 +29,9 @@ from postroad.domain.values.identifiers import id_at
 from postroad.errors import StoreFailed
 from postroad.ports.administration import Operation
 
-LETTER = b"From: a@example.org\r\nTo: b@x.example, C <c@y.example>\r\nSubject: s\r\n\r\nbody\r\n"
+DEAD_LETTER = (
+    b"From: a@example.org\r\nTo: b@x.example, C <c@y.example>\r\nSubject: s\r\n\r\nbody\r\n"
+)
 
 
 @pytest.fixture
@@ -65,13 +67,13 @@ def reject_one(url: str) -> None:
 
 
 def test_enqueue_takes_envelope_from_the_header_and_prints_the_id(url: str) -> None:
-    result = run(url, "enqueue", content=LETTER)
+    result = run(url, "enqueue", content=DEAD_LETTER)
 
     (mail,) = read(url, "browse")
     assert result.output.strip() == mail["enqueue_id"]
     assert mail["sender"] == "a@example.org"
     assert mail["recipients"] == ["b@x.example", "c@y.example"]
-    assert mail["size_bytes"] == len(LETTER)
+    assert mail["size_bytes"] == len(DEAD_LETTER)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +107,10 @@ def test_enqueue_reads_the_envelope_as_the_field_does(
      b"\xef\xbb\xbfFrom a b\r\n"],
 )  # fmt: skip
 def test_enqueue_leaves_out_what_stands_before_the_header(url: str, before: bytes) -> None:
-    assert run(url, "enqueue", content=before + LETTER).exit_code == 0
+    assert run(url, "enqueue", content=before + DEAD_LETTER).exit_code == 0
 
     [mail] = read(url, "browse")
-    assert mail["size_bytes"] == len(LETTER)
+    assert mail["size_bytes"] == len(DEAD_LETTER)
     assert run(url, "enqueue", content=before).exit_code == 2, "nothing is left of it"
 
 
@@ -118,7 +120,7 @@ MAILBOX_LINE = b"From a@x.example Sat Nov 28 10:00:00 2026\n"
 @pytest.mark.parametrize("begin", [MAILBOX_LINE, b"\xef\xbb\xbf" + MAILBOX_LINE])
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"], ids=["LF", "CRLF"])
 def test_enqueue_refuses_a_mailbox_of_several_messages(url: str, begin: bytes, end: bytes) -> None:
-    mailbox = (begin + LETTER + b"\n" + MAILBOX_LINE + LETTER).replace(b"\n", end)
+    mailbox = (begin + DEAD_LETTER + b"\n" + MAILBOX_LINE + DEAD_LETTER).replace(b"\n", end)
 
     for envelope in ((), ("--from", "a@x.example", "--to", "b@x.example")):
         result = run(url, "enqueue", *envelope, content=mailbox)
@@ -129,9 +131,9 @@ def test_enqueue_refuses_a_mailbox_of_several_messages(url: str, begin: bytes, e
 @pytest.mark.parametrize(
     "content",
     [
-        LETTER + b"\n" + MAILBOX_LINE + LETTER,
-        MAILBOX_LINE + LETTER + b"\nFrom here on we are friends.\nYours\n",
-        MAILBOX_LINE + LETTER + b"\n>" + MAILBOX_LINE + b"Subject: x\n",
+        DEAD_LETTER + b"\n" + MAILBOX_LINE + DEAD_LETTER,
+        MAILBOX_LINE + DEAD_LETTER + b"\nFrom here on we are friends.\nYours\n",
+        MAILBOX_LINE + DEAD_LETTER + b"\n>" + MAILBOX_LINE + b"Subject: x\n",
     ],
     ids=["a text that quotes a mailbox", "a text with From", "a quoted line"],
 )
@@ -154,7 +156,7 @@ def test_enqueue_refuses_a_bare_cr_in_the_header(url: str, header: bytes) -> Non
 
 def test_enqueue_takes_files_and_options(url: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
-        (tmp_path / name).write_bytes(LETTER)
+        (tmp_path / name).write_bytes(DEAD_LETTER)
 
     options = ("--from", "<>", "--to", "z@example.net", "--delay", "5m", "--name", "n")
     result = run(url, "enqueue", str(tmp_path / "one"), str(tmp_path / "two"), *options)
@@ -169,7 +171,7 @@ def test_enqueue_takes_files_and_options(url: str, tmp_path: Path) -> None:
 
 
 def test_enqueue_takes_a_priority_that_browse_shows(url: str) -> None:
-    assert run(url, "enqueue", "--priority", "-5", content=LETTER).exit_code == 0
+    assert run(url, "enqueue", "--priority", "-5", content=DEAD_LETTER).exit_code == 0
 
     assert [mail["priority"] for mail in read(url, "browse")] == [-5]
     assert "  priority -5  " in run(url, "browse").output
@@ -177,7 +179,7 @@ def test_enqueue_takes_a_priority_that_browse_shows(url: str) -> None:
 
 @pytest.mark.parametrize("priority", ["101", "-101", "high"])
 def test_a_priority_out_of_bounds_is_a_mistake_of_usage(url: str, priority: str) -> None:
-    assert run(url, "enqueue", "--priority", priority, content=LETTER).exit_code == 2
+    assert run(url, "enqueue", "--priority", priority, content=DEAD_LETTER).exit_code == 2
     assert read(url, "browse") == []
 
 
@@ -213,7 +215,7 @@ def test_enqueue_refuses_to_guess_an_envelope(url: str, content: bytes) -> None:
 
 
 def test_json_of_browse_has_the_promised_fields(url: str) -> None:
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
 
     (mail,) = read(url, "browse")
 
@@ -225,8 +227,8 @@ def test_json_of_browse_has_the_promised_fields(url: str) -> None:
 
 
 def test_size_counts_and_show_shows(url: str) -> None:
-    run(url, "enqueue", content=LETTER)
-    run(url, "enqueue", "--delay", "1h", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
+    run(url, "enqueue", "--delay", "1h", content=DEAD_LETTER)
     first, second = read(url, "browse")
 
     assert read(url, "size") == [{"size": 2, "delayed": 1, "held": 0, "dead_letters": 0}]
@@ -251,7 +253,7 @@ def test_a_size_that_may_be_too_small_is_shown_as_such(
 
 def test_commands_count_what_they_change(url: str) -> None:
     for _ in range(2):
-        run(url, "enqueue", "--delay", "1h", content=LETTER)
+        run(url, "enqueue", "--delay", "1h", content=DEAD_LETTER)
 
     assert read(url, "hold", "--all") == [{"count": 2}]
     assert read(url, "release", "--domain", "x.example") == [{"count": 2}]
@@ -264,7 +266,7 @@ def test_commands_count_what_they_change(url: str) -> None:
 
 
 def test_expire_gives_waiting_mails_up(url: str) -> None:
-    run(url, "enqueue", "--delay", "1h", content=LETTER)
+    run(url, "enqueue", "--delay", "1h", content=DEAD_LETTER)
 
     assert run(url, "expire", "--all").output == "expired 1 mail\n"
 
@@ -274,9 +276,9 @@ def test_expire_gives_waiting_mails_up(url: str) -> None:
 
 
 def test_discard_ends_dead_letters_for_good(url: str) -> None:
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
     reject_one(url)
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
 
     assert run(url, "discard", "--all").output == "discarded 1 mail\n"
 
@@ -286,7 +288,7 @@ def test_discard_ends_dead_letters_for_good(url: str) -> None:
 
 
 def test_dead_letters_are_listed_and_requeued(url: str) -> None:
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
     reject_one(url)
 
     (dead,) = read(url, "dead-letters")
@@ -296,7 +298,7 @@ def test_dead_letters_are_listed_and_requeued(url: str) -> None:
 
 
 def test_ages_are_by_domain(url: str) -> None:
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
 
     found = read(url, "ages")
 
@@ -306,7 +308,7 @@ def test_ages_are_by_domain(url: str) -> None:
 
 
 def test_people_get_lines_to_read(url: str) -> None:
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
 
     assert "a@example.org -> b@x.example and 1 more" in run(url, "browse").output
     assert "1 waiting" in run(url, "size").output
@@ -320,7 +322,13 @@ def test_what_a_client_wrote_is_printed_and_not_executed_by_the_terminal(
     url: str, option: tuple[str, ...]
 ) -> None:
     run(
-        url, "enqueue", "--from", "a\x9b2J@example.org", "--to", "ü\u202e@x.example", content=LETTER
+        url,
+        "enqueue",
+        "--from",
+        "a\x9b2J@example.org",
+        "--to",
+        "ü\u202e@x.example",
+        content=DEAD_LETTER,
     )
     (mail,) = read(url, "browse")
 
@@ -345,7 +353,7 @@ def test_what_a_client_wrote_is_printed_and_not_executed_by_the_terminal(
     ],
 )
 def test_loss_is_accepted_for_a_slice_by_its_start(url: str, slice_start: str, code: int) -> None:
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
 
     assert run(url, "maintain", "--accept-loss", slice_start).exit_code == code
     assert len(read(url, "browse")) == 1
@@ -385,7 +393,7 @@ def test_an_address_that_is_none_is_a_mistake_of_usage(url: str, options: tuple[
 def test_an_empty_message_is_refused_before_it_is_queued(url: str, tmp_path: Path) -> None:
     envelope = ("--from", "a@x.example", "--to", "b@y.example")
     (tmp_path / "empty").write_bytes(b"")
-    (tmp_path / "one").write_bytes(LETTER)
+    (tmp_path / "one").write_bytes(DEAD_LETTER)
     files = (str(tmp_path / "one"), str(tmp_path / "empty"))
 
     assert run(url, "enqueue", *envelope, content=b"").exit_code == 2
@@ -480,7 +488,7 @@ def test_a_reader_that_has_enough_ends_a_listing_without_a_word(tmp_path: Path) 
 def test_audit_lists_objects_without_a_mail_and_deletes_them_on_request(url: str) -> None:
     accepted_at = datetime.now(UTC) - timedelta(days=1)
     key = key_of_bytes(QueueName("memory", "x"), accepted_at, id_at(accepted_at, 0, 1))
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
 
     async def store() -> str:
         async with open_queue(url) as queue:
@@ -501,7 +509,7 @@ def test_audit_lists_objects_without_a_mail_and_deletes_them_on_request(url: str
 
 
 def test_audit_of_a_bucket_that_names_another_view_asks_for_a_person_to_adopt_it(url: str) -> None:
-    run(url, "enqueue", content=LETTER)
+    run(url, "enqueue", content=DEAD_LETTER)
 
     async def foreign() -> None:
         async with open_queue(url) as queue:
@@ -547,7 +555,7 @@ def own_logs() -> Iterator[None]:
 @pytest.mark.parametrize("command", ["browse", "hold"])
 def test_a_row_that_cannot_be_decoded_is_counted_on_stderr(url: str, command: str) -> None:
     for name in ("good", "bad"):
-        run(url, "enqueue", "--name", name, content=LETTER)
+        run(url, "enqueue", "--name", name, content=DEAD_LETTER)
     good, bad = read(url, "browse")
     tables = memory.connect().world.tables(url.replace("memory://", "memory."))
     tables.undecodable |= {key for key in tables.rows if str(key.enqueue_id) == bad["enqueue_id"]}

@@ -107,7 +107,7 @@ def test_a_new_queue_asks_the_servers_only_what_it_needs() -> None:
                 "view server_times": 3,
                 "view closed_slices": 1,
                 "view occupied": 1,
-                "view count_letters": 1,
+                "view count_dead_letters": 1,
             }
             of_queue = requests.count() - Counter({"get secrets": 3, "update queueclusters": 1})
             assert of_queue == {

@@ -99,7 +99,7 @@ async def test_slices_wait_until_they_are_archived(
 async def test_while_slices_wait_a_round_of_cleanup_costs_two_reads(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """It reads neither rows, nor marks, nor letters."""
+    """It reads neither rows, nor marks, nor dead letters."""
     start = await one_mail_over(cluster, process)
     await archive(process, start)
     await rounds(cluster, process, DAY, timedelta(hours=2))

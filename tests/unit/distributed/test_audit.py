@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.queue_harness import Consumer, letter
+from contract.queue_harness import Consumer, dead_letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, Stopped, at, away, no_fault
 from postroad.distributed.entries.dead_letters import month_of
 from postroad.distributed.maintenance import audit as audits
@@ -123,7 +123,7 @@ async def test_upload_whose_answer_was_lost_is_deleted(
     process.faults.plan = fails("put", fault)
 
     with pytest.raises(BlobsUnavailable):
-        await process.queue.enqueue(letter("mail"))
+        await process.queue.enqueue(dead_letter("mail"))
 
     await process.queue._engine.finish_background()
     assert cluster.blobs == {}
@@ -142,7 +142,7 @@ async def test_upload_whose_caller_went_away_is_deleted(
             await asyncio.Event().wait()
 
     process.faults.before = hang
-    caller = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
+    caller = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail")))
     await entered.wait()
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
@@ -161,7 +161,7 @@ async def test_upload_slower_than_the_audit_waits_is_refused(
     process.faults.before = slow
 
     with pytest.raises(DeadlineExceeded, match="upload"):
-        await process.queue.enqueue(letter("mail"))
+        await process.queue.enqueue(dead_letter("mail"))
 
     await process.queue._engine.finish_background()
     assert cluster.blobs == {}
@@ -173,7 +173,7 @@ async def test_upload_of_a_killed_process_is_found_by_maintenance_once_no_row_ca
     victim = await cluster.start()
     victim.faults.plan = fails("put", Fault.STOP_AFTER)
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(letter("mail"))
+        await victim.queue.enqueue(dead_letter("mail"))
     await cluster.pass_time(5 * HOUR + 50 * MINUTE)
     await process.queue.maintain()
     assert len(cluster.blobs) == 1
@@ -274,10 +274,10 @@ async def test_bytes_of_a_message_that_could_not_be_read_stay(
     await cluster.enqueue(process, "mail")
     (message,) = cluster.broker.ready
     cluster.tables.rows.clear()
-    letter_id = UUID("01900000-0000-7000-8000-000000000001")
+    dead_letter_id = UUID("01900000-0000-7000-8000-000000000001")
     now = process.clock.now()
-    unreadable = DeadLetter(letter_id, month_of(letter_id), now, "no", None, message.body)
-    await process.queue._engine.view.write_letter(unreadable)
+    unreadable = DeadLetter(dead_letter_id, month_of(dead_letter_id), now, "no", None, message.body)
+    await process.queue._engine.view.write_dead_letter(unreadable)
 
     assert await cluster.audit() == []
 
@@ -357,7 +357,7 @@ async def test_bytes_of_an_undecodable_row_stay_even_if_it_names_none(
     assert entry.blob_key in cluster.blobs
 
 
-async def test_bytes_of_a_letter_or_an_ending_that_cannot_be_decoded_stay(
+async def test_bytes_of_a_dead_letter_or_an_ending_that_cannot_be_decoded_stay(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "ended")
@@ -368,21 +368,21 @@ async def test_bytes_of_a_letter_or_an_ending_that_cannot_be_decoded_stay(
     orphaned(cluster, 0)
     await cluster.pass_time(MINUTE)
     now = cluster.clock.now()
-    letter_id = id_at(now, 0, 0)
-    unread = DeadLetter(letter_id, month_of(letter_id), now, "no", None, is_decoded=False)
-    await process.queue._engine.view.write_letter(unread)
+    dead_letter_id = id_at(now, 0, 0)
+    unread = DeadLetter(dead_letter_id, month_of(dead_letter_id), now, "no", None, is_decoded=False)
+    await process.queue._engine.view.write_dead_letter(unread)
     await cluster.pass_time(MINUTE)
     younger = orphaned(cluster, 1)
 
     assert await cluster.audit() == [younger]
 
 
-@pytest.mark.parametrize("operation", ["letters", "occupied", "blob_keys", "marks", "limits"])
+@pytest.mark.parametrize("operation", ["dead_letters", "occupied", "blob_keys", "marks", "limits"])
 @pytest.mark.parametrize("number", range(8))
 async def test_mail_that_moves_while_it_is_audited_keeps_its_bytes(
     cluster: InMemoryCluster, process: Process, operation: str, number: int
 ) -> None:
-    """Between any two reads: from the letters to the rows, back, and on to another row."""
+    """Between any two reads: from the dead letters to the rows, back, and on to another row."""
     await cluster.enqueue(process, "dead", "waits", delay=0)
     await process.queue.hold(Selector(name="waits"))
     consumer = Consumer(cluster, process.queue)
@@ -438,15 +438,15 @@ async def test_mail_that_is_always_ahead_of_the_audit_keeps_its_bytes(
 
 
 @pytest.mark.parametrize("body", [b"garbage", None])
-async def test_letter_without_a_reference_needs_no_bytes(
+async def test_dead_letter_without_a_reference_needs_no_bytes(
     cluster: InMemoryCluster, process: Process, body: bytes | None
 ) -> None:
     orphan = orphaned(cluster, 0)
     await cluster.pass_time(MINUTE)
     now = cluster.clock.now()
-    letter_id = id_at(now, 0, 0)
-    unreadable = DeadLetter(letter_id, month_of(letter_id), now, "no", None, body)
-    await process.queue._engine.view.write_letter(unreadable)
+    dead_letter_id = id_at(now, 0, 0)
+    unreadable = DeadLetter(dead_letter_id, month_of(dead_letter_id), now, "no", None, body)
+    await process.queue._engine.view.write_dead_letter(unreadable)
 
     assert await cluster.audit() == [orphan]
 
@@ -458,7 +458,7 @@ async def test_nothing_is_deleted_when_rows_were_cleaned_while_they_were_read(
     victim = await cluster.start()
     victim.faults.plan = fails("put", Fault.STOP_AFTER)
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(letter("orphan"))
+        await victim.queue.enqueue(dead_letter("orphan"))
     await cluster.pass_time(7 * HOUR)
     auditor = await cluster.start()
     view = process.queue._engine.view
@@ -619,26 +619,30 @@ async def _tell(story: list[tuple[str, int]]) -> None:
     await cluster.audit()
 
     live = [entry.blob_key for entry in cluster.tables.live()]
-    letters = [each.entry.blob_key for each in cluster.tables.letters.values() if each.entry]
-    assert set(cluster.blobs) >= set(live) | set(letters)
+    dead_letters = [
+        each.entry.blob_key for each in cluster.tables.dead_letters.values() if each.entry
+    ]
+    assert set(cluster.blobs) >= set(live) | set(dead_letters)
     # An ended entry's row keeps its bytes only until it is cleaned.
     for _ in range(6):
         await cluster.pass_time(10 * MINUTE)
         await keeper.queue.maintain()
     await cluster.audit()
     held_back = [entry.blob_key for entry in cluster.tables.live()]
-    letters = [each.entry.blob_key for each in cluster.tables.letters.values() if each.entry]
-    assert set(cluster.blobs) == set(held_back) | set(letters)
+    dead_letters = [
+        each.entry.blob_key for each in cluster.tables.dead_letters.values() if each.entry
+    ]
+    assert set(cluster.blobs) == set(held_back) | set(dead_letters)
     await cluster.close()
 
 
 async def _act(cluster: InMemoryCluster, process: Process, action: str, name: str) -> None:
     queue = process.queue
     if action in {"enqueue", "delayed"}:
-        await queue.enqueue(letter(name), timedelta(hours=20 if action == "delayed" else 0))
+        await queue.enqueue(dead_letter(name), timedelta(hours=20 if action == "delayed" else 0))
     elif action == "upload":
         process.faults.plan = fails("put", Fault.STOP_AFTER)
-        await queue.enqueue(letter(name))
+        await queue.enqueue(dead_letter(name))
     elif action in {"hold", "release", "remove"}:
         await getattr(queue, action)(Selector(name=name))
     elif action == "requeue":

@@ -25,7 +25,9 @@ async def test_size_without_a_count_of_dead_letters_says_what_waits(
 ) -> None:
     await bury_and_enqueue(cluster, process)
     uncounted = metrics.UNCOUNTED.labels("mail.outgoing")._value.get()
-    process.faults.plan = lambda step: Fault.AWAY if step.operation == "count_letters" else None
+    process.faults.plan = lambda step: (
+        Fault.AWAY if step.operation == "count_dead_letters" else None
+    )
 
     assert await process.queue.size() == Sizes(1, 0, 0, None)
     assert metrics.UNCOUNTED.labels("mail.outgoing")._value.get() == uncounted + 1
@@ -42,7 +44,7 @@ async def test_count_that_took_long_is_used_for_ten_times_as_long(
     async def slow() -> None:
         await cluster.pass_time(timedelta(seconds=3))
 
-    process.faults.before = Before("count_letters", slow)
+    process.faults.before = Before("count_dead_letters", slow)
     assert (await process.queue.size()).dead_letters == 1
     assert await process.queue.requeue(Selector.all()) == 1
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
-from postroad.distributed.maintenance.row_maintenance import LETTER_PASS_INTERVAL
+from postroad.distributed.maintenance.row_maintenance import DEAD_LETTER_PASS_INTERVAL
 from postroad.domain.queues.selection import Selector
 from postroad.errors import ClockSkew, PostroadError
 from support.in_memory_cluster import Before, InMemoryCluster, Process
@@ -32,10 +32,10 @@ async def cluster() -> AsyncIterator[InMemoryCluster]:
 async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:
     for _ in range(rounds):
         await process.queue.maintain()
-        await cluster.pass_time(LETTER_PASS_INTERVAL)
+        await cluster.pass_time(DEAD_LETTER_PASS_INTERVAL)
 
 
-async def test_letter_is_discarded_with_its_bytes_after_its_lifetime(
+async def test_dead_letter_is_discarded_with_its_bytes_after_its_lifetime(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.give_up(process, "old")
@@ -60,7 +60,7 @@ async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(faul
         victim.fail(at(number, fault))
         with suppress(Stopped, PostroadError):
             await victim.queue.maintain()
-        await cluster.pass_time(LETTER_PASS_INTERVAL)
+        await cluster.pass_time(DEAD_LETTER_PASS_INTERVAL)
 
         await maintenance(cluster, process, 4)
         await cluster.audit()
@@ -70,12 +70,12 @@ async def test_expiry_that_stops_at_any_step_is_finished_by_another_process(faul
         await cluster.close()
 
 
-async def test_letter_dated_by_a_wrong_clock_lives_as_long_as_others(
+async def test_dead_letter_dated_by_a_wrong_clock_lives_as_long_as_others(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.give_up(process, "mail")
-    [(key, letter)] = cluster.tables.letters.items()
-    cluster.tables.letters[key] = replace(letter, died_at=letter.died_at - 365 * DAY)
+    [(key, dead_letter)] = cluster.tables.dead_letters.items()
+    cluster.tables.dead_letters[key] = replace(dead_letter, died_at=dead_letter.died_at - 365 * DAY)
     await maintenance(cluster, process, 2)
     cluster.check_nothing_is_left(["mail"])
 
@@ -98,8 +98,8 @@ async def test_process_with_a_wrong_clock_discards_nothing(
     cluster.check_nothing_is_left(["mail"])
 
 
-@pytest.mark.parametrize("operation", ["rewrite_letter", "insert", "publish"])
-async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
+@pytest.mark.parametrize("operation", ["rewrite_dead_letter", "insert", "publish"])
+async def test_dead_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
     cluster: InMemoryCluster, process: Process, operation: str
 ) -> None:
     await cluster.give_up(process, "mail")
@@ -116,12 +116,14 @@ async def test_letter_whose_requeue_stopped_half_way_is_requeued_not_discarded(
 
 
 def passes(*processes: Process) -> list[int]:
-    """Return how often each went over the letters."""
-    return [sum(step.operation == "letters" for step in each.faults.steps) for each in processes]
+    """Return how often each went over the dead letters."""
+    return [
+        sum(step.operation == "dead_letters" for step in each.faults.steps) for each in processes
+    ]
 
 
 def without_audits(*processes: Process) -> None:
-    """An audit and a cleanup read the letters too."""
+    """An audit and a cleanup read the dead letters too."""
 
     async def nothing() -> int:
         return 0
@@ -131,7 +133,7 @@ def without_audits(*processes: Process) -> None:
         each.queue._maintenance._cleanup.run = nothing  # type: ignore[method-assign]
 
 
-async def test_one_process_goes_over_the_letters_and_another_when_it_is_gone(
+async def test_one_process_goes_over_the_dead_letters_and_another_when_it_is_gone(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     other = await cluster.start()
@@ -143,7 +145,7 @@ async def test_one_process_goes_over_the_letters_and_another_when_it_is_gone(
         await cluster.pass_time(MINUTE)
     assert passes(*processes) == [2, 0]
 
-    await cluster.pass_time(LETTER_PASS_INTERVAL)
+    await cluster.pass_time(DEAD_LETTER_PASS_INTERVAL)
     await other.queue.maintain()
 
     assert passes(other) == [1]
@@ -155,7 +157,7 @@ async def test_pass_that_took_long_is_repeated_after_ten_times_as_long(
     async def slow() -> None:
         await cluster.pass_time(5 * MINUTE)
 
-    process.faults.before = Before("letters", slow)
+    process.faults.before = Before("dead_letters", slow)
     other = await cluster.start()
     without_audits(process, other)
     await process.queue.maintain()

@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import letter
+from contract.queue_harness import dead_letter
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.administration.dead_queue import KEPT_BYTES, UNREADABLE
@@ -30,20 +30,21 @@ def put_aside(cluster: InMemoryCluster) -> None:
         cluster.broker.dead_letter_message(cluster.broker.ready.popleft())
 
 
-async def letters(process: Process) -> list[tuple[str | None, str | None]]:
+async def dead_letters(process: Process) -> list[tuple[str | None, str | None]]:
     return [(each.mail.name, each.reason) async for each in process.queue.dead_letters()]
 
 
-async def test_a_message_without_a_reference_is_the_same_letter_in_every_release(
+async def test_a_message_without_a_reference_is_the_same_dead_letter_in_every_release(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """Two releases at work on one queue write one letter, filed under the month's first moment."""
+    """Two releases at work on one queue write one dead letter, filed under the month's first
+    moment."""
     await cluster.pass_time(timedelta(days=3, hours=4, seconds=5, milliseconds=6))
     cluster.broker.dead.append(Message(UUID(int=1), b"garbage"))
 
     await process.queue.maintain()
 
-    assert list(cluster.tables.letters) == [UUID("019b76da-a800-7241-9df4-b0e27a373a55")]
+    assert list(cluster.tables.dead_letters) == [UUID("019b76da-a800-7241-9df4-b0e27a373a55")]
 
 
 async def test_a_message_of_a_slice_that_was_passed_is_acked(
@@ -69,7 +70,7 @@ async def test_a_message_that_is_small_and_refused_is_kept_by_the_broker(
     cluster.broker.dead.append(Message(UUID(int=1), b"x" * KEPT_BYTES))
 
     async def refuse(step: Step) -> None:
-        if step.operation == "write_letter":
+        if step.operation == "write_dead_letter":
             raise ViewRefused("no")
 
     process.faults.before = refuse
@@ -137,7 +138,7 @@ async def test_a_mail_whose_consumers_crashed_too_often_is_given_up(
 
     await process.queue.maintain()
 
-    assert await letters(process) == [("crashes", OVER_THE_LIMIT)]
+    assert await dead_letters(process) == [("crashes", OVER_THE_LIMIT)]
     assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (0, 0)
     [again] = cluster.broker.delayed_messages
     assert decode(again.body).crashes == limit
@@ -160,7 +161,7 @@ async def test_a_mail_that_is_given_up_under_a_replacement_waits_for_its_success
     stopped: list[Step] = []
 
     async def before(step: Step) -> None:
-        if step.operation == "write_letter" and not stopped:
+        if step.operation == "write_dead_letter" and not stopped:
             with pytest.raises(Stopped):
                 await admin.queue.republish(timedelta(0))
             stopped.append(step)
@@ -171,7 +172,7 @@ async def test_a_mail_that_is_given_up_under_a_replacement_waits_for_its_success
     await process.queue.maintain()
 
     assert stopped
-    assert await letters(process) == []
+    assert await dead_letters(process) == []
     assert all(each.is_final for each in cluster.tables.marks.values())
     assert await cluster.deliver(process) == ["mail"]
     cluster.check_nothing_is_left()
@@ -180,7 +181,7 @@ async def test_a_mail_that_is_given_up_under_a_replacement_waits_for_its_success
 async def test_a_large_envelope_is_read_from_its_row(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await process.queue.enqueue(letter("mail", recipients=MANY))
+    await process.queue.enqueue(dead_letter("mail", recipients=MANY))
     put_aside(cluster)
 
     await process.queue.maintain()
@@ -192,7 +193,7 @@ async def test_a_large_envelope_is_read_from_its_row(
 async def test_a_row_that_cannot_be_decoded_counts_as_no_crash(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await process.queue.enqueue(letter("mail", recipients=MANY))
+    await process.queue.enqueue(dead_letter("mail", recipients=MANY))
     [key] = cluster.tables.rows
     cluster.tables.undecodable.add(key)
     put_aside(cluster)
@@ -201,7 +202,7 @@ async def test_a_row_that_cannot_be_decoded_counts_as_no_crash(
 
     [again] = cluster.broker.delayed_messages
     assert decode(again.body).crashes == 0
-    assert await letters(process) == []
+    assert await dead_letters(process) == []
     cluster.tables.undecodable.clear()
     assert await cluster.deliver(process, MINUTE) == ["mail"], "it waits no longer than that"
 
@@ -209,7 +210,7 @@ async def test_a_row_that_cannot_be_decoded_counts_as_no_crash(
 async def test_a_large_envelope_whose_row_is_gone_leaves_the_message(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await process.queue.enqueue(letter("mail", recipients=MANY))
+    await process.queue.enqueue(dead_letter("mail", recipients=MANY))
     [key] = cluster.tables.rows
     del cluster.tables.rows[key]
     body = cluster.broker.ready[0].body
@@ -217,8 +218,8 @@ async def test_a_large_envelope_whose_row_is_gone_leaves_the_message(
 
     await process.queue.maintain()
 
-    assert await letters(process) == [("unreadable message", UNREADABLE)]
-    assert [each.body for each in cluster.tables.letters.values()] == [body]
+    assert await dead_letters(process) == [("unreadable message", UNREADABLE)]
+    assert [each.body for each in cluster.tables.dead_letters.values()] == [body]
     assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (0, 0)
 
 
@@ -226,7 +227,7 @@ async def test_a_consumer_puts_aside_a_message_whose_mail_has_no_envelope(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """Neither the message nor a row has it; others are delivered meanwhile."""
-    await process.queue.enqueue(letter("mail", recipients=MANY))
+    await process.queue.enqueue(dead_letter("mail", recipients=MANY))
     [key] = cluster.tables.rows
     del cluster.tables.rows[key]
     await cluster.enqueue(process, "next")

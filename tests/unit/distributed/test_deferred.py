@@ -74,7 +74,7 @@ async def test_a_dead_letter_that_was_found_without_its_mark_can_be_requeued_at_
     other = await cluster.start()
     await cluster.enqueue(process, "mail")
     _, item = await cluster.take(process)
-    process.fail(lambda step: Fault.STOP_AFTER if step.operation == "write_letter" else None)
+    process.fail(lambda step: Fault.STOP_AFTER if step.operation == "write_dead_letter" else None)
     with pytest.raises(Stopped):
         await item.reject("no")
     consumer = Consumer(cluster, other.queue)

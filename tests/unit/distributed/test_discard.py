@@ -23,7 +23,7 @@ ALL = Selector.all()
 MINUTE = timedelta(minutes=1)
 
 
-async def test_discard_takes_letter_and_bytes_at_once(
+async def test_discard_takes_dead_letter_and_bytes_at_once(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.give_up(process, "one", "two")
@@ -34,24 +34,24 @@ async def test_discard_takes_letter_and_bytes_at_once(
 
 
 @pytest.mark.parametrize(
-    ("kind", "letters_left"), [(EndingKind.REMOVED, 0), (EndingKind.UNKNOWN, 1)]
+    ("kind", "dead_letters_left"), [(EndingKind.REMOVED, 0), (EndingKind.UNKNOWN, 1)]
 )
-async def test_discard_of_a_letter_whose_mail_ended_otherwise_takes_the_letter_alone(
-    cluster: InMemoryCluster, process: Process, kind: EndingKind, letters_left: int
+async def test_discard_of_a_dead_letter_whose_mail_ended_otherwise_takes_the_dead_letter_alone(
+    cluster: InMemoryCluster, process: Process, kind: EndingKind, dead_letters_left: int
 ) -> None:
     """One whose mail ended in a way that this release cannot decode stays."""
     await cluster.give_up(process, "mail")
-    (letter,) = cluster.tables.letters.values()
-    assert letter.entry is not None
-    cluster.tables.marks[letter.entry.key] = Mark(ending=Ending(kind, cluster.clock.now()))
+    (dead_letter,) = cluster.tables.dead_letters.values()
+    assert dead_letter.entry is not None
+    cluster.tables.marks[dead_letter.entry.key] = Mark(ending=Ending(kind, cluster.clock.now()))
 
     assert await process.queue.discard(ALL) == 0
 
-    assert len(cluster.tables.letters) == letters_left
+    assert len(cluster.tables.dead_letters) == dead_letters_left
     assert len(cluster.blobs) == 1
 
 
-async def test_a_letter_of_a_slice_that_was_passed_is_discarded_and_counted(
+async def test_a_dead_letter_of_a_slice_that_was_passed_is_discarded_and_counted(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.give_up(process, "mail")
@@ -62,29 +62,29 @@ async def test_a_letter_of_a_slice_that_was_passed_is_discarded_and_counted(
 
     assert await process.queue.discard(ALL) == 1
 
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
 
 
-async def test_a_letter_that_cannot_be_decoded_is_selected_by_its_id_or_with_all(
+async def test_a_dead_letter_that_cannot_be_decoded_is_selected_by_its_id_or_with_all(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     cluster.broker.dead.append(Message(UUID(int=1), b"garbage"))
     await process.queue.maintain()
-    [letter_id] = cluster.tables.letters
+    [dead_letter_id] = cluster.tables.dead_letters
 
     for other in (Selector(name="mail"), Selector(enqueue_id=UUID(int=2))):
         assert await process.queue.discard(other) == 0
-    assert await process.queue.discard(Selector(enqueue_id=letter_id)) == 1
-    assert cluster.tables.letters == {}
+    assert await process.queue.discard(Selector(enqueue_id=dead_letter_id)) == 1
+    assert cluster.tables.dead_letters == {}
 
 
-async def test_a_letter_that_is_being_requeued_is_neither_discarded_nor_requeued_twice(
+async def test_a_dead_letter_that_is_being_requeued_is_neither_discarded_nor_requeued_twice(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.give_up(process, "mail")
     other = await cluster.start()
     requeuing = other.queue.requeue(ALL)
-    suspension, task = await suspended(cluster, other, "rewrite_letter", requeuing)
+    suspension, task = await suspended(cluster, other, "rewrite_dead_letter", requeuing)
 
     assert await process.queue.discard(ALL) == 0
     assert await process.queue.requeue(ALL) == 0
@@ -118,7 +118,7 @@ async def test_discard_that_stops_at_any_step_is_finished_by_repeating_it(fault:
 
 
 @pytest.mark.parametrize(
-    "operation", ["claim", "letter", "limits", "end", "delete_letter", "delete"]
+    "operation", ["claim", "dead_letter", "limits", "end", "delete_dead_letter", "delete"]
 )
 async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
     cluster: InMemoryCluster, process: Process, operation: str
@@ -150,51 +150,51 @@ async def test_suspended_discard_takes_no_bytes_of_a_mail_requeued_meanwhile(
         await cluster.pass_time(3 * MINUTE)
         assert await other.queue.requeue(ALL) == 1
 
-    process.faults.before = Before("delete_letter", sleep)
+    process.faults.before = Before("delete_dead_letter", sleep)
     await process.queue.discard(ALL)
 
     assert await cluster.recover() == ["mail"]
 
 
-async def with_a_letter_that_came_back(cluster: InMemoryCluster, process: Process) -> None:
-    """A mail waits that was requeued, and its letter is there again, as a Cassandra node brings it
-    back that was away for longer than the others keep the deletion. A mail that is held for longer
-    keeps browse start, so that the mark of the letter's entry is there too."""
+async def with_a_dead_letter_that_came_back(cluster: InMemoryCluster, process: Process) -> None:
+    """A mail waits that was requeued, and its dead letter is there again, as a Cassandra node
+    brings it back that was away for longer than the others keep the deletion. A mail that is held
+    for longer keeps browse start, so that the mark of the dead letter's entry is there too."""
     await cluster.enqueue(process, "held")
     await process.queue.hold(ALL)
     await cluster.give_up(process, "mail")
-    [letter] = cluster.tables.letters.values()
+    [dead_letter] = cluster.tables.dead_letters.values()
     assert await process.queue.requeue(ALL) == 1
-    cluster.tables.write_letter(letter)
+    cluster.tables.write_dead_letter(dead_letter)
 
 
 @pytest.mark.parametrize("days", [0, 5])
-async def test_letter_that_came_back_is_discarded_without_the_bytes_of_the_requeued_mail(
+async def test_dead_letter_that_came_back_is_discarded_without_the_bytes_of_the_requeued_mail(
     cluster: InMemoryCluster, process: Process, days: int
 ) -> None:
-    await with_a_letter_that_came_back(cluster, process)
+    await with_a_dead_letter_that_came_back(cluster, process)
     await cluster.pass_time(timedelta(days=days))
 
     assert await process.queue.discard(ALL) == 0
 
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     assert "mail" in await cluster.recover()
     assert cluster.copies("mail") == 1
 
 
-async def test_letter_that_came_back_is_not_requeued_again(
+async def test_dead_letter_that_came_back_is_not_requeued_again(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await with_a_letter_that_came_back(cluster, process)
+    await with_a_dead_letter_that_came_back(cluster, process)
 
     assert await process.queue.requeue(ALL) == 0
 
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     assert await cluster.recover() == ["mail"]
     assert cluster.copies("mail") == 1
 
 
-async def test_letter_that_came_back_half_requeued_is_not_gone_on_with(
+async def test_dead_letter_that_came_back_half_requeued_is_not_gone_on_with(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """The node had seen the requeue begin."""
@@ -202,40 +202,40 @@ async def test_letter_that_came_back_half_requeued_is_not_gone_on_with(
     seen: list[DeadLetter] = []
 
     async def see() -> None:
-        seen.extend(cluster.tables.letters.values())
+        seen.extend(cluster.tables.dead_letters.values())
 
     process.faults.before = Before("publish", see)
     assert await process.queue.requeue(ALL) == 1
     assert await cluster.deliver(process) == ["mail"]
-    cluster.tables.write_letter(seen[0])
+    cluster.tables.write_dead_letter(seen[0])
 
     await cluster.pass_time(20 * MINUTE)
     assert await cluster.recover() == []
 
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     assert cluster.copies("mail") == 1
 
 
-async def test_letter_of_a_release_without_notes_that_came_back_leaves_bytes_to_the_audit(
+async def test_dead_letter_without_note_that_came_back_leaves_bytes_to_the_audit(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """Nothing tells that it was requeued but its age."""
-    await with_a_letter_that_came_back(cluster, process)
+    await with_a_dead_letter_that_came_back(cluster, process)
     cluster.tables.gone.clear()
     for _ in range(10 * 24):
         await cluster.pass_time(60 * MINUTE)
-    [letter] = cluster.tables.letters.values()
-    assert letter.entry is not None
+    [dead_letter] = cluster.tables.dead_letters.values()
+    assert dead_letter.entry is not None
     assert not (await process.queue._engine.limits_cache.limits()).have_passed(
-        letter.entry.key.slice_start
+        dead_letter.entry.key.slice_start
     )
 
     assert await process.queue.discard(ALL) == 1
 
-    assert letter.entry.blob_key in cluster.blobs
+    assert dead_letter.entry.blob_key in cluster.blobs
 
 
-async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_the_requeued_mail(
+async def test_dead_letter_buried_again_by_a_suspended_consumer_takes_nothing_of_a_requeued_mail(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "held")
@@ -251,7 +251,7 @@ async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_th
         await cluster.pass_time(3 * MINUTE)
         assert await other.queue.requeue(ALL) == 1
 
-    victim.faults.before = Before("write_letter", sleep)
+    victim.faults.before = Before("write_dead_letter", sleep)
     await item.reject("no")
     await consumer.close()
 
@@ -259,7 +259,7 @@ async def test_letter_that_a_suspended_consumer_buries_again_takes_nothing_of_th
     assert await cluster.recover() == ["mail"]
 
 
-async def test_letter_that_a_requeue_left_half_way_is_not_discarded(
+async def test_dead_letter_that_a_requeue_left_half_way_is_not_discarded(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.give_up(process, "mail")

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import Consumer, letter
+from contract.queue_harness import Consumer, dead_letter
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, no_fault
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
@@ -62,7 +62,7 @@ async def test_ending_of_an_entry_that_was_replaced_and_cleaned_changes_nothing(
 
     (live,) = cluster.tables.live()
     assert live.held
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     assert await cluster.recover() == []
     await person.queue.release(ALL)
     assert await cluster.recover() == ["mail"]
@@ -121,7 +121,7 @@ async def test_administrator_who_was_suspended_makes_no_second_entry(
 async def test_mail_that_was_delivered_and_cleaned_meanwhile_does_not_expire(
     cluster: InMemoryCluster,
 ) -> None:
-    """The administrator's process was suspended between the mark and the letter."""
+    """The administrator's process was suspended between the mark and the dead letter."""
     worker, person = await cluster.start(), await cluster.start()
     await cluster.enqueue(worker, "mail")
     _, item = await cluster.take(worker)
@@ -136,7 +136,7 @@ async def test_mail_that_was_delivered_and_cleaned_meanwhile_does_not_expire(
     assert await person.queue.expire(ALL) == 0
 
     assert before.happened
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
 
 
 async def test_what_a_late_retry_had_delivered_is_not_delivered_by_the_successor(
@@ -144,7 +144,7 @@ async def test_what_a_late_retry_had_delivered_is_not_delivered_by_the_successor
 ) -> None:
     worker, person = await cluster.start(), await cluster.start()
     both = ("one@example.net", "two@example.net")
-    await worker.queue.enqueue(letter("mail", recipients=both))
+    await worker.queue.enqueue(dead_letter("mail", recipients=both))
     consumer, item = await cluster.take(worker)
     await cluster.pass_time(ROUND)
     await person.queue.hold(ALL)
@@ -183,7 +183,7 @@ async def test_delivery_of_a_held_mail_reaches_its_successor(
         await person.queue.release(ALL)
         await cluster.recover()
         where = f"after {rounds} rounds"
-        assert (cluster.copies("mail"), cluster.tables.letters) == (1, {}), where
+        assert (cluster.copies("mail"), cluster.tables.dead_letters) == (1, {}), where
         cluster.check_nothing_is_left()
         await cluster.close()
 
@@ -223,7 +223,7 @@ async def test_delivery_during_the_cleanup_of_its_slice_reaches_the_successor(
     assert cluster.copies("mail") == 1
     await person.queue.release(ALL)
     await cluster.recover()
-    assert (cluster.copies("mail"), cluster.tables.letters) == (1, {})
+    assert (cluster.copies("mail"), cluster.tables.dead_letters) == (1, {})
     cluster.check_nothing_is_left()
 
 
@@ -246,7 +246,7 @@ async def test_delivery_by_who_did_not_know_that_browse_start_had_passed_reaches
 
     await person.queue.release(ALL)
     await cluster.recover()
-    assert (cluster.copies("mail"), cluster.tables.letters) == (1, {})
+    assert (cluster.copies("mail"), cluster.tables.dead_letters) == (1, {})
     cluster.check_nothing_is_left()
 
 

@@ -56,7 +56,7 @@ class Scene:
         return MemoryServers(self.world, self.faults)
 
     async def fill(self, name: QueueName) -> None:
-        """Store rows under two configurations, marks, letters, records and objects."""
+        """Store rows under two configurations, marks, dead letters, records and objects."""
         servers = self.servers()
         view, history = servers.views().view(str(name)), servers.history(name)
         wide, narrow = ViewConfiguration(HOUR, 2), ViewConfiguration(HALF, 3)
@@ -76,8 +76,8 @@ class Scene:
             await view.record(UUID(int=number), tuple(RECORDS.values()))
             await blobs.put(f"{name}/{number}", b"x")
         await view.close_slice(ClosedSlice(self.first, HOUR, {0: 1}))
-        letter = DeadLetter(key(1).enqueue_id, "2026-01", START, "no", entry(900))
-        await view.write_letter(letter)
+        dead_letter = DeadLetter(key(1).enqueue_id, "2026-01", START, "no", entry(900))
+        await view.write_dead_letter(dead_letter)
         (incarnation,) = (await view.identity()).incarnations
         await blobs.put(key_of_owner(name), Owner(incarnation, None).encode(name))
 
@@ -106,7 +106,7 @@ class Scene:
             len(tables.rows),
             len(tables.marks),
             sum(1 for each in tables.records.values() if each),
-            len(tables.letters),
+            len(tables.dead_letters),
             len(tables.slices),
             tables.limits == Limits(None, None),
             len(self.world.records(str(name)).recorded.events),

@@ -86,8 +86,8 @@ async def test_mail_whose_bytes_are_missing_becomes_a_dead_letter_and_other_mail
     assert await process.queue.change_found(change, keys, ALL) == 1
     assert await process.queue.change_found(change, keys, ALL) == 0
 
-    (letter,) = [each async for each in process.queue.dead_letters()]
-    assert (letter.mail.name, letter.reason) == ("lost", BYTES_MISSING)
+    (dead_letter,) = [each async for each in process.queue.dead_letters()]
+    assert (dead_letter.mail.name, dead_letter.reason) == ("lost", BYTES_MISSING)
     assert [v.mail.name async for v in process.queue.browse()] == ["whole"]
 
 

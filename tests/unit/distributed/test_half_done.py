@@ -1,5 +1,5 @@
 """A stopped replacement is listed once, and counts as no removal once its mail was delivered; a
-message that is handed back leaves no letter."""
+message that is handed back leaves no dead letter."""
 
 from __future__ import annotations
 
@@ -78,19 +78,21 @@ async def test_mail_that_all_recipients_got_does_not_expire() -> None:
 
     assert await process.queue.expire(ALL) == 0
 
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
 
 
-async def test_a_message_that_is_handed_back_loses_its_letter() -> None:
+async def test_a_message_that_is_handed_back_loses_its_dead_letter() -> None:
     cluster = InMemoryCluster(buckets=1)
     process = await cluster.start()
     await cluster.enqueue(process, "mail")
     engine = process.queue._engine
     [entry] = cluster.tables.rows.values()
     body = encode(Reference.to(entry, claim=True))
-    letter_id = engine.ids.new()
-    letter = DeadLetter(letter_id, month_of(letter_id), engine.clock.now(), "unread", None, body)
-    await engine.view.write_letter(letter)
+    dead_letter_id = engine.ids.new()
+    dead_letter = DeadLetter(
+        dead_letter_id, month_of(dead_letter_id), engine.clock.now(), "unread", None, body
+    )
+    await engine.view.write_dead_letter(dead_letter)
 
     assert await process.queue.requeue(ALL) == 1
 
@@ -111,6 +113,6 @@ async def test_a_consumer_that_rejects_a_mail_finishes_the_replacement_that_came
     await item.reject("no")
 
     assert [each.held for each in cluster.tables.live()] == [True]
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     await consumer.close()
     await cluster.close()

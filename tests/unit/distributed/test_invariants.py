@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, letter
+from contract.queue_harness import Consumer, dead_letter
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery, Message
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.engine.limits_cache import LimitsCache
@@ -86,7 +86,7 @@ async def test_invariant_1_enqueue_that_took_too_long_is_withdrawn(
             cluster.clock.jump(21 * SECOND)
 
     process.faults.before = slow
-    work = asyncio.ensure_future(process.queue.enqueue(letter("mail")))
+    work = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail")))
     await cluster.outcome(work, MINUTE)
 
     with pytest.raises(DeadlineExceeded):
@@ -214,7 +214,7 @@ async def test_invariant_3_mark_is_checked_again_when_bytes_are_missing(
 
     done = [step.operation for step in process.faults.steps[first:]]
     assert done[:2] == ["get", "mark"]
-    assert "write_letter" not in done, "for a moment a removed mail was a dead letter"
+    assert "write_dead_letter" not in done, "for a moment a removed mail was a dead letter"
     assert (await process.queue.size()).dead_letters == 0
     cluster.check_nothing_is_left()
 
@@ -516,10 +516,10 @@ async def test_invariant_8_unreadable_message_is_a_dead_letter_and_stops_nothing
 
     assert await cluster.recover() == ["mail"]
 
-    (letter_,) = cluster.tables.letters.values()
-    assert (letter_.body, letter_.entry) == (b"garbage", None)
+    (dead_letter_,) = cluster.tables.dead_letters.values()
+    assert (dead_letter_.body, dead_letter_.entry) == (b"garbage", None)
     (view,) = [each async for each in (await cluster.start()).queue.dead_letters()]
-    assert view.reason == letter_.reason
+    assert view.reason == dead_letter_.reason
     assert (view.mail.recipients, view.attempt, view.size_bytes) == (("postmaster",), 0, 7)
 
 
@@ -575,9 +575,9 @@ async def test_invariant_8_mail_that_breaks_its_consumers_is_a_dead_letter_and_o
             break
     await cluster.recover()
 
-    (letter_,) = cluster.tables.letters.values()
-    assert letter_.entry is not None
-    assert letter_.entry.envelope.name == "poison"
+    (dead_letter_,) = cluster.tables.dead_letters.values()
+    assert dead_letter_.entry is not None
+    assert dead_letter_.entry.envelope.name == "poison"
     assert all(cluster.copies(f"mail{number}") == 1 for number in range(5))
     cluster.check_nothing_is_left(["poison"])
 
@@ -656,7 +656,7 @@ async def test_invariant_9_what_waits_for_the_view_is_never_held_as_long_as_the_
     await consumer.close()
     await fresh.queue.close()
     await cluster.recover()
-    assert not cluster.tables.letters
+    assert not cluster.tables.dead_letters
 
 
 async def test_invariant_9_those_who_wait_for_the_limits_share_one_failure(
@@ -880,7 +880,7 @@ async def test_delayed_mail_waits_for_weeks_step_by_step(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     weeks = timedelta(days=30)
-    await process.queue.enqueue(letter("patient"), weeks)
+    await process.queue.enqueue(dead_letter("patient"), weeks)
 
     assert await cluster.deliver(process, weeks - timedelta(hours=1)) == []
     assert await cluster.deliver(process, timedelta(hours=2)) == ["patient"]

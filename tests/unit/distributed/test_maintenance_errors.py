@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, letter
+from contract.queue_harness import Consumer, dead_letter
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, away, no_fault
 from postroad.distributed.administration.dead_queue import KEPT_BYTES
@@ -181,16 +181,16 @@ async def test_old_mails_are_rolled_forward_several_at_once(
     assert not [entry for entry in cluster.tables.live() if entry.accepted_at == entry.enqueued_at]
 
 
-async def test_letter_that_cannot_be_maintained_keeps_no_other_from_it(
+async def test_dead_letter_that_cannot_be_maintained_keeps_no_other_from_it(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """Both burials stopped between letter and mark."""
+    """Both burials stopped between dead letter and mark."""
     await cluster.enqueue(process, "bad", "good")
     consumer = Consumer(cluster, process.queue)
     for item in [await consumer.next(), await consumer.next()]:
         await item.reject("no")
     cluster.tables.marks.clear()
-    break_at(process, "letter")
+    break_at(process, "dead_letter")
 
     await process.queue.maintain()
 
@@ -246,7 +246,7 @@ async def test_message_that_breaks_its_handling_is_a_dead_letter_and_blocks_no_o
 async def test_message_that_a_server_refuses_to_handle_stays_in_the_dead_queue(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """An administrator mends the credentials; a letter would have to be requeued by hand."""
+    """An administrator mends the credentials; a dead letter would have to be requeued by hand."""
     await cluster.enqueue(process, "mail")
     cluster.broker.dead.extend(cluster.broker.ready)
     cluster.broker.ready.clear()
@@ -256,7 +256,7 @@ async def test_message_that_a_server_refuses_to_handle_stays_in_the_dead_queue(
         await process.queue.maintain()
 
     assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (1, 0)
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     assert await cluster.recover() == ["mail"]
 
 
@@ -274,7 +274,7 @@ async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_othe
     left = [1]
 
     async def refuse_first(step: Step) -> None:
-        if step.operation == "write_letter" and left[0]:
+        if step.operation == "write_dead_letter" and left[0]:
             left[0] -= 1
             raise ViewRefused("the mutation is too large")
 
@@ -282,14 +282,16 @@ async def test_message_that_the_view_cannot_keep_whole_is_cut_and_blocks_no_othe
 
     await process.queue.maintain()
 
-    cut, small = sorted(cluster.tables.letters.values(), key=lambda each: -len(each.body or b""))
+    cut, small = sorted(
+        cluster.tables.dead_letters.values(), key=lambda each: -len(each.body or b"")
+    )
     assert cut.body == garbage[:KEPT_BYTES]
     assert str(len(garbage)) in cut.reason
     assert small.body == b"small"
     assert len(cluster.broker.dead) == cluster.broker.unacked_dead == 0
 
 
-async def test_a_message_without_a_reference_is_one_letter_however_often_it_comes(
+async def test_a_message_without_a_reference_is_one_dead_letter_however_often_it_comes(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     for later in (timedelta(0), timedelta(milliseconds=1), SECOND, MINUTE, HOUR, 24 * HOUR):
@@ -298,7 +300,7 @@ async def test_a_message_without_a_reference_is_one_letter_however_often_it_come
         await process.queue.maintain()
 
     assert not cluster.broker.dead
-    assert len(cluster.tables.letters) == 1
+    assert len(cluster.tables.dead_letters) == 1
 
 
 async def test_messages_of_the_dead_queue_are_given_back_when_a_round_ends_early(
@@ -312,7 +314,7 @@ async def test_messages_of_the_dead_queue_are_given_back_when_a_round_ends_early
     assert (len(cluster.broker.dead), cluster.broker.unacked_dead) == (1, 0)
     process.faults.plan = no_fault
     await process.queue.maintain()
-    assert len(cluster.tables.letters) == 1
+    assert len(cluster.tables.dead_letters) == 1
 
 
 async def test_delivery_records_live_as_long_as_the_mail_that_needs_them(
@@ -320,7 +322,7 @@ async def test_delivery_records_live_as_long_as_the_mail_that_needs_them(
 ) -> None:
     """Cassandra forgets a record a row's lifetime after it was written; a held mail is kept."""
     both = ("one@example.net", "two@example.net")
-    await process.queue.enqueue(letter("mail", recipients=both))
+    await process.queue.enqueue(dead_letter("mail", recipients=both))
     consumer, item = await cluster.take(process)
     assert await process.queue.hold(ALL) == 1
     await item.record(dict.fromkeys(both[:1], Outcome.delivered("250")))

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import letter
+from contract.queue_harness import dead_letter
 from postroad.adapters.memory.fault_injection import Step
 from postroad.distributed.entries import dead_letters
 from postroad.domain.queues.selection import Selector
@@ -66,7 +66,7 @@ async def test_ending_meets_administration(ending: str, administration: str) -> 
         await person.queue.release(ALL)
         await worker.queue.close()
         await cluster.recover()
-        dead = len(cluster.tables.letters)
+        dead = len(cluster.tables.dead_letters)
         where = f"{ending} meets {administration}, order {order}"
         assert dead <= (ending == "reject" or administration == "expire"), where
         if ending == "done":
@@ -102,7 +102,7 @@ async def test_administration_meets_administration(one: str, other: str) -> None
         await first.queue.flush(ALL)
         await cluster.recover()
         removed = "remove" in (one, other)
-        dead = len(cluster.tables.letters)
+        dead = len(cluster.tables.dead_letters)
         if other == "expire":
             removed = one == "remove" and counts[0] == 1
             assert dead == (counts[1] == 1), where
@@ -116,7 +116,7 @@ async def test_administration_meets_administration(one: str, other: str) -> None
 async def give_up_in_hand(cluster: InMemoryCluster) -> tuple[Process, Item]:
     """Let one process move a mail to the dead letters that a consumer of another one has."""
     worker, other = await cluster.start(), await cluster.start()
-    await worker.queue.enqueue(letter("mail", recipients=("a@x.example", "b@x.example")))
+    await worker.queue.enqueue(dead_letter("mail", recipients=("a@x.example", "b@x.example")))
     await cluster.pass_time(timedelta(seconds=1))
     _, item = await cluster.take(worker)
     (entry,) = cluster.tables.unexpired().values()
@@ -132,7 +132,7 @@ async def test_dead_letter_of_a_mail_that_its_consumer_delivers_is_withdrawn() -
     await item.done()
     await cluster.recover()
 
-    assert not cluster.tables.letters
+    assert not cluster.tables.dead_letters
     cluster.check_nothing_is_left()
     await cluster.close()
 

@@ -56,7 +56,9 @@ async def test_outcomes_cost_no_request(ending: str) -> None:
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("fault", [Fault.AWAY, Fault.ANSWER_LOST])
-@pytest.mark.parametrize("step", ["mark_delivered", "end", "write_letter", "publish", "delete"])
+@pytest.mark.parametrize(
+    "step", ["mark_delivered", "end", "write_dead_letter", "publish", "delete"]
+)
 async def test_an_ending_that_is_insisted_on_keeps_its_outcomes(
     cluster: InMemoryCluster, step: str, fault: Fault, ending: str
 ) -> None:

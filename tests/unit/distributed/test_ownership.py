@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import letter
+from contract.queue_harness import dead_letter
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, away
 from postroad.adapters.memory.view.tables import Tables
 from postroad.distributed.engine.ownership import check_erasable
@@ -252,7 +252,7 @@ async def test_a_view_that_is_restored_while_an_audit_reads_it_is_seen(
         for each in fields(backup):
             setattr(cluster.tables, each.name, getattr(backup, each.name))
 
-    auditor.faults.before = Before("letters", restore)
+    auditor.faults.before = Before("dead_letters", restore)
 
     with pytest.raises(BucketNotOwned):
         await audited(auditor, repair=True)
@@ -374,7 +374,7 @@ async def test_bytes_of_a_failed_upload_go_where_the_view_is_the_owner(
 
     victim.faults.plan = stops
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(letter("mail"))
+        await victim.queue.enqueue(dead_letter("mail"))
     assert len(cluster.blobs) == 1
 
     await maintenance(cluster, process)

@@ -184,7 +184,7 @@ async def test_an_enqueue_without_confirms_paused_before_any_step_fails_only_uns
         assert failed or transmitted == 1
         assert not failed or not transmitted or unwithdrawn() > before
         assert [entry.envelope.name for entry in cluster.tables.live()] == []
-        assert len(cluster.tables.letters) == 0
+        assert len(cluster.tables.dead_letters) == 0
         await cluster.close()
         if not pause.has_step:
             return

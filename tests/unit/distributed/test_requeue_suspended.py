@@ -1,5 +1,5 @@
 """A requeue that is suspended between two of its steps, past the grace period, while others close,
-drain and pass the slice of the new entry: the letter is neither lost nor queued twice."""
+drain and pass the slice of the new entry: the dead letter is neither lost nor queued twice."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTE = timedelta(minutes=1)
 STEPS = 20
 
 
-async def with_a_letter() -> tuple[InMemoryCluster, Process, Process]:
+async def with_a_dead_letter() -> tuple[InMemoryCluster, Process, Process]:
     cluster = InMemoryCluster()
     victim, other = await cluster.start(), await cluster.start()
     await cluster.enqueue(other, "mail")
@@ -58,7 +58,7 @@ async def requeue_that_stands_still(
 ) -> AsyncIterator[tuple[InMemoryCluster, Process, bool]]:
     """Let another process act before one step of a requeue; yield whether the requeue has this
     step."""
-    cluster, victim, other = await with_a_letter()
+    cluster, victim, other = await with_a_dead_letter()
     await victim.queue._engine.limits_cache.refresh()
     number += len(victim.faults.steps)
 
@@ -95,7 +95,7 @@ async def test_requeue_that_stands_still_before_any_step_loses_and_repeats_nothi
     async def attempt(number: int) -> bool:
         async with requeue_that_stands_still(number, work, is_paused=is_paused) as found:
             cluster, other, reached = found
-            if cluster.tables.letters:
+            if cluster.tables.dead_letters:
                 assert await other.queue.requeue(ALL) == 1
                 await recovered(cluster)
         return reached
@@ -108,7 +108,7 @@ async def test_requeue_that_stands_still_before_any_step_loses_and_repeats_nothi
 async def test_requeue_that_stands_still_while_another_is_made_makes_no_second_entry(
     is_delivered: bool, is_paused: bool
 ) -> None:
-    """Its claim lapsed, and the letter that it read is gone."""
+    """Its claim lapsed, and the dead letter that it read is gone."""
 
     async def requeue(cluster: InMemoryCluster, other: Process) -> None:
         await cluster.pass_time(3 * MINUTE)
@@ -132,9 +132,9 @@ async def recovered(cluster: InMemoryCluster) -> None:
 
 
 async def test_row_that_comes_after_its_entry_was_given_up_is_not_published() -> None:
-    """Another process has requeued the letter meanwhile; the slice of the first entry is still open
-    to consumers."""
-    cluster, victim, other = await with_a_letter()
+    """Another process has requeued the dead letter meanwhile; the slice of the first entry is still
+    open to consumers."""
+    cluster, victim, other = await with_a_dead_letter()
     consumer = Consumer(cluster, other.queue)
 
     async def suspend(step: Step) -> None:
@@ -156,19 +156,21 @@ async def test_row_that_comes_after_its_entry_was_given_up_is_not_published() ->
     cluster.check_nothing_is_left()
 
 
-@pytest.mark.parametrize("before", ["rewrite_letter", "publish"])
-async def test_letter_whose_entry_was_given_up_by_a_process_that_died_stays(before: str) -> None:
+@pytest.mark.parametrize("before", ["rewrite_dead_letter", "publish"])
+async def test_dead_letter_whose_entry_was_given_up_by_a_process_that_died_stays(
+    before: str,
+) -> None:
     """The other requeue goes on behind it, and publishes the entry that was withdrawn."""
-    cluster, victim, _ = await with_a_letter()
+    cluster, victim, _ = await with_a_dead_letter()
     dying = await cluster.start()
     met = [0]
 
     async def suspend(step: Step) -> None:
         met[0] += step.operation == before
-        if step.operation == before and met[0] == (2 if before == "rewrite_letter" else 1):
+        if step.operation == before and met[0] == (2 if before == "rewrite_dead_letter" else 1):
             await cluster.pass_time(3 * MINUTE)
             dying.fail(
-                lambda each: Fault.STOP_BEFORE if each.operation == "rewrite_letter" else None
+                lambda each: Fault.STOP_BEFORE if each.operation == "rewrite_dead_letter" else None
             )
             await asyncio.wait([asyncio.ensure_future(dying.queue.requeue(ALL))])
             dying.faults.stop()
@@ -184,7 +186,7 @@ async def test_letter_whose_entry_was_given_up_by_a_process_that_died_stays(befo
 
 async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
     """Its row came late, into a slice that browse start had passed; no process withdrew it."""
-    cluster, victim, other = await with_a_letter()
+    cluster, victim, other = await with_a_dead_letter()
 
     async def suspend(step: Step) -> None:
         if step.operation == "insert":
@@ -204,8 +206,8 @@ async def test_requeue_that_died_after_a_suspension_is_done_again() -> None:
 
 
 async def test_requeued_mail_in_a_workers_hands_is_not_given_an_entry_again() -> None:
-    """The requeue died after its message went out, so the letter is still there."""
-    cluster, victim, other = await with_a_letter()
+    """The requeue died after its message went out, so the dead letter is still there."""
+    cluster, victim, other = await with_a_dead_letter()
     victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "publish" else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
     consumer = Consumer(cluster, other.queue)
@@ -225,40 +227,42 @@ async def test_requeued_mail_in_a_workers_hands_is_not_given_an_entry_again() ->
     cluster.check_nothing_is_left()
 
 
-async def test_letter_whose_message_another_release_wrote_gets_a_row_for_its_new_entry() -> None:
+async def test_dead_letter_whose_message_another_release_wrote_gets_a_row_for_its_new_entry() -> (
+    None
+):
     """The requeue ended before it inserted the row."""
-    cluster, victim, other = await with_a_letter()
+    cluster, victim, other = await with_a_dead_letter()
     victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "insert" else None)
     with pytest.raises(Stopped):
         await victim.queue.requeue(ALL)
-    [(letter_id, letter)] = cluster.tables.letters.items()
-    assert letter.requeued_as is not None
-    cluster.tables.letters[letter_id] = replace(letter, body=b'{"v": 2}')
+    [(dead_letter_id, dead_letter)] = cluster.tables.dead_letters.items()
+    assert dead_letter.requeued_as is not None
+    cluster.tables.dead_letters[dead_letter_id] = replace(dead_letter, body=b'{"v": 2}')
     cluster.tables.claims.clear()
 
     assert await other.queue.requeue(ALL) == 1
 
     assert [each.enqueue_id async for each in other.queue.browse()] == [
-        letter.requeued_as.enqueue_id
+        dead_letter.requeued_as.enqueue_id
     ]
     assert await cluster.recover() == ["mail"]
     cluster.check_nothing_is_left()
 
 
 async def test_requeue_of_an_older_release_whose_mail_is_in_hand_is_not_repeated() -> None:
-    """It left no message in the letter, and died before it deleted the letter."""
-    cluster, victim, other = await with_a_letter()
-    victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "delete_letter" else None)
+    """It left no message in the dead letter, and died before it deleted the dead letter."""
+    cluster, victim, other = await with_a_dead_letter()
+    victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "delete_dead_letter" else None)
     with pytest.raises(Stopped):
         await victim.queue.requeue(ALL)
-    [(letter_id, letter)] = cluster.tables.letters.items()
-    cluster.tables.letters[letter_id] = replace(letter, body=None)
+    [(dead_letter_id, dead_letter)] = cluster.tables.dead_letters.items()
+    cluster.tables.dead_letters[dead_letter_id] = replace(dead_letter, body=None)
     consumer = Consumer(cluster, other.queue)
     item = await consumer.next()
     await cluster.pass_time(5 * MINUTE)
 
     assert await other.queue.requeue(ALL) == 0
-    assert list(cluster.tables.letters) == [letter_id]
+    assert list(cluster.tables.dead_letters) == [dead_letter_id]
 
     cluster.transmit(item)
     await item.done()
@@ -286,10 +290,10 @@ ENDED: dict[str, Callable[[Item, Process], Awaitable[object]]] = {
 async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
     ended: str, fault: Fault, by: str
 ) -> None:
-    """The letter was not deleted behind the publish; the slice of the new entry is passed and
-    cleaned before maintenance, or a requeue, comes to the letter."""
-    cluster, victim, other = await with_a_letter()
-    victim.fail(lambda step: fault if step.operation == "delete_letter" else None)
+    """The dead letter was not deleted behind the publish; the slice of the new entry is passed and
+    cleaned before maintenance, or a requeue, comes to the dead letter."""
+    cluster, victim, other = await with_a_dead_letter()
+    victim.fail(lambda step: fault if step.operation == "delete_dead_letter" else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
     victim.faults.stop()
     consumer = Consumer(cluster, other.queue)
@@ -308,20 +312,20 @@ async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
     else:
         await other.queue.maintain()
 
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     assert len(cluster.tables.live()) == (ended == "deferred")
     await cluster.pass_time(timedelta(hours=2))
     assert await cluster.recover() == ["mail"] * (ended == "deferred")
     cluster.check_nothing_is_left(in_hand=ended == "removed")
 
 
-@pytest.mark.parametrize("operation", ["rewrite_letter", "insert", "publish"])
+@pytest.mark.parametrize("operation", ["rewrite_dead_letter", "insert", "publish"])
 @pytest.mark.parametrize("fault", [Fault.STOP_BEFORE, Fault.STOP_AFTER])
 async def test_requeue_that_died_before_its_entry_was_seen_is_done_again(
     operation: str, fault: Fault
 ) -> None:
     """Nothing is in the slice of the new entry, or nothing but its row."""
-    cluster, victim, other = await with_a_letter()
+    cluster, victim, other = await with_a_dead_letter()
     victim.fail(lambda step: fault if step.operation == operation else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
     assert victim.faults.stopped
@@ -331,17 +335,17 @@ async def test_requeue_that_died_before_its_entry_was_seen_is_done_again(
         await other.queue._maintenance._cleanup.run()
 
     await recovered(cluster)
-    if (operation, fault) == ("rewrite_letter", Fault.STOP_BEFORE):
-        assert len(cluster.tables.letters) == 1
+    if (operation, fault) == ("rewrite_dead_letter", Fault.STOP_BEFORE):
+        assert len(cluster.tables.dead_letters) == 1
         assert await other.queue.requeue(ALL) == 1
         await recovered(cluster)
     assert cluster.copies("mail") == 1
     cluster.check_nothing_is_left()
 
 
-async def test_letter_whose_new_entry_was_removed_is_over() -> None:
+async def test_dead_letter_whose_new_entry_was_removed_is_over() -> None:
     """The requeue died between the row and the message."""
-    cluster, victim, other = await with_a_letter()
+    cluster, victim, other = await with_a_dead_letter()
     victim.fail(lambda step: Fault.STOP_AFTER if step.operation == "insert" else None)
     await asyncio.wait([asyncio.ensure_future(victim.queue.requeue(ALL))])
     assert await other.queue.remove(ALL) == 1
@@ -349,6 +353,6 @@ async def test_letter_whose_new_entry_was_removed_is_over() -> None:
 
     assert await other.queue.requeue(ALL) == 0
 
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     await recovered(cluster)
     cluster.check_nothing_is_left()

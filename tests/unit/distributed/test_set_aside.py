@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, letter
+from contract.queue_harness import Consumer, dead_letter
 from postroad.adapters.memory.fault_injection import Step
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, EntryKey, Mark
@@ -201,7 +201,7 @@ async def test_what_is_set_aside_is_alarmed_by_place_and_never_by_address(
         str(key.enqueue_id),
     )
     assert not [each for each in caplog.records if "@" in str(vars(each))]
-    assert (found("row"), found("mark"), found("letter")) == (1, 1, 0)
+    assert (found("row"), found("mark"), found("dead_letter")) == (1, 1, 0)
     del cluster.tables.marks[next(iter(cluster.tables.marks))]
     cluster.tables.undecodable.clear()
     await maintenance(cluster, process, rounds=1)
@@ -246,13 +246,13 @@ async def test_message_without_envelope_waits_for_a_release_that_decodes_its_row
 ) -> None:
     """A large envelope is not in the message. Meanwhile others are delivered."""
     recipients = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
-    await process.queue.enqueue(letter("bad", recipients=recipients))
+    await process.queue.enqueue(dead_letter("bad", recipients=recipients))
     await cluster.enqueue(process, "good")
     key = row_of(cluster, "bad").key
     cluster.tables.undecodable.add(key)
 
     assert await cluster.deliver(process) == ["good"]
-    assert cluster.tables.letters == {}
+    assert cluster.tables.dead_letters == {}
     cluster.tables.undecodable.clear()
     assert await cluster.deliver(process) == ["bad"]
 
@@ -293,7 +293,7 @@ async def test_delivery_of_a_mail_whose_row_cannot_be_decoded_keeps_its_slice(
     cluster.check_nothing_is_left()
 
 
-async def test_letter_that_cannot_be_decoded_is_listed_and_stays(
+async def test_dead_letter_that_cannot_be_decoded_is_listed_and_stays(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "bad", "good")
@@ -303,19 +303,19 @@ async def test_letter_that_cannot_be_decoded_is_listed_and_stays(
         ids[item.mail.name or ""] = item.enqueue_id
         await item.reject("no")
     await consumer.close()
-    spoilt = cluster.tables.letters[ids["bad"]]
-    cluster.tables.letters[ids["bad"]] = replace(spoilt, entry=None, is_decoded=False)
+    spoilt = cluster.tables.dead_letters[ids["bad"]]
+    cluster.tables.dead_letters[ids["bad"]] = replace(spoilt, entry=None, is_decoded=False)
 
     listed = [each.enqueue_id async for each in process.queue.dead_letters()]
 
     assert sorted(listed) == sorted(ids.values())
     assert await process.queue.requeue(ALL) == 1
     await maintenance(cluster, process, rounds=1)
-    assert list(cluster.tables.letters) == [ids["bad"]]
-    assert found("letter") == 1
+    assert list(cluster.tables.dead_letters) == [ids["bad"]]
+    assert found("dead_letter") == 1
 
 
-async def test_letter_of_an_entry_whose_ending_is_unknown_stays(
+async def test_dead_letter_of_an_entry_whose_ending_is_unknown_stays(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "ended")
@@ -327,7 +327,7 @@ async def test_letter_of_an_entry_whose_ending_is_unknown_stays(
     await maintenance(cluster, process, rounds=2)
 
     assert await process.queue.requeue(ALL) == 0
-    assert list(cluster.tables.letters) == [key.enqueue_id]
+    assert list(cluster.tables.dead_letters) == [key.enqueue_id]
 
 
 @pytest.mark.parametrize("is_paused", [False, True], ids=["suspended", "paused"])

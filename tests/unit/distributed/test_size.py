@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import letter
+from contract.queue_harness import dead_letter
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed.entries import replacement
 from postroad.distributed.reading import size
@@ -56,7 +56,7 @@ async def withdrawn_before_its_row(cluster: InMemoryCluster) -> Entry:
     faults = {"insert": Fault.AWAY, "end": Fault.STOP_AFTER}
     victim.fail(lambda step: faults.get(step.operation))
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(letter("failed"))
+        await victim.queue.enqueue(dead_letter("failed"))
     return entries[0]
 
 
@@ -68,7 +68,7 @@ async def test_withdrawal_that_ends_between_mark_and_row_is_not_subtracted(
     faults = {"insert": Fault.AWAY, "end": Fault.STOP_AFTER}
     victim.fail(lambda step: faults.get(step.operation))
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(letter("failed"))
+        await victim.queue.enqueue(dead_letter("failed"))
 
     assert len(cluster.tables.marks.keys() - cluster.tables.rows.keys()) == 1
     await check_sizes(cluster, ["waits"])
@@ -156,7 +156,7 @@ async def test_queue_whose_limits_are_gone_has_no_mails_but_its_dead_letters(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """As when a queue is deleted under a process that has it open."""
-    await cluster.give_up(process, "letter")
+    await cluster.give_up(process, "dead_letter")
     cluster.tables.limits = Limits(None, None)
 
     assert await process.queue.size() == Sizes(0, 0, 0, 1)

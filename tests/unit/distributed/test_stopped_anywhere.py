@@ -254,7 +254,7 @@ async def attempt(case: Case, name: str, number: int, fault: Fault) -> bool:
 
     where = f"{name}, step {number}: {victim.faults.steps[first : first + number + 1][-1:]}"
     allowed = case.after_success if succeeded else case.after_failure
-    dead = [each.entry for each in cluster.tables.letters.values()]
+    dead = [each.entry for each in cluster.tables.dead_letters.values()]
     copies = cluster.copies("mail")
     if case.dead:
         assert copies + len(dead) == 1, where

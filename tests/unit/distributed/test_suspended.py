@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import Consumer, letter
+from contract.queue_harness import Consumer, dead_letter
 from postroad.adapters.memory.fault_injection import Fault, Stopped, away, no_fault
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import LONG, WINDOW, InMemoryCluster, Process, every_other
@@ -72,7 +72,7 @@ async def test_consumer_that_read_the_mark_long_ago_takes_a_claim(cluster: InMem
     """Its row took so long that the redelivery delay of a replacement is over."""
     slow, other = await cluster.start(), await cluster.start()
     recipients = tuple(f"{number:040}@example.net" for number in range(1000))
-    await slow.queue.enqueue(letter("mail", recipients=recipients))
+    await slow.queue.enqueue(dead_letter("mail", recipients=recipients))
     suspension = Suspension(slow, "row")
     consumers = [Consumer(cluster, each.queue) for each in (slow, other)]
     assert await consumers[0].nothing(SECOND)
@@ -84,11 +84,11 @@ async def test_consumer_that_read_the_mark_long_ago_takes_a_claim(cluster: InMem
     await item.done()
 
 
-async def test_letter_of_a_mail_that_another_one_buried_is_not_lost(
+async def test_dead_letter_of_a_mail_that_another_one_buried_is_not_lost(
     cluster: InMemoryCluster,
 ) -> None:
-    """The worker was suspended between the letter and the mark; the broker gave its message to
-    another, which found the letter and finished the burial."""
+    """The worker was suspended between the dead letter and the mark; the broker gave its message to
+    another, which found the dead letter and finished the burial."""
     sleeper, other = await cluster.start(), await cluster.start()
     await cluster.enqueue(sleeper, "mail")
     consumer, item = await cluster.take(sleeper)
@@ -101,23 +101,24 @@ async def test_letter_of_a_mail_that_another_one_buried_is_not_lost(
     await rejecting
     await consumer.close()
 
-    assert [each.reason for each in cluster.tables.letters.values()] == ["no"]
+    assert [each.reason for each in cluster.tables.dead_letters.values()] == ["no"]
     await cluster.pass_time(3 * MINUTE)  # the claim on what was in hand lapses
     assert await other.queue.requeue(ALL) == 1
     assert await cluster.recover() == ["mail"]
 
 
 @pytest.mark.parametrize("operation", ["discard", "requeue"])
-async def test_letter_of_a_mail_that_waits_under_a_successor_does_not_outlive_the_mark(
+async def test_dead_letter_of_a_mail_that_waits_under_a_successor_does_not_outlive_the_mark(
     cluster: InMemoryCluster, operation: str
 ) -> None:
-    """The worker was suspended between the letter and the mark, and the mail was held meanwhile."""
+    """The worker was suspended between the dead letter and the mark, and the mail was held
+    meanwhile."""
     sleeper, other = await cluster.start(), await cluster.start()
     await cluster.enqueue(other, "mail")
     consumer, item = await cluster.take(sleeper)
     await consumer.close()
     await cluster.pass_time(2 * WINDOW)
-    await other.queue.maintain()  # letters are not gone over again before the slice is cleaned
+    await other.queue.maintain()  # dead letters are not gone over again before the slice is cleaned
     suspension, rejecting = await suspended(cluster, sleeper, "end", item.reject("no"))
     assert await other.queue.hold(ALL) == 1
     for _ in range(5):
@@ -257,13 +258,15 @@ async def test_administrator_removes_no_bytes_by_a_replacement_of_long_ago(
     holding.cancel()
 
 
-async def test_discard_of_a_letter_that_came_after_its_slice_was_cleaned_takes_no_bytes(
+async def test_discard_of_a_dead_letter_that_came_after_its_slice_was_cleaned_takes_no_bytes(
     cluster: InMemoryCluster,
 ) -> None:
     """The burial was suspended over all of it; meanwhile the mail was held, and waits."""
     sleeper, other = await cluster.start(), await cluster.start()
     item = await with_an_old_item(cluster, sleeper, other)
-    suspension, rejection = await suspended(cluster, sleeper, "write_letter", item.reject("no"))
+    suspension, rejection = await suspended(
+        cluster, sleeper, "write_dead_letter", item.reject("no")
+    )
     assert await other.queue.hold(ALL) == 1
     await maintained(cluster, other)
     suspension.end()

@@ -55,7 +55,7 @@ AGREED = {
 INTERVALS = {
     "all objects are audited after": (audit.PASS, 6 * HOUR),
     "a portion of them after": (audit.PACE, 10 * MINUTE),
-    "letters are gone over after": (row_maintenance.LETTER_PASS_INTERVAL, 10 * MINUTE),
+    "dead letters are gone over after": (row_maintenance.DEAD_LETTER_PASS_INTERVAL, 10 * MINUTE),
     "waiting mail is gone over after": (row_maintenance.ROW_PASS_INTERVAL, 10 * MINUTE),
     "slices beyond one with mail are checked after": (browse_start.BEYOND, 10 * MINUTE),
     "no slice is old before": (row_maintenance.OLD, HOUR),

@@ -238,7 +238,7 @@ async def test_late_mail_whose_burial_stopped_half_way_is_queued_once(
     await cluster.enqueue(paused, "mail")
     consumer = Consumer(cluster, paused.queue)
     item = await consumer.next()
-    paused.fail(lambda step: Fault.STOP_AFTER if step.operation == "write_letter" else None)
+    paused.fail(lambda step: Fault.STOP_AFTER if step.operation == "write_dead_letter" else None)
     with pytest.raises(Stopped):
         await item.reject("550 no")
     if is_rescued:
@@ -320,13 +320,13 @@ async def test_a_wrong_clock_replaces_no_mail(
 ) -> None:
     wrong = await cluster.start()
     consumer, item = await one_of_each(cluster, wrong)
-    rows, letters = dict(cluster.tables.rows), dict(cluster.tables.letters)
+    rows, dead_letters = dict(cluster.tables.rows), dict(cluster.tables.dead_letters)
     wrong.clock.skew = skew
 
     with pytest.raises(ClockSkew):
         await retry_or_hold_or_requeue(wrong, change, item)
 
-    assert (cluster.tables.rows, cluster.tables.letters) == (rows, letters)
+    assert (cluster.tables.rows, cluster.tables.dead_letters) == (rows, dead_letters)
     wrong.clock.skew = timedelta(0)
     await item.done()
     await consumer.close()
@@ -346,7 +346,7 @@ async def test_invariant_7_no_successor_is_made_before_browse_start(
     wrong = await cluster.start()
     await cluster.enqueue(process, "in hand")
     consumer, item = await cluster.take(wrong)
-    rows, letters = dict(cluster.tables.rows), dict(cluster.tables.letters)
+    rows, dead_letters = dict(cluster.tables.rows), dict(cluster.tables.dead_letters)
     for name in cluster.world.view_hosts:
         cluster.world.view_hosts[name] = cluster.clock.beside(behind)
     wrong.clock.skew = behind
@@ -356,7 +356,7 @@ async def test_invariant_7_no_successor_is_made_before_browse_start(
         await retry_or_hold_or_requeue(wrong, change, item)
 
     assert cluster.tables.rows == rows
-    assert cluster.tables.letters.keys() == letters.keys()
+    assert cluster.tables.dead_letters.keys() == dead_letters.keys()
     await item.done()
     await consumer.close()
 
@@ -615,7 +615,7 @@ async def test_administration_includes_mail_of_a_tolerated_clock_ahead(
 async def test_a_wrong_clock_makes_dead_letters_neither_older_nor_younger(
     cluster: InMemoryCluster, process: Process, skew: timedelta
 ) -> None:
-    await cluster.give_up(process, "letter")
+    await cluster.give_up(process, "dead_letter")
     await cluster.pass_time(30 * MINUTE)
     wrong = await cluster.start(skew=skew)
 

@@ -48,7 +48,7 @@ AGREED = {
     "behind all ids": (identifiers.LAST, UUID("ffffffff-ffff-ffff-ffff-ffffffffffff")),
     "no stored time is later": (instants.LATEST, datetime(9999, 1, 1, tzinfo=UTC)),
     "Cassandra keeps hints for so long": (lifetimes.MAX_GC_GRACE, 3 * HOUR),
-    "a tombstone of a letter lives for a day longer": (lifetimes.DEAD_LETTER_RETURN, 9 * DAY),
+    "a tombstone of a dead letter lives for a day longer": (lifetimes.DEAD_LETTER_RETURN, 9 * DAY),
     "a node of Cassandra may be away for long": (lifetimes.DEAD_LETTER_MEMORY, 100 * DAY),
     "dead letters live so long": (lifetimes.DEAD_LETTER_LIFETIME, 30 * DAY),
     "an archive has so long": (lifetimes.MAX_ARCHIVE_WAIT, 14 * DAY),

@@ -58,7 +58,7 @@ def test_mail_without_recipients_is_refused() -> None:
         mail(recipients=())
 
 
-def test_one_string_is_not_taken_for_a_list_of_letters() -> None:
+def test_one_string_is_not_taken_for_a_list_of_dead_letters() -> None:
     with pytest.raises(InvalidMail, match="tuple"):
         mail(recipients="b@example.net")
 

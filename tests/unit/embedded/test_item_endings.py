@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contract.queue_harness import letter
+from contract.queue_harness import dead_letter
 from crash.lossy import Disk
 from crash.world import OPTIONS, opened
 from postroad.domain.queues.documents import Sizes
@@ -27,7 +27,7 @@ A, B = "a@example.net", "b@example.net"
 
 async def test_a_done_that_is_cancelled_once_it_is_recorded_ends_the_item() -> None:
     async with opened(Disk()) as (_, queue):
-        await queue.enqueue(letter())
+        await queue.enqueue(dead_letter())
         item = await queue.consumer(1).next()
         ending = asyncio.ensure_future(item.done())
         await asyncio.sleep(0)

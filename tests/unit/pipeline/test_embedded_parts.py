@@ -146,7 +146,7 @@ async def test_a_mail_that_is_delivered_after_a_retry(store: Store) -> None:
     assert second["delivered_at"] == retried + 2 * MINUTE
 
 
-async def test_a_mail_that_is_given_up_and_its_letter_requeued(store: Store) -> None:
+async def test_a_mail_that_is_given_up_and_its_dead_letter_requeued(store: Store) -> None:
     await store.enqueue("one")
     item, outcomes = await store.attempt(FAILED)
     await item.reject("550 no", outcomes)

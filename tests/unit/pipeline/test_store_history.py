@@ -1,5 +1,6 @@
 """The lake of a queue in a directory says what its callers saw, in each cell of an answer, or names
-what it lacks: over random histories, with letters that stay, delays, holds, kills and damage."""
+what it lacks: over random histories, with dead letters that stay, delays, holds, kills and
+damage."""
 
 from __future__ import annotations
 
@@ -84,13 +85,15 @@ SEEDS = pytest.mark.parametrize("world", range(12), indirect=True)
 
 
 @SEEDS
-async def test_lake_equals_what_callers_saw_although_mail_and_letters_stay(world: World) -> None:
+async def test_lake_equals_what_callers_saw_although_mail_and_dead_letters_stay(
+    world: World,
+) -> None:
     for number in range(150):
         await world.history.step()
         if number % 40 == 39:
             world.run()
             assert world.differing() == {}
-    assert world.history.letters
+    assert world.history.dead_letters
     await world.clock.advance(2 * MINUTE)
     await world.checkpoint()
 

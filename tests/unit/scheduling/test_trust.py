@@ -18,7 +18,7 @@ SLOW = 20.0
 
 
 def busy(simulation: Simulation) -> Counter[str]:
-    """Return the connections with jobs, by the first letters of their destinations."""
+    """Return the connections with jobs, by the first dead letters of their destinations."""
     lines = simulation.lines.values()
     return Counter(line.destination.rstrip("0123456789") for line in lines if line.jobs)
 

@@ -286,8 +286,8 @@ async def test_the_recipients_of_a_dead_hop_wait_alone_and_the_others_never_come
         await worker.pass_time(30 * MINUTE)
 
         assert worker.delivered == {"yes@well.example": 1, "later@dead.example": 1}
-        letters = [each async for each in worker.queue.dead_letters()]
-        assert [(each.mail.recipients, each.reason) for each in letters] == [
+        dead_letters = [each async for each in worker.queue.dead_letters()]
+        assert [(each.mail.recipients, each.reason) for each in dead_letters] == [
             (("no@well.example",), "550 5.1.1 unknown")
         ]
 

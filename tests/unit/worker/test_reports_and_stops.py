@@ -80,8 +80,8 @@ async def test_a_process_over_servers_may_stop_or_fail_at_any_step(fault: Fault)
         assert hop.reports == {"no1@example.net": 1, "no2@example.net": 1}, number
         assert hop.copies[SENDER] == 1
         assert 1 <= hop.copies["yes@example.net"] <= (2 if fault is Fault.STOP_AFTER else 1)
-        letters = [view async for view in healthy.queue.dead_letters()]
-        assert [set(view.mail.recipients) for view in letters] == [
+        dead_letters = [view async for view in healthy.queue.dead_letters()]
+        assert [set(view.mail.recipients) for view in dead_letters] == [
             {"no1@example.net", "no2@example.net"}
         ]
         await cluster.close()
@@ -106,8 +106,8 @@ async def test_a_process_may_stop_or_fail_at_any_step_of_shortening_a_report(fau
 
         assert hop.reports == {"no1@example.net": 1, "no2@example.net": 1}, number
         assert hop.copies[SENDER] == 1
-        letters = [view async for view in healthy.queue.dead_letters()]
-        assert sorted(view.mail.sender or "" for view in letters) == ["", SENDER]
+        dead_letters = [view async for view in healthy.queue.dead_letters()]
+        assert sorted(view.mail.sender or "" for view in dead_letters) == ["", SENDER]
         await cluster.close()
         number += 1
         assert number < MAX_STEPS
@@ -143,9 +143,9 @@ async def test_a_store_may_lose_its_power_at_any_write(*, is_shortened: bool) ->
                 consumer, worker = recovered.consumer(50), of_store(recovered, hop, ManualClock())
                 while (await recovered.size()).size:
                     await deliver_next(consumer, worker)
-                letters = [view async for view in recovered.dead_letters()]
+                dead_letters = [view async for view in recovered.dead_letters()]
             assert hop.reports == {"no1@example.net": 1, "no2@example.net": 1}
-            assert len(letters) == 1 + is_shortened
+            assert len(dead_letters) == 1 + is_shortened
             disks += 1
     assert disks > 20
 

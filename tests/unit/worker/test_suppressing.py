@@ -51,7 +51,7 @@ class Suppressed:
     async def listed(self, tenant: str = "") -> dict[str, str]:
         return {each.name: each.reason async for each in self.list.entries(tenant)}
 
-    async def letters(self) -> dict[tuple[str, ...], str | None]:
+    async def dead_letters(self) -> dict[tuple[str, ...], str | None]:
         found = self.worker.queue.dead_letters()
         return {view.mail.recipients: view.reason async for view in found}
 
@@ -73,7 +73,7 @@ async def test_a_recipient_on_the_list_fails_and_the_others_get_the_mail() -> No
 
         assert suppressed.worker.delivered == {"c@one.example": 1}
         text = "550 5.7.1 not mailed, on the suppression list: asked for it"
-        assert await suppressed.letters() == {("b@one.example",): text}
+        assert await suppressed.dead_letters() == {("b@one.example",): text}
 
 
 async def test_a_mail_for_suppressed_recipients_alone_opens_no_connection() -> None:
@@ -83,7 +83,7 @@ async def test_a_mail_for_suppressed_recipients_alone_opens_no_connection() -> N
         await suppressed.worker.pass_time(SECOND)
 
         assert not suppressed.worker.hops.opened
-        assert len(await suppressed.letters()) == 1
+        assert len(await suppressed.dead_letters()) == 1
         assert not len(suppressed.worker.driving)
 
 
@@ -96,7 +96,7 @@ async def test_each_tenant_has_a_list_of_its_own() -> None:
         await suppressed.worker.pass_time(SECOND)
 
         assert suppressed.worker.delivered == {"b@one.example": 2}
-        assert len(await suppressed.letters()) == 1
+        assert len(await suppressed.dead_letters()) == 1
 
 
 async def test_an_address_that_is_added_while_its_mail_waits_is_not_mailed() -> None:
@@ -109,7 +109,7 @@ async def test_an_address_that_is_added_while_its_mail_waits_is_not_mailed() -> 
         await suppressed.worker.pass_time(2 * MINUTE)
 
         assert not suppressed.worker.delivered
-        assert len(await suppressed.letters()) == 1
+        assert len(await suppressed.dead_letters()) == 1
 
 
 async def test_without_rules_the_list_is_not_looked_at() -> None:
@@ -289,7 +289,7 @@ async def test_a_sender_on_the_list_gets_no_report(
         await worker.pass_time(SECOND)
 
         assert reports(worker.queue.name, result) == before + 1
-        assert ("b@one.example",) in await suppressed.letters()
+        assert ("b@one.example",) in await suppressed.dead_letters()
 
 
 def reports(queue: str, result: str) -> float:
@@ -307,7 +307,7 @@ async def test_a_list_that_cannot_be_written_blocks_no_mail() -> None:
         suppressed.worker.process.faults.plan = plan
         await suppressed.enqueue("b@one.example")
         await suppressed.worker.pass_time(SECOND)
-        assert len(await suppressed.letters()) == 1
+        assert len(await suppressed.dead_letters()) == 1
         assert await suppressed.listed() == {}
 
 
@@ -323,4 +323,4 @@ async def test_a_bug_of_the_list_keeps_no_mail_from_its_end(
         suppressed.worker.hops.outcomes["b@one.example"] = GONE
         await suppressed.enqueue("b@one.example")
         await suppressed.worker.pass_time(SECOND)
-        assert len(await suppressed.letters()) == 1
+        assert len(await suppressed.dead_letters()) == 1

@@ -1,6 +1,6 @@
 """The statements of the view but those on marks (`mark_statements`) and dead letters
-(`letter_statements`), with the reason for the form of each. Plain writes have the timestamps of
-`timestamps`.
+(`dead_letter_statements`), with the reason for the form of each. Plain writes have the timestamps
+of `timestamps`.
 
 The statements on dead letters, with the reason for the form of each.
 
@@ -299,46 +299,50 @@ APPEND_KEYSPACE_EVENT = Statement(
 # ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
 
 
-LETTER_COLUMNS = ("queue", "month", "died_at", "reason", "body", "requeued_as", *ROW_COLUMNS)
+DEAD_LETTER_COLUMNS = ("queue", "month", "died_at", "reason", "body", "requeued_as", *ROW_COLUMNS)
 
-LETTERS = "queue = ? AND month = ? AND enqueue_id > ? AND enqueue_id <= ?"
+DEAD_LETTERS = "queue = ? AND month = ? AND enqueue_id > ? AND enqueue_id <= ?"
 
-WRITE_LETTER = Statement(insert("dead_letters", LETTER_COLUMNS))
-"""Plain, because the same letter again changes nothing, and lightweight transactions on a month,
-which is one partition, would wait for one another."""
+WRITE_DEAD_LETTER = Statement(insert("dead_letters", DEAD_LETTER_COLUMNS))
+"""Plain, because the same dead letter again changes nothing, and lightweight transactions on a
+month, which is one partition, would wait for one another."""
 
-REWRITE_LETTER = Statement(insert("dead_letters", LETTER_COLUMNS) + " USING TIMESTAMP ?")
-"""With the timestamp after the one that was read: a later letter stays, and so does the tombstone
-of one."""
+REWRITE_DEAD_LETTER = Statement(insert("dead_letters", DEAD_LETTER_COLUMNS) + " USING TIMESTAMP ?")
+"""With the timestamp after the one that was read: a later dead letter stays, and so does the
+tombstone of one."""
 
-SELECT_LETTER = Statement(
+SELECT_DEAD_LETTER = Statement(
     select(
         "dead_letters",
-        (*LETTER_COLUMNS, "writetime(reason) AS written"),
+        (*DEAD_LETTER_COLUMNS, "writetime(reason) AS written"),
         "queue = ? AND month IN ? AND enqueue_id = ?",
     )
 )
-"""One letter, with the entry that another process may have given it and its write time, and the
-note that it was deleted (`NOTE_GONE`)."""
+"""One dead letter, with the entry that another process may have given it and its write time, and
+the note that it was deleted (`NOTE_GONE`)."""
 
 NOTE_GONE = Statement(
     insert("dead_letters", ("queue", "month", "enqueue_id"))
     + f" USING TTL {round(DEAD_LETTER_MEMORY.total_seconds())}"
 )
-"""In a month of its own, which no list of months has, so that no reader takes it for a letter. A
-row and no tombstone, so that a node that was away for long cannot undo it."""
+"""In a month of its own, which no list of months has, so that no reader takes it for a dead letter.
+A row and no tombstone, so that a node that was away for long cannot undo it."""
 
 NOTE_MONTH = Statement(insert("dead_letter_months", ("queue", "month")))
-"""Written before the letter, so that every letter is listed."""
+"""Written before the dead letter, so that every dead letter is listed."""
 
 SELECT_MONTHS = Statement(select("dead_letter_months", ("month",), "queue = ?"))
 """In order of time, because a month is text with all digits (2026-01)."""
 
-SELECT_LETTERS = Statement(select("dead_letters", LETTER_COLUMNS, LETTERS), page_size=200)
+SELECT_DEAD_LETTERS = Statement(
+    select("dead_letters", DEAD_LETTER_COLUMNS, DEAD_LETTERS), page_size=200
+)
 """A range of one month."""
 
-COUNT_LETTERS = Statement(
-    f"SELECT count(*) AS count FROM {{keyspace}}.dead_letters WHERE {LETTERS}", COUNTING, COUNTED
+COUNT_DEAD_LETTERS = Statement(
+    f"SELECT count(*) AS count FROM {{keyspace}}.dead_letters WHERE {DEAD_LETTERS}",
+    COUNTING,
+    COUNTED,
 )
 """Counted on the server, in a range of one month."""
 
@@ -346,35 +350,35 @@ SELECT_WRITTEN_AT = Statement(
     "SELECT writetime(reason) AS written FROM {keyspace}.dead_letters"
     " WHERE queue = ? AND month = ? AND enqueue_id = ?"
 )
-"""The timestamp of a letter's last write."""
+"""The timestamp of a dead letter's last write."""
 
-DELETE_LETTER = Statement(
+DELETE_DEAD_LETTER = Statement(
     "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
     " WHERE queue = ? AND month = ? AND enqueue_id = ?"
 )
-"""One letter, as it was last read, with the timestamp of a `REWRITE_LETTER` that read the same: of
-the two the deletion wins. A process that writes the letter anew meanwhile loses nothing, and a
-clock that was ahead when the letter was written does not keep it."""
+"""One dead letter, as it was last read, with the timestamp of a `REWRITE_DEAD_LETTER` that read the
+same: of the two the deletion wins. A process that writes the dead letter anew meanwhile loses
+nothing, and a clock that was ahead when the dead letter was written does not keep it."""
 
 # Erasing
 
-DELETE_LETTERS_THROUGH = Statement(
+DELETE_DEAD_LETTERS_THROUGH = Statement(
     "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ?"
     " WHERE queue = ? AND month = ? AND enqueue_id <= ?"
 )
-"""The first letters of a month."""
+"""The first dead letters of a month."""
 
-DELETE_LETTERS = Statement(
+DELETE_DEAD_LETTERS = Statement(
     "DELETE FROM {keyspace}.dead_letters USING TIMESTAMP ? WHERE queue = ? AND month = ?"
 )
-"""One month's letters."""
+"""One month's dead letters."""
 
-SELECT_LETTER_IDS = Statement(
+SELECT_DEAD_LETTER_IDS = Statement(
     select("dead_letters", ("enqueue_id",), "queue = ? AND month = ?"), page_size=1000
 )
-"""The letters that an erasure left."""
+"""The dead letters that an erasure left."""
 
 DELETE_MONTHS = Statement(
     "DELETE FROM {keyspace}.dead_letter_months USING TIMESTAMP ? WHERE queue = ?"
 )
-"""All months with earlier timestamps; one that was noted just now has no letters yet."""
+"""All months with earlier timestamps; one that was noted just now has no dead letters yet."""

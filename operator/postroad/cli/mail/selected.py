@@ -1,5 +1,5 @@
-"""Commands that list, count, show and change what waits: `browse show size ages dead-letters`, one
-for each `Operation`, and `purge republish`.
+"""Commands that list, count, show and change what waits: `browse show size ages dead-letters`,
+one for each `Operation`, and `purge republish`.
 """
 
 from __future__ import annotations

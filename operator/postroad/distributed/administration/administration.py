@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 
-from postroad.distributed.administration.dead_queue import discard_letter
+from postroad.distributed.administration.dead_queue import discard_dead_letter
 from postroad.distributed.administration.remove import remove
-from postroad.distributed.administration.requeue import requeue_letter
+from postroad.distributed.administration.requeue import requeue_dead_letter
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.timing import TRIES, count, persist
 from postroad.distributed.entries import dead_letters, replacement
@@ -32,7 +32,7 @@ EntryStep = Callable[[Engine, Entry, datetime], Awaitable[Mark | None]]
 """Changes a waiting entry and returns None, or the mark that stands there; one without an ending
 where there was nothing to do."""
 
-LetterStep = Callable[[Engine, DeadLetter], Awaitable[bool]]
+DeadLetterStep = Callable[[Engine, DeadLetter], Awaitable[bool]]
 """Changes a dead letter. Returns whether this call did."""
 
 
@@ -81,8 +81,9 @@ def replacing(decide: ChangeDecision) -> EntryStep:
 async def expired(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
     """A waiting mail becomes a dead letter.
 
-    The mark says rejected, not expired: a release that knows no such letters would delete the bytes
-    of an expired entry when its message comes, and the letter when it is requeued (ADR 0030)."""
+    The mark says rejected, not expired: a release that knows no such dead letters would delete the
+    bytes of an expired entry when its message comes, and the dead letter when it is requeued (ADR
+    0030)."""
     return await given_up(engine, entry, EXPIRED)
 
 
@@ -149,14 +150,14 @@ async def _change_successor(
     return await change_entry(engine, entry.with_change(successor, change_made), step, now)
 
 
-async def change_letters(step: LetterStep, engine: Engine, selector: Selector) -> int:
+async def change_dead_letters(step: DeadLetterStep, engine: Engine, selector: Selector) -> int:
     """Change the selected dead letters, one after the other; return how many. Raises: InvalidInput,
     ServerError."""
     selector.require_purpose()
     engine.check_open()
     changed = 0
-    async for letter in dead_letters.selected(engine, selector):
-        changed += await step(engine, letter)
+    async for dead_letter in dead_letters.selected(engine, selector):
+        changed += await step(engine, dead_letter)
     return changed
 
 
@@ -166,7 +167,7 @@ OPERATIONS: Mapping[Operation, Callable[[Engine, Selector], Awaitable[int]]] = {
     Operation.HOLD: partial(change_waiting, replacing(held)),
     Operation.RELEASE: partial(change_waiting, replacing(released)),
     Operation.EXPIRE: partial(change_waiting, expired),
-    Operation.REQUEUE: partial(change_letters, requeue_letter),
-    Operation.DISCARD: partial(change_letters, discard_letter),
+    Operation.REQUEUE: partial(change_dead_letters, requeue_dead_letter),
+    Operation.DISCARD: partial(change_dead_letters, discard_dead_letter),
 }
 """Effect of each operation. Each raises: InvalidInput for an empty selector, ServerError."""

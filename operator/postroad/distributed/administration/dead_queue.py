@@ -4,13 +4,13 @@ A message that is no reference becomes a dead letter with its body. A reference 
 because consumers crashed while they handled it: it goes back through a delay queue, until it
 crashed too many. Row in the dead letters, then mark, then ack.
 
-Discard: dead letters end for good. The letter is deleted, then its bytes.
+Discard: dead letters end for good. The dead letter is deleted, then its bytes.
 
 A claim excludes a requeue meanwhile. The bytes are deleted only while no other process can have had
-the claim since the letter was read, and while the entry's mark still shows that the entry was given
-up: a suspended process may have written the letter after the entry had ended otherwise. Else the
-audit decides, as it does for what a discard that stopped half way leaves, and for letters that are
-old enough to have come back with a server which missed their deletion.
+the claim since the dead letter was read, and while the entry's mark still shows that the entry was
+given up: a suspended process may have written the dead letter after the entry had ended otherwise.
+Else the audit decides, as it does for what a discard that stopped half way leaves, and for dead
+letters that are old enough to have come back with a server which missed their deletion.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries import dead_letters, replacement
-from postroad.distributed.entries.dead_letters import end_as_dead, letter_of
+from postroad.distributed.entries.dead_letters import dead_letter_of, end_as_dead
 from postroad.distributed.entries.endings import (
     SERVER_RETRY_SECONDS,
     ack,
@@ -76,8 +76,8 @@ async def _handle_or_keep(engine: Engine, delivery: Delivery) -> None:
     except Exception as error:
         if is_common(error):
             raise
-        letter_id = await _keep_body(engine, delivery, BROKEN + type(error).__name__)
-        note(engine, letter_id)
+        dead_letter_id = await _keep_body(engine, delivery, BROKEN + type(error).__name__)
+        note(engine, dead_letter_id)
 
 
 async def _handle(engine: Engine, delivery: Delivery) -> None:
@@ -91,23 +91,25 @@ async def _handle(engine: Engine, delivery: Delivery) -> None:
 
 async def _keep_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
     """Write the body as a dead letter under an id made of its bytes, so that a repetition writes
-    the same letter. Of a body that the view refuses the beginning is kept, because all others wait
-    behind it."""
+    the same dead letter. Of a body that the view refuses the beginning is kept, because all others
+    wait behind it."""
     now = engine.clock.now()
-    letter_id = _id_of(delivery.body, engine)
-    letter = DeadLetter(
-        letter_id, dead_letters.month_of(letter_id), now, reason, None, delivery.body
+    dead_letter_id = _id_of(delivery.body, engine)
+    dead_letter = DeadLetter(
+        dead_letter_id, dead_letters.month_of(dead_letter_id), now, reason, None, delivery.body
     )
     try:
-        await engine.view.write_letter(letter)
+        await engine.view.write_dead_letter(dead_letter)
     except ViewRefused:
         size = len(delivery.body)
         if size <= KEPT_BYTES:
             raise
         cut = f"{reason} (the first {KEPT_BYTES} of its {size} bytes)"
-        await engine.view.write_letter(copy(letter, reason=cut, body=delivery.body[:KEPT_BYTES]))
+        await engine.view.write_dead_letter(
+            copy(dead_letter, reason=cut, body=delivery.body[:KEPT_BYTES])
+        )
     await ack(engine, delivery)
-    return letter_id
+    return dead_letter_id
 
 
 async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> None:
@@ -155,24 +157,24 @@ def _id_of(body: bytes, engine: Engine) -> UUID:
     )
 
 
-async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
-    """End a dead letter. Returns whether this call ended it. A letter stays that a requeue gives
-    a new entry, or that this release cannot decode. Raises: ServerError."""
+async def discard_dead_letter(engine: Engine, dead_letter: DeadLetter) -> bool:
+    """End a dead letter. Returns whether this call ended it. A dead letter stays that a requeue
+    gives a new entry, or that this release cannot decode. Raises: ServerError."""
     owner, began = UUID(int=engine.randomness.bits(128)), engine.clock.elapsed()
-    if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
+    if not await engine.view.claim(dead_letter.enqueue_id, owner, engine.timing.claim):
         return False
     try:
-        current = await letter_of(engine, letter)
+        current = await dead_letter_of(engine, dead_letter)
         if current is None or current.requeued_as is not None or not current.is_decoded:
             return False
         if current.entry is not None:
             standing = await end_as_dead(engine, current.entry)
             if standing is not None:
-                # The mail ended otherwise, or waits: only the letter is stale.
+                # The mail ended otherwise, or waits: only the dead letter is stale.
                 if not standing.is_unknown:
-                    await engine.view.delete_letter(current)
+                    await engine.view.delete_dead_letter(current)
                 return False
-        await engine.view.delete_letter(current)
+        await engine.view.delete_dead_letter(current)
         was_ours = engine.clock.elapsed() - began < engine.timing.claim / 2
         limits = await engine.limits_cache.limits()
         if current.entry is None or limits.have_passed(current.entry.key.slice_start):
@@ -181,10 +183,11 @@ async def discard_letter(engine: Engine, letter: DeadLetter) -> bool:
             await delete_bytes(engine, [current.entry.blob_key])
         return True
     finally:
-        await engine.view.release_claim(letter.enqueue_id, owner)
+        await engine.view.release_claim(dead_letter.enqueue_id, owner)
 
 
-def _was_never_deleted(engine: Engine, letter: DeadLetter) -> bool:
-    """True if this cannot be a letter that was requeued and came back since, unknown to the view:
-    an older release deletes letters without a note. Then the mail may wait on these bytes."""
-    return engine.clock.now() - moment_of(letter.enqueue_id) < DEAD_LETTER_RETURN
+def _was_never_deleted(engine: Engine, dead_letter: DeadLetter) -> bool:
+    """True if this cannot be a dead letter that was requeued and came back since, unknown to the
+    view: an older release deletes dead letters without a note. Then the mail may wait on these
+    bytes."""
+    return engine.clock.now() - moment_of(dead_letter.enqueue_id) < DEAD_LETTER_RETURN

@@ -1,9 +1,9 @@
 """Requeue: dead letters get a new entry.
 
-The new entry's key is written into the letter first, and its message once its row is in: so a
+The new entry's key is written into the dead letter first, and its message once its row is in: so a
 requeue that stopped half way continues with the same entry, or ends it when its row may have come
 too late, and it can tell an entry that is over from one that never existed. A claim keeps two
-processes from requeueing the same letter. Source: ADR 0018.
+processes from requeueing the same dead letter. Source: ADR 0018.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace as copy
 from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.entries.dead_letters import end_as_dead, letter_of
+from postroad.distributed.entries.dead_letters import dead_letter_of, end_as_dead
 from postroad.distributed.entries.replacement import is_withdrawn, publish, withdraw_row
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.domain.queues.entries import Change, Entry, EntryKey
@@ -21,56 +21,56 @@ from postroad.errors import UnreadableReference
 from postroad.ports.view import DeadLetter, Record
 
 
-async def requeue_letter(engine: Engine, letter: DeadLetter) -> bool:
+async def requeue_dead_letter(engine: Engine, dead_letter: DeadLetter) -> bool:
     """Give one dead letter a new entry. Returns whether this call did; False when another process
     has its claim, when it is stale, or when it cannot be decoded."""
     owner = UUID(int=engine.randomness.bits(128))
-    if not await engine.view.claim(letter.enqueue_id, owner, engine.timing.claim):
+    if not await engine.view.claim(dead_letter.enqueue_id, owner, engine.timing.claim):
         return False
     try:
-        current = await letter_of(engine, letter)
+        current = await dead_letter_of(engine, dead_letter)
         return current is not None and await _requeue(engine, current)
     finally:
-        await engine.view.release_claim(letter.enqueue_id, owner)
+        await engine.view.release_claim(dead_letter.enqueue_id, owner)
 
 
-async def _requeue(engine: Engine, letter: DeadLetter) -> bool:
-    if letter.entry is None:
-        return await _hand_back(engine, letter)
-    standing = await end_as_dead(engine, letter.entry)
+async def _requeue(engine: Engine, dead_letter: DeadLetter) -> bool:
+    if dead_letter.entry is None:
+        return await _hand_back(engine, dead_letter)
+    standing = await end_as_dead(engine, dead_letter.entry)
     if standing is not None:
         if not standing.is_unknown:
-            await engine.view.delete_letter(letter)
+            await engine.view.delete_dead_letter(dead_letter)
         return False
-    entry, key = letter.entry, letter.requeued_as
+    entry, key = dead_letter.entry, dead_letter.requeued_as
     was_withdrawn = key is not None and await _is_withdrawn(engine, key)
-    if key is not None and _is_queued(letter) and not was_withdrawn:
-        return await _go_on(engine, letter, _again(entry, key))
+    if key is not None and _is_queued(dead_letter) and not was_withdrawn:
+        return await _go_on(engine, dead_letter, _again(entry, key))
     if key is not None and (was_withdrawn or engine.is_overdue(key)):
         if not await _withdraw(engine, _again(entry, key)):
             if await engine.view.mark(key) is not None:
-                await engine.view.delete_letter(letter)
+                await engine.view.delete_dead_letter(dead_letter)
             return False
         key = None
     if key is None:
         key = await engine.new_key(after=entry.enqueue_id)
-        await engine.view.rewrite_letter(copy(letter, requeued_as=key))
+        await engine.view.rewrite_dead_letter(copy(dead_letter, requeued_as=key))
     new = _again(entry, key)
     await _forget_failures(engine, entry)
     await engine.view.insert(new)
-    current = None if engine.is_overdue(key) else await _naming(engine, letter, key)
+    current = None if engine.is_overdue(key) else await _naming(engine, dead_letter, key)
     if current is None:
-        # The letter stays, and names a withdrawn entry, so requeue can be repeated. A letter that
-        # names another entry, or is gone, was requeued by another process while this one, or its
-        # machine, stood still: that process found no row to withdraw.
+        # The dead letter stays, and names a withdrawn entry, so requeue can be repeated. A dead
+        # letter that names another entry, or is gone, was requeued by another process while this
+        # one, or its machine, stood still: that process found no row to withdraw.
         await _withdraw(engine, new)
         return False
     body = encode(Reference.to(new, claim=True))
-    await engine.view.rewrite_letter(copy(current, body=body))
+    await engine.view.rewrite_dead_letter(copy(current, body=body))
     await publish(engine, new, 0)
     if await _is_withdrawn(engine, key):
         return False  # withdrawn by a process that may have ended before it chose another entry
-    await engine.view.delete_letter(letter)
+    await engine.view.delete_dead_letter(dead_letter)
     return True
 
 
@@ -80,23 +80,25 @@ async def _is_withdrawn(engine: Engine, key: EntryKey) -> bool:
     return mark is not None and is_withdrawn(mark)
 
 
-async def _naming(engine: Engine, letter: DeadLetter, key: EntryKey) -> DeadLetter | None:
-    """Return the letter if it still names this new entry. Call it after the row was inserted: a
-    process that chooses another entry afterwards finds the row."""
-    current = await engine.view.letter(letter.month, letter.enqueue_id)
+async def _naming(engine: Engine, dead_letter: DeadLetter, key: EntryKey) -> DeadLetter | None:
+    """Return the dead letter if it still names this new entry. Call it after the row was inserted:
+    a process that chooses another entry afterwards finds the row."""
+    current = await engine.view.dead_letter(dead_letter.month, dead_letter.enqueue_id)
     return current if current is not None and current.requeued_as == key else None
 
 
-def _is_queued(letter: DeadLetter) -> bool:
-    """True if the letter has the message of its new entry, whose row then came in time. (An older
-    release ignores such messages, and may have chosen another entry since.)"""
+def _is_queued(dead_letter: DeadLetter) -> bool:
+    """True if the dead letter has the message of its new entry, whose row then came in time. (An
+    older release ignores such messages, and may have chosen another entry since.)"""
     try:
-        return letter.body is not None and decode(letter.body).key == letter.requeued_as
+        return (
+            dead_letter.body is not None and decode(dead_letter.body).key == dead_letter.requeued_as
+        )
     except UnreadableReference:
         return False
 
 
-async def _go_on(engine: Engine, letter: DeadLetter, new: Entry) -> bool:
+async def _go_on(engine: Engine, dead_letter: DeadLetter, new: Entry) -> bool:
     """Finish a requeue whose new entry is in the queue, or was: where its row and its mark are
     gone, they were cleaned away. Its message may have been published; claims keep two messages
     apart."""
@@ -104,18 +106,18 @@ async def _go_on(engine: Engine, letter: DeadLetter, new: Entry) -> bool:
     waits = not passed and await engine.view.mark(new.key) is None
     if waits:
         await publish(engine, new, 0)
-    await engine.view.delete_letter(letter)
+    await engine.view.delete_dead_letter(dead_letter)
     return waits
 
 
-async def _hand_back(engine: Engine, letter: DeadLetter) -> bool:
-    """Publish the message of a letter again, if this release can decode it."""
+async def _hand_back(engine: Engine, dead_letter: DeadLetter) -> bool:
+    """Publish the message of a dead letter again, if this release can decode it."""
     try:
-        reference = decode(letter.body or b"").again()
+        reference = decode(dead_letter.body or b"").again()
     except UnreadableReference:
         return False
     await engine.broker.publish(reference.key.enqueue_id, encode(reference))
-    await engine.view.delete_letter(letter)
+    await engine.view.delete_dead_letter(dead_letter)
     return True
 
 

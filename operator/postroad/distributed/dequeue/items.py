@@ -242,7 +242,7 @@ class DistributedItem(LeasedMail):
 
     async def _reject(self, ending: Reject, outcomes: AttemptOutcomes | None) -> None:
         # It runs to its end if the caller is cancelled, so that no mail with a dead letter waits.
-        rejecting = self._engine.in_background(self._write_letter(ending, outcomes))
+        rejecting = self._engine.in_background(self._write_dead_letter(ending, outcomes))
         try:
             await asyncio.shield(rejecting)
         except asyncio.CancelledError:
@@ -253,7 +253,7 @@ class DistributedItem(LeasedMail):
         await asyncio.wait({ending})
         await self.give_back()
 
-    async def _write_letter(self, ending: Reject, outcomes: AttemptOutcomes | None) -> None:
+    async def _write_dead_letter(self, ending: Reject, outcomes: AttemptOutcomes | None) -> None:
         async with _OnlyEnding(self, ending):
             undelivered = tuple(
                 each

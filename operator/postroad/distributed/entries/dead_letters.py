@@ -31,7 +31,7 @@ OVER_THE_LIMIT = "delivery limit exceeded: consumers crashed on it repeatedly"
 
 def month_of(enqueue_id: UUID) -> str:
     """Return the month that a dead letter is filed under, e.g. `2026-01`: that of its id, so that
-    giving an entry up twice writes one letter."""
+    giving an entry up twice writes one dead letter."""
     return f"{moment_of(enqueue_id):%Y-%m}"
 
 
@@ -42,45 +42,45 @@ async def give_up(
     reason: str,
     outcomes: AttemptOutcomes | None = None,
 ) -> Mark | None:
-    """Move an entry to the dead letters: letter, then mark. After a crash between them, the process
-    that meets the entry or the letter next finishes it. Durable, idempotent.
+    """Move an entry to the dead letters: dead letter, then mark. After a crash between them, the
+    process that meets the entry or the dead letter next finishes it. Durable, idempotent.
 
-    Returns None, or the mark of an entry that ended otherwise before; it has no letter then.
+    Returns None, or the mark of an entry that ended otherwise before; it has no dead letter then.
     """
     over = await mark_if_passed(engine, entry)
     if over is not None:
         return over
     now = engine.clock.now()
-    letter = DeadLetter(
+    dead_letter = DeadLetter(
         entry.enqueue_id, month_of(entry.enqueue_id), now, reason, copy(entry, envelope=envelope)
     )
-    await engine.view.write_letter(letter)
-    return await _end(engine, entry, letter, outcomes)
+    await engine.view.write_dead_letter(dead_letter)
+    return await _end(engine, entry, dead_letter, outcomes)
 
 
 async def finish(engine: Engine, entry: Entry) -> bool:
-    """Finish a `give_up` that stopped between letter and mark. Returns whether the entry is
+    """Finish a `give_up` that stopped between dead letter and mark. Returns whether the entry is
     dead."""
-    letter = await engine.view.letter(month_of(entry.enqueue_id), entry.enqueue_id)
-    return letter is not None and await _end(engine, entry, letter) is None
+    dead_letter = await engine.view.dead_letter(month_of(entry.enqueue_id), entry.enqueue_id)
+    return dead_letter is not None and await _end(engine, entry, dead_letter) is None
 
 
 async def _end(
-    engine: Engine, entry: Entry, letter: DeadLetter, outcomes: AttemptOutcomes | None = None
+    engine: Engine, entry: Entry, dead_letter: DeadLetter, outcomes: AttemptOutcomes | None = None
 ) -> Mark | None:
     ending = Ending(EndingKind.REJECTED, engine.clock.now())
     standing = await end(engine, entry, ending, outcomes)
     if standing is None or is_rejected(standing):
         return None
-    # Where no mark is left, or an unknown one, the entry may have ended with this letter.
-    if letter.is_decoded and standing is not CLEANED and not standing.is_unknown:
-        await engine.view.delete_letter(letter)
+    # Where no mark is left, or an unknown one, the entry may have ended with this dead letter.
+    if dead_letter.is_decoded and standing is not CLEANED and not standing.is_unknown:
+        await engine.view.delete_dead_letter(dead_letter)
     return standing
 
 
 def is_rejected(mark: Mark) -> bool:
     """Return whether the ending of a mark is a dead letter. A consumer that had the entry in hand
-    meanwhile may have delivered it all the same: its letter is stale then."""
+    meanwhile may have delivered it all the same: its dead letter is stale then."""
     is_given_up = mark.ending is not None and mark.ending.kind is EndingKind.REJECTED
     return is_given_up and mark.delivered_at is None
 
@@ -97,13 +97,13 @@ async def end_as_dead(engine: Engine, entry: Entry) -> Mark | None:
     return None if standing is None or is_rejected(standing) else standing
 
 
-async def letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
-    """Return the present state of a listed letter, None when it is gone. A letter that came back
-    with a server which missed its deletion, or that a suspended process wrote again, is deleted
-    once more: its mail is over, or waits. Call it under the letter's claim."""
-    current = await engine.view.letter(listed.month, listed.enqueue_id)
+async def dead_letter_of(engine: Engine, listed: DeadLetter) -> DeadLetter | None:
+    """Return the present state of a listed dead letter, None when it is gone. A dead letter that
+    came back with a server which missed its deletion, or that a suspended process wrote again, is
+    deleted once more: its mail is over, or waits. Call it under the dead letter's claim."""
+    current = await engine.view.dead_letter(listed.month, listed.enqueue_id)
     if current is None and listed.entry is not None:
-        await engine.view.delete_letter(listed)
+        await engine.view.delete_dead_letter(listed)
     return current
 
 
@@ -111,35 +111,39 @@ async def views(engine: Engine, selector: Selector | None) -> AsyncIterator[Mail
     """Yield dead letters. One that cannot be decoded matches only `Selector.all()` (and None).
     Raises: ViewError."""
     now = engine.limits_cache.now()
-    async for letter in selected(engine, selector or Selector.all()):
-        yield _unreadable(letter) if letter.entry is None else view_of(letter.entry, now, letter)
+    async for dead_letter in selected(engine, selector or Selector.all()):
+        yield (
+            _unreadable(dead_letter)
+            if dead_letter.entry is None
+            else view_of(dead_letter.entry, now, dead_letter)
+        )
 
 
 async def selected(engine: Engine, selector: Selector) -> AsyncIterator[DeadLetter]:
     """Yield the dead letters that are selected, oldest first. Raises: ViewError."""
     now = engine.limits_cache.now()
-    async for letter in engine.view.letters():
-        if letter.entry is None:
-            selected = selector == Selector.all() or selector.enqueue_id == letter.enqueue_id
+    async for dead_letter in engine.view.dead_letters():
+        if dead_letter.entry is None:
+            selected = selector == Selector.all() or selector.enqueue_id == dead_letter.enqueue_id
         else:
-            selected = selector.matches(letter.entry, now)
+            selected = selector.matches(dead_letter.entry, now)
         if selected:
-            yield letter
+            yield dead_letter
 
 
-def _unreadable(letter: DeadLetter) -> MailView:
+def _unreadable(dead_letter: DeadLetter) -> MailView:
     """Return the view of a message that is no reference, addressed to the postmaster."""
     return MailView(
-        enqueue_id=letter.enqueue_id,
-        mail_id=letter.enqueue_id,
+        enqueue_id=dead_letter.enqueue_id,
+        mail_id=dead_letter.enqueue_id,
         mail=Envelope(sender=None, recipients=("postmaster",), name="unreadable message"),
-        accepted_at=letter.died_at,
-        enqueued_at=letter.died_at,
+        accepted_at=dead_letter.died_at,
+        enqueued_at=dead_letter.died_at,
         due_at=None,
         held=False,
         attempt=0,
-        size_bytes=len(letter.body or b""),
-        reason=letter.reason,
+        size_bytes=len(dead_letter.body or b""),
+        reason=dead_letter.reason,
     )
 
 

@@ -9,7 +9,7 @@ from postroad.domain.queues.entries import Entry
 from postroad.ports.view import DeadLetter
 
 
-def view_of(entry: Entry, now: datetime, letter: DeadLetter | None = None) -> MailView:
+def view_of(entry: Entry, now: datetime, dead_letter: DeadLetter | None = None) -> MailView:
     """Return the view of an entry that browsing and listings show."""
     due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
     return MailView(
@@ -23,5 +23,5 @@ def view_of(entry: Entry, now: datetime, letter: DeadLetter | None = None) -> Ma
         attempt=entry.attempt,
         size_bytes=entry.size_bytes,
         last_error=entry.last_error,
-        reason=letter.reason if letter is not None else None,
+        reason=dead_letter.reason if dead_letter is not None else None,
     )

@@ -4,10 +4,10 @@ Each ending deletes its mail's object at once; the audit finds what a killed pro
 store that was away or a lost answer left. It lists keys in order, a portion at a time, and strikes
 out each key that a row or a dead letter needs. A key that remains is an orphan, unless its mail
 moved while the rows were read. Every move but that to the dead letters makes a row under a new id,
-and an entry that moves there leaves its row or its letter: so the letters and all rows made since
-the audit began are read once more, and the keys that they name are struck out. Left for the next
-audit are objects that are younger than any upload, and objects that may belong to a row that
-vanished or to a row that cannot be decoded. Source: ADR 0020.
+and an entry that moves there leaves its row or its dead letter: so the dead letters and all rows
+made since the audit began are read once more, and the keys that they name are struck out. Left for
+the next audit are objects that are younger than any upload, and objects that may belong to a row
+that vanished or to a row that cannot be decoded. Source: ADR 0020.
 
 The audit believes the view, so it refuses a bucket whose owner object names another (ADR 0024).
 
@@ -168,14 +168,14 @@ class _OrphanCheck:
         self._engine = engine
         self._candidates = candidates
         self._spared_until: datetime | None = None
-        """Rows or letters that name no object may need those of mails accepted until then."""
+        """Rows or dead letters that name no object may need those of mails accepted until then."""
 
     async def orphans(self) -> Candidates:
         """Strike out what has a mail; return what remains. Raises: ViewError,
         ConfigurationStale."""
         engine, candidates = self._engine, self._candidates
         began = engine.clock.now()
-        await self._strike_letters()
+        await self._strike_dead_letters()
         content_start = (await engine.limits_cache.limits()).content_start
         if content_start is None or not candidates:
             return {}
@@ -183,7 +183,7 @@ class _OrphanCheck:
         if not candidates:
             return {}
         await self._strike_all(began - min(began - self._oldest(), 2 * await self._lifetime()))
-        await self._strike_letters()
+        await self._strike_dead_letters()
         since = began - engine.timing.grace - engine.timing.skew
         if not candidates or not await self._strike_made_since(since):
             return {}
@@ -197,19 +197,19 @@ class _OrphanCheck:
     def _oldest(self) -> datetime:
         return min(self._candidates.values(), default=self._engine.clock.now())
 
-    async def _strike_letters(self) -> None:
-        """Strike out what dead letters need. A letter with a message that could not be read counts
-        for the mail of its reference, if this release can read it; otherwise that mail's row
+    async def _strike_dead_letters(self) -> None:
+        """Strike out what dead letters need. A dead letter with a message that could not be read
+        counts for the mail of its reference, if this release can read it; otherwise that mail's row
         counts, which has no mark."""
-        async for letter in self._engine.view.letters():
-            if letter.entry is not None:
-                self._candidates.pop(letter.entry.blob_key, None)
+        async for dead_letter in self._engine.view.dead_letters():
+            if dead_letter.entry is not None:
+                self._candidates.pop(dead_letter.entry.blob_key, None)
                 continue
-            if not letter.is_decoded:
-                self._spare(moment_of(letter.enqueue_id))
+            if not dead_letter.is_decoded:
+                self._spare(moment_of(dead_letter.enqueue_id))
                 continue
             try:
-                self._candidates.pop(decode(letter.body or b"").blob_key, None)
+                self._candidates.pop(decode(dead_letter.body or b"").blob_key, None)
             except UnreadableReference:
                 pass
 
@@ -292,7 +292,7 @@ async def _keys_with_marks(
 
 def _needs_bytes(mark: Mark | None) -> bool:
     """Return whether an entry with this mark may need its bytes. After a replacement the
-    successor's row needs them, after a rejection the letter, which may still be on its way."""
+    successor's row needs them, after a rejection the dead letter, which may still be on its way."""
     if mark is None:
         return True
     is_elsewhere = (

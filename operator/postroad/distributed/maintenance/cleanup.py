@@ -76,7 +76,7 @@ class Cleanup:
         effective = engine.configuration.effective()
         buckets = max(each.bucket_count for each in effective.reading)
         cleaned: list[datetime] = []
-        await self._delete_stale_letters(first, before)
+        await self._delete_stale_dead_letters(first, before)
         async for closed in engine.view.closed_slices(first):
             if closed.slice_start >= before:
                 break
@@ -86,12 +86,13 @@ class Cleanup:
         await engine.view.advance(content_start=before)
         return cleaned
 
-    async def _delete_stale_letters(self, first: datetime, before: datetime) -> None:
-        """Delete letters of entries that ended otherwise: the process that gave them up stopped, or
-        is suspended, between letter and mark. Once the mark is cleaned, the letter would be
-        believed, and `discard` would delete the bytes of the entry under which the mail waits."""
-        async for letter in self._engine.view.letters():
-            entry = letter.entry
+    async def _delete_stale_dead_letters(self, first: datetime, before: datetime) -> None:
+        """Delete dead letters of entries that ended otherwise: the process that gave them up
+        stopped, or is suspended, between dead letter and mark. Once the mark is cleaned, the dead
+        letter would be believed, and `discard` would delete the bytes of the entry under which the
+        mail waits."""
+        async for dead_letter in self._engine.view.dead_letters():
+            entry = dead_letter.entry
             if entry is not None and first <= entry.key.slice_start < before:
                 mark = await self._engine.view.mark(entry.key)
                 if mark is not None and mark.is_final and not dead_letters.is_rejected(mark):

@@ -179,7 +179,7 @@ class Erasure:
         if first is not None:
             async for count in self._erase_slices(first):
                 yield count
-        async for count in self._queue.view.erase_letters():
+        async for count in self._queue.view.erase_dead_letters():
             yield count
 
     async def _erase_slices(self, first: datetime) -> AsyncGenerator[int, None]:

@@ -15,7 +15,7 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.maintenance.audit import AuditMaintenance
 from postroad.distributed.maintenance.browse_start import BrowseStartAdvance
 from postroad.distributed.maintenance.cleanup import Cleanup
-from postroad.distributed.maintenance.row_maintenance import LetterMaintenance, RowMaintenance
+from postroad.distributed.maintenance.row_maintenance import DeadLetterMaintenance, RowMaintenance
 
 
 class Maintenance:
@@ -27,7 +27,7 @@ class Maintenance:
         self._cleanup = Cleanup(engine)
         self._rows = RowMaintenance(engine)
         owner = UUID(int=engine.randomness.bits(128))  # of what one process at a time does
-        self._letters = LetterMaintenance(engine, owner)
+        self._dead_letters = DeadLetterMaintenance(engine, owner)
         self._audit = AuditMaintenance(engine, owner)
 
     async def round(self) -> None:
@@ -36,7 +36,7 @@ class Maintenance:
         steps: list[Callable[[], Awaitable[object]]] = [
             lambda: consume_dead(self._engine),
             self._rows.run,
-            self._letters.run,
+            self._dead_letters.run,
             self._advance.run,
             self._cleanup.run,
             self._audit.run,

@@ -97,10 +97,12 @@ class SizeCache:
         engine = self._engine
         began = await engine.limits_cache.begin()
         if began.browse_start is None:
-            return Sizes(0, 0, 0, await self._count_letters())
+            return Sizes(0, 0, 0, await self._count_dead_letters())
         self._forget_before(began.browse_start)
         call = _Call(began, await engine.row_lifetime() or FOREVER, MAX_READ)
-        counted, dead_letters = await asyncio.gather(self._count_all(call), self._count_letters())
+        counted, dead_letters = await asyncio.gather(
+            self._count_all(call), self._count_dead_letters()
+        )
         return Sizes(counted.total, counted.delayed, counted.held, dead_letters, call.at_least)
 
     def forget(self) -> None:
@@ -223,7 +225,7 @@ class SizeCache:
         for partition in [each for each in closed if each.slice_start < first]:
             del closed[partition]
 
-    async def _count_letters(self) -> int | None:
+    async def _count_dead_letters(self) -> int | None:
         """Count dead letters; None where the view does not answer: waiting mail is counted still.
         A count is repeated after ten times its duration, so that counting takes at most a tenth of
         the view's time."""
@@ -231,7 +233,7 @@ class SizeCache:
         if known.dead_letters_until is not None and began < known.dead_letters_until:
             return known.dead_letters
         try:
-            known.dead_letters = await engine.view.count_letters()
+            known.dead_letters = await engine.view.count_dead_letters()
         except ViewError as error:
             metrics.UNCOUNTED.labels(engine.label).inc()
             engine.log.warning("the dead letters could not be counted", error=error.explain())

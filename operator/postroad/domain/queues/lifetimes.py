@@ -25,8 +25,8 @@ DEAD_LETTER_LIFETIME = timedelta(days=30)
 """The default lifetime of a dead letter."""
 
 DEAD_LETTER_MEMORY = timedelta(days=100)
-"""Time for which a view records that a dead letter was deleted: much longer than letters live, and
-than a Cassandra node may be away that is neither repaired nor replaced."""
+"""Time for which a view records that a dead letter was deleted: much longer than dead letters live,
+and than a Cassandra node may be away that is neither repaired nor replaced."""
 
 DEAD_LETTER_RETURN = timedelta(days=9)
 """A dead letter that is younger was not deleted before: its tombstone would be there, which

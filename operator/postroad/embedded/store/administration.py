@@ -156,7 +156,7 @@ async def _wait_durable(
     return None
 
 
-async def discard_old_letters(engine: Engine) -> int:
+async def discard_old_dead_letters(engine: Engine) -> int:
     """Discard the dead letters whose lifetime is over; return how many, durably. Raises: as
     `change`."""
     lifetime = engine.options.dead_letter_lifetime
@@ -166,7 +166,7 @@ async def discard_old_letters(engine: Engine) -> int:
         is_over = max(record.due_us, record.enqueued_us) < died_before
         return leases.remove(engine, entry, record) if is_over else None
 
-    # A letter is older than its mail, so the index alone passes over those of younger mails.
+    # A dead letter is older than its mail, so the index alone passes over those of younger mails.
     return await _change(engine, discard, Selector(older_than=lifetime), dead=True)
 
 
@@ -208,8 +208,8 @@ def expire(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntr
     if entry in engine.working:
         return None
     left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
-    letter = as_dead_letter(record, left, EXPIRED)
-    return None if letter is None else engine.replace_entry(entry, letter)
+    dead_letter = as_dead_letter(record, left, EXPIRED)
+    return None if dead_letter is None else engine.replace_entry(entry, dead_letter)
 
 
 def requeue(engine: Engine, entry: LiveEntry, record: EnvelopeRecord) -> LiveEntry:

@@ -245,8 +245,8 @@ class SpoolItem(LeasedMail):
     async def _reject(self, reason: str) -> None:
         engine = self._engine
         record = replace(self._record, failures=self._failures)
-        letter = as_dead_letter(record, self._left, reason)
-        if letter is None:
+        dead_letter = as_dead_letter(record, self._left, reason)
+        if dead_letter is None:
             await self._finish()
         else:  # R2: a cut would have the mail sent again, though its failure was reported
             await engine.wait_durable(engine.replace_entry(self._entry, letter))

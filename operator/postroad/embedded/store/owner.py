@@ -172,7 +172,7 @@ class OwnedQueue(Administration):
     async def maintain(self) -> None:
         await self.engine.indexed.wait()
         await self.maintenance.round()
-        if discarded := await administration.discard_old_letters(self.engine):
+        if discarded := await administration.discard_old_dead_letters(self.engine):
             metrics.EXPIRED.labels(self.name).inc(discarded)
 
     async def settle(self) -> None:

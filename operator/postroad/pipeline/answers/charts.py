@@ -51,7 +51,7 @@ def draw(report: QueueReport) -> Mapping[str, bytes]:
         "slices": (_slices, bool(report.slices)),
     }
     with rc_context(_STYLE), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that no font has
+        warnings.simplefilter("ignore")  # of dead letters that no font has
         return {
             name: _png(report, picture) for name, (picture, is_there) in drawn.items() if is_there
         }

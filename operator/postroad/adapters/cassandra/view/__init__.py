@@ -1,1 +1,1 @@
-"""`View` over Cassandra: rows, marks, letters, and their statements."""
+"""`View` over Cassandra: rows, marks, dead letters, and their statements."""

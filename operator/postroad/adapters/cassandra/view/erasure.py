@@ -3,7 +3,7 @@ what other queues have.
 
 Rows are deleted before marks, so that a crash in between leaves no mail that looks live. Claims
 expire by themselves within minutes. Delivery records are found by the mails of rows and dead
-letters; those of mails whose rows were cleaned expire. Source: ADR 0044.
+dead letters; those of mails whose rows were cleaned expire. Source: ADR 0044.
 
 A queue may be created anew under the same name at once, by a writer whose estimate of the view's
 time lags. So partitions are deleted with a timestamp earlier than any of such a writer, and younger
@@ -20,7 +20,7 @@ from uuid import UUID
 
 from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.view.rows import LetterReader, month_of_gone
+from postroad.adapters.cassandra.view.rows import DeadLetterReader, month_of_gone
 from postroad.adapters.cassandra.view.shared_state import ERASE_SHARED_STATE
 from postroad.adapters.cassandra.view.suppression_list import erase_lists
 from postroad.domain.values.instants import AGREEING
@@ -32,8 +32,8 @@ AT_ONCE = 32
 MAILS = 100
 """Partitions of delivery records that one request asks about."""
 
-LETTERS = 1000
-"""Letters that are deleted in one step."""
+DEAD_LETTERS = 1000
+"""Dead letters that are deleted in one step."""
 
 APART_US = 2 * AGREEING // timedelta(microseconds=1)
 """Difference by which the timestamps of two writers may differ at the same moment."""
@@ -54,10 +54,10 @@ _ROWS = _Table(statements.DELETE_ROWS, statements.SELECT_ROW_IDS, statements.DEL
 _MARKS = _Table(
     mark_statements.ERASE_MARKS, mark_statements.SELECT_MARK_IDS, mark_statements.DELETE_MARK
 )
-_LETTERS = _Table(
-    statements.DELETE_LETTERS,
-    statements.SELECT_LETTER_IDS,
-    statements.DELETE_LETTER,
+_DEAD_LETTERS = _Table(
+    statements.DELETE_DEAD_LETTERS,
+    statements.SELECT_DEAD_LETTER_IDS,
+    statements.DELETE_DEAD_LETTER,
 )
 
 
@@ -76,29 +76,29 @@ async def erase_slices(
         yield 0
 
 
-async def erase_letters(session: Session, queue: str) -> AsyncIterator[int]:
+async def erase_dead_letters(session: Session, queue: str) -> AsyncIterator[int]:
     """Delete the dead letters, and the delivery records of their mails. See
-    `View.erase_letters`."""
-    reader = LetterReader(session, queue)
+    `View.erase_dead_letters`."""
+    reader = DeadLetterReader(session, queue)
     for month in await reader.months():
         mails: list[UUID | None] = []
-        async for row in reader.letters(month):
+        async for row in reader.dead_letters(month):
             mails.append(row["mail_id"])
-            if len(mails) < LETTERS:
+            if len(mails) < DEAD_LETTERS:
                 continue
             await _erase_records(session, queue, mails)
             through = (session.now_us() - APART_US, queue, month, row["enqueue_id"])
-            await session.execute(statements.DELETE_LETTERS_THROUGH, through)
+            await session.execute(statements.DELETE_DEAD_LETTERS_THROUGH, through)
             yield len(mails)
             mails = []
         await _erase_records(session, queue, mails)
         for each in (month, month_of_gone(month)):
-            await _erase(session, _LETTERS, (queue, each))
+            await _erase(session, _DEAD_LETTERS, (queue, each))
         yield len(mails)
 
 
 async def erase_rest(session: Session, queue: str) -> None:
-    """Delete the records of closed slices, the months of letters, limits and identity."""
+    """Delete the records of closed slices, the months of dead letters, limits and identity."""
     await session.execute(statements.DELETE_SLICES, (queue,))
     await session.execute(statements.DELETE_MONTHS, (session.now_us() - APART_US, queue))
     for row in await session.execute(statements.SELECT_LIMITS, (queue,)):

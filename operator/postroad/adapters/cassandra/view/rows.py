@@ -4,10 +4,10 @@ A column whose value is None is left unbound. Times are rounded down to millisec
 
 Reads the dead letters of a queue, however many were deleted.
 
-The letters of a month are one partition, and each that is requeued or discarded leaves a tombstone
-there until `gc_grace_seconds` are over. Cassandra refuses a request that meets more than 100,000 of
-them (`tombstone_failure_threshold`). So the reader reads a month in ranges of ids, and halves a
-range that is refused. Source: ADR 0025.
+The dead letters of a month are one partition, and each that is requeued or discarded leaves a
+tombstone there until `gc_grace_seconds` are over. Cassandra refuses a request that meets more than
+100,000 of them (`tombstone_failure_threshold`). So the reader reads a month in ranges of ids, and
+halves a range that is refused. Source: ADR 0025.
 """
 
 from __future__ import annotations
@@ -157,17 +157,17 @@ def slice_of_row(row: Row) -> ClosedSlice:
     )
 
 
-def letter_values(queue: str, letter: DeadLetter) -> tuple[object, ...]:
+def dead_letter_values(queue: str, dead_letter: DeadLetter) -> tuple[object, ...]:
     """Return a dead letter in the order of LETTER_COLUMNS."""
-    entry = letter.entry
-    values = _values_of_id(letter.enqueue_id) if entry is None else entry_values(entry)
+    entry = dead_letter.entry
+    values = _values_of_id(dead_letter.enqueue_id) if entry is None else entry_values(entry)
     return (
         queue,
-        letter.month,
-        letter.died_at,
-        letter.reason,
-        bound(letter.body),
-        UNSET if letter.requeued_as is None else _tuple_of(letter.requeued_as),
+        dead_letter.month,
+        dead_letter.died_at,
+        dead_letter.reason,
+        bound(dead_letter.body),
+        UNSET if dead_letter.requeued_as is None else _tuple_of(dead_letter.requeued_as),
         *values,
     )
 
@@ -177,11 +177,11 @@ def _values_of_id(enqueue_id: UUID) -> tuple[object, ...]:
     return tuple(enqueue_id if column == "enqueue_id" else UNSET for column in ROW_COLUMNS)
 
 
-def letter_of(row: Row) -> DeadLetter:
+def dead_letter_of(row: Row) -> DeadLetter:
     """Return the dead letter of a row, as far as this release can decode it."""
     try:
-        return _letter_of(row)
-    except Exception:  # any error: one bad letter must not fail the page
+        return _dead_letter_of(row)
+    except Exception:  # any error: one bad dead letter must not fail the page
         return DeadLetter(
             enqueue_id=row["enqueue_id"],
             month=row["month"],
@@ -192,9 +192,9 @@ def letter_of(row: Row) -> DeadLetter:
         )
 
 
-def _letter_of(row: Row) -> DeadLetter:
+def _dead_letter_of(row: Row) -> DeadLetter:
     if row["reason"] is None:
-        raise Undecodable("a letter without a reason has no write time")
+        raise Undecodable("a dead letter without a reason has no write time")
     return DeadLetter(
         enqueue_id=row["enqueue_id"],
         month=row["month"],
@@ -322,13 +322,13 @@ Range = tuple[UUID, UUID]
 
 
 def month_of_gone(month: str) -> str:
-    """Return the partition of the notes about letters of a month that were deleted."""
+    """Return the partition of the notes about dead letters of a month that were deleted."""
     return f"{month} gone"
 
 
-class LetterReader:
-    """Reads the letters of one queue. It remembers the ranges of a month, so that it requests a
-    refused one only once."""
+class DeadLetterReader:
+    """Reads the dead letters of one queue. It remembers the ranges of a month, so that it requests
+    a refused one only once."""
 
     def __init__(self, session: Session, queue: str) -> None:
         self._session = session
@@ -336,18 +336,18 @@ class LetterReader:
         self._bounds: dict[str, set[UUID]] = {}
 
     async def months(self) -> list[str]:
-        """Return the months that may hold letters, in order."""
+        """Return the months that may hold dead letters, in order."""
         found = self._session.pages(statements.SELECT_MONTHS, (self._queue,))
         return [row["month"] async for page in found for row in page]
 
-    async def letters(self, month: str) -> AsyncIterator[Row]:
-        """Yield the letters of a month in the order of their ids, page by page."""
+    async def dead_letters(self, month: str) -> AsyncIterator[Row]:
+        """Yield the dead letters of a month in the order of their ids, page by page."""
         ranges = self._ranges(month)
         while ranges:
             after, through = ranges.pop()
             try:
                 place = (self._queue, month, after, through)
-                async for page in self._session.pages(statements.SELECT_LETTERS, place):
+                async for page in self._session.pages(statements.SELECT_DEAD_LETTERS, place):
                     for row in page:
                         yield row
                         after = row["enqueue_id"]
@@ -355,13 +355,13 @@ class LetterReader:
                 ranges += self._halves(month, after, through, error)
 
     async def count(self, month: str) -> int:
-        """Count the letters of a month, on the server."""
+        """Count the dead letters of a month, on the server."""
         total, ranges = 0, self._ranges(month)
         while ranges:
             after, through = ranges.pop()
             try:
                 place = (self._queue, month, after, through)
-                [row] = await self._session.execute(statements.COUNT_LETTERS, place)
+                [row] = await self._session.execute(statements.COUNT_DEAD_LETTERS, place)
                 total += row["count"]
             except TooManyTombstones as error:
                 ranges += self._halves(month, after, through, error)

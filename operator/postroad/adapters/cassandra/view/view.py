@@ -13,7 +13,7 @@ from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.view import enqueue_keys, erasure, rows
 from postroad.adapters.cassandra.view.marks import CassandraMarks, batcher
-from postroad.adapters.cassandra.view.rows import LetterReader, month_of_gone
+from postroad.adapters.cassandra.view.rows import DeadLetterReader, month_of_gone
 from postroad.adapters.cassandra.view.shared_state import CassandraSharedState
 from postroad.adapters.cassandra.view.suppression_list import CassandraSuppressionList
 from postroad.domain.queues.entries import Entry, EntryKey, Partition, UndecodableRow
@@ -34,7 +34,7 @@ class CassandraView(CassandraMarks):
 
     def __init__(self, session: Session, queue: str) -> None:
         super().__init__(session, queue)
-        self._letters = LetterReader(session, queue)
+        self._dead_letters = DeadLetterReader(session, queue)
         self._incarnation: UUID | None = None  # of the limits, as last read
         self._inserting = batcher(self._write_together)
 
@@ -196,43 +196,47 @@ class CassandraView(CassandraMarks):
         timestamp = rows.own_timestamp(written_before)
         await self._session.execute(statements.DELETE_ROWS, (timestamp, *self._place(partition)))
 
-    async def write_letter(self, letter: DeadLetter) -> None:
-        await self._session.execute(statements.NOTE_MONTH, (self._queue, letter.month))
+    async def write_dead_letter(self, dead_letter: DeadLetter) -> None:
+        await self._session.execute(statements.NOTE_MONTH, (self._queue, dead_letter.month))
         await self._session.execute(
-            statements.WRITE_LETTER, rows.letter_values(self._queue, letter)
+            statements.WRITE_DEAD_LETTER, rows.dead_letter_values(self._queue, dead_letter)
         )
 
-    async def rewrite_letter(self, letter: DeadLetter) -> None:
-        if letter.written is None:
+    async def rewrite_dead_letter(self, dead_letter: DeadLetter) -> None:
+        if dead_letter.written is None:
             raise ValueError(NOT_READ)
-        values = rows.letter_values(self._queue, letter)
-        await self._session.execute(statements.REWRITE_LETTER, (*values, letter.written + 1))
+        values = rows.dead_letter_values(self._queue, dead_letter)
+        await self._session.execute(
+            statements.REWRITE_DEAD_LETTER, (*values, dead_letter.written + 1)
+        )
 
-    async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
+    async def dead_letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         gone = month_of_gone(month)
         found = await self._session.execute(
-            statements.SELECT_LETTER, (self._queue, [month, gone], enqueue_id)
+            statements.SELECT_DEAD_LETTER, (self._queue, [month, gone], enqueue_id)
         )
         if any(row["month"] == gone for row in found):
             return None
-        return rows.letter_of(found[0]) if found else None
+        return rows.dead_letter_of(found[0]) if found else None
 
-    async def letters(self) -> AsyncIterator[DeadLetter]:
-        for month in await self._letters.months():
-            async for row in self._letters.letters(month):
-                yield rows.letter_of(row)
+    async def dead_letters(self) -> AsyncIterator[DeadLetter]:
+        for month in await self._dead_letters.months():
+            async for row in self._dead_letters.dead_letters(month):
+                yield rows.dead_letter_of(row)
 
-    async def count_letters(self) -> int:
-        months = await self._letters.months()
-        return sum([await self._letters.count(month) for month in months])
+    async def count_dead_letters(self) -> int:
+        months = await self._dead_letters.months()
+        return sum([await self._dead_letters.count(month) for month in months])
 
-    async def delete_letter(self, letter: DeadLetter) -> None:
-        if letter.entry is not None:
-            note = (self._queue, month_of_gone(letter.month), letter.enqueue_id)
+    async def delete_dead_letter(self, dead_letter: DeadLetter) -> None:
+        if dead_letter.entry is not None:
+            note = (self._queue, month_of_gone(dead_letter.month), dead_letter.enqueue_id)
             await self._session.execute(statements.NOTE_GONE, note)
-        place = (self._queue, letter.month, letter.enqueue_id)
+        place = (self._queue, dead_letter.month, dead_letter.enqueue_id)
         for found in await self._session.execute(statements.SELECT_WRITTEN_AT, place):
-            await self._session.execute(statements.DELETE_LETTER, (found["written"] + 1, *place))
+            await self._session.execute(
+                statements.DELETE_DEAD_LETTER, (found["written"] + 1, *place)
+            )
 
     async def server_times(self) -> Readings:
         return await self._session.server_times()
@@ -245,9 +249,9 @@ class CassandraView(CassandraMarks):
         async for count in erasure.erase_slices(self._session, self._queue, starts, buckets):
             yield count
 
-    async def erase_letters(self) -> AsyncIterator[int]:
+    async def erase_dead_letters(self) -> AsyncIterator[int]:
         await self._session.server_times()
-        async for count in erasure.erase_letters(self._session, self._queue):
+        async for count in erasure.erase_dead_letters(self._session, self._queue):
             yield count
 
     async def erase(self) -> None:

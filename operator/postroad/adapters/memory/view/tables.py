@@ -57,12 +57,12 @@ class Tables:
     incarnation: UUID = field(default_factory=uuid4)
     as_of: datetime | None = None
     slices: dict[datetime, ClosedSlice] = field(default_factory=dict)
-    letters: dict[UUID, DeadLetter] = field(default_factory=dict)
+    dead_letters: dict[UUID, DeadLetter] = field(default_factory=dict)
     gone: dict[UUID, datetime] = field(default_factory=dict)
-    """Records of deleted letters, and when each expires."""
+    """Records of deleted dead letters, and when each expires."""
 
     writings: int = 0
-    """Writes of letters so far."""
+    """Writes of dead letters so far."""
 
     row_lifetime: timedelta = timedelta(days=14)
     """Of rows that are inserted from now on."""
@@ -105,16 +105,16 @@ class Tables:
             return UndecodableRow(entry.key, "InvalidMail", entry.mail_id, remaining)
         return replace(entry, remaining=remaining)
 
-    def write_letter(self, letter: DeadLetter) -> None:
+    def write_dead_letter(self, dead_letter: DeadLetter) -> None:
         """Write a dead letter."""
         self.writings += 1
-        self.letters[letter.enqueue_id] = replace(letter, written=self.writings)
+        self.dead_letters[dead_letter.enqueue_id] = replace(dead_letter, written=self.writings)
 
-    def delete_letter(self, letter: DeadLetter) -> None:
+    def delete_dead_letter(self, dead_letter: DeadLetter) -> None:
         """Delete a dead letter."""
-        if letter.entry is not None:
-            self.gone[letter.enqueue_id] = self.clock.now() + DEAD_LETTER_MEMORY
-        self.letters.pop(letter.enqueue_id, None)
+        if dead_letter.entry is not None:
+            self.gone[dead_letter.enqueue_id] = self.clock.now() + DEAD_LETTER_MEMORY
+        self.dead_letters.pop(dead_letter.enqueue_id, None)
 
     def erase_rows(self, page: Sequence[tuple[EntryKey, Entry]]) -> int:
         """Delete rows, and the delivery records of their mails."""
@@ -137,23 +137,23 @@ class Tables:
         delete(self.traits, partition)
         delete(self.outcomes, partition)
 
-    def erase_letters(self, page: Sequence[UUID]) -> int:
-        """Delete letters, and the delivery records of their mails."""
+    def erase_dead_letters(self, page: Sequence[UUID]) -> int:
+        """Delete dead letters, and the delivery records of their mails."""
         for enqueue_id in page:
-            letter = self.letters.pop(enqueue_id)
-            if letter.entry is not None:
-                self.records.pop(letter.entry.mail_id, None)
+            dead_letter = self.dead_letters.pop(enqueue_id)
+            if dead_letter.entry is not None:
+                self.records.pop(dead_letter.entry.mail_id, None)
         return len(page)
 
     def erase_rest(self) -> None:
-        """Delete what is not in a slice and no letter."""
+        """Delete what is not in a slice and no dead letter."""
         self.slices.clear()
         self.entries.clear()
         self.suppressed.clear()
         self.limits, self.incarnation, self.as_of = Limits(None, None), uuid4(), None
 
     def is_gone(self, enqueue_id: UUID) -> bool:
-        """Return whether a record of the letter's deletion exists."""
+        """Return whether a record of the dead letter's deletion exists."""
         return enqueue_id in self.gone and self.clock.now() < self.gone[enqueue_id]
 
     def mark(self, key: EntryKey) -> Mark | None:

@@ -220,43 +220,47 @@ class MemoryView(MemoryMarks):
 
     # Dead letters
 
-    async def write_letter(self, letter: DeadLetter) -> None:
-        await self._step("write_letter", lambda: self._tables.write_letter(letter))
+    async def write_dead_letter(self, dead_letter: DeadLetter) -> None:
+        await self._step("write_dead_letter", lambda: self._tables.write_dead_letter(dead_letter))
 
-    async def rewrite_letter(self, letter: DeadLetter) -> None:
+    async def rewrite_dead_letter(self, dead_letter: DeadLetter) -> None:
         def effect() -> None:
-            found = self._tables.letters.get(letter.enqueue_id)
-            if letter.written is None:
+            found = self._tables.dead_letters.get(dead_letter.enqueue_id)
+            if dead_letter.written is None:
                 raise ValueError(NOT_READ)
-            if found is not None and found.written == letter.written:
-                self._tables.write_letter(letter)
+            if found is not None and found.written == dead_letter.written:
+                self._tables.write_dead_letter(dead_letter)
 
-        await self._step("rewrite_letter", effect)
+        await self._step("rewrite_dead_letter", effect)
 
-    async def letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
+    async def dead_letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         def effect() -> DeadLetter | None:
-            letter = self._tables.letters.get(enqueue_id)
-            if letter is None or letter.month != month or self._tables.is_gone(enqueue_id):
+            dead_letter = self._tables.dead_letters.get(enqueue_id)
+            if (
+                dead_letter is None
+                or dead_letter.month != month
+                or self._tables.is_gone(enqueue_id)
+            ):
                 return None
-            return letter
+            return dead_letter
 
-        return await self._step("letter", effect)
+        return await self._step("dead_letter", effect)
 
-    async def letters(self) -> AsyncIterator[DeadLetter]:
+    async def dead_letters(self) -> AsyncIterator[DeadLetter]:
         found = await self._step(
-            "letters",
+            "dead_letters",
             lambda: sorted(
-                self._tables.letters.values(), key=lambda each: (each.month, each.enqueue_id)
+                self._tables.dead_letters.values(), key=lambda each: (each.month, each.enqueue_id)
             ),
         )
-        for letter in found:
-            yield letter
+        for dead_letter in found:
+            yield dead_letter
 
-    async def count_letters(self) -> int:
-        return await self._step("count_letters", lambda: len(self._tables.letters))
+    async def count_dead_letters(self) -> int:
+        return await self._step("count_dead_letters", lambda: len(self._tables.dead_letters))
 
-    async def delete_letter(self, letter: DeadLetter) -> None:
-        await self._step("delete_letter", lambda: self._tables.delete_letter(letter))
+    async def delete_dead_letter(self, dead_letter: DeadLetter) -> None:
+        await self._step("delete_dead_letter", lambda: self._tables.delete_dead_letter(dead_letter))
 
     # The whole
 
@@ -280,9 +284,11 @@ class MemoryView(MemoryMarks):
             await self._step("erase_marks", partial(self._tables.erase_marks, each))
             yield 0
 
-    async def erase_letters(self) -> AsyncIterator[int]:
-        while page := sorted(self._tables.letters)[:PAGE]:
-            yield await self._step("erase_letters", partial(self._tables.erase_letters, page))
+    async def erase_dead_letters(self) -> AsyncIterator[int]:
+        while page := sorted(self._tables.dead_letters)[:PAGE]:
+            yield await self._step(
+                "erase_dead_letters", partial(self._tables.erase_dead_letters, page)
+            )
         await self._step("erase_notes", self._tables.gone.clear)
 
     async def erase(self) -> None:

@@ -96,7 +96,7 @@ class Audit:
         first_object = await self._first_object()
         wanted = all_ranges(queue.name, first_object, times.began)
         objects = await in_thread(listed, self._session, queue.name, wanted, queue.lister)
-        letter_keys, spared = await self._letters()
+        dead_letter_keys, spared = await self._dead_letters()
         limits = await queue.tables.view.limits()
         if limits.content_start is None:
             return Audited(times, times.began, ())  # no mail ever came
@@ -112,7 +112,7 @@ class Audit:
         left = (each for each in closed if not browse_start or each.slice_start >= browse_start)
         vanished = vanished_rows(left, present)
         spared += (each.slice_start + each.window for each in closed if _lacks(each, vanished))
-        orphans = await in_thread(auditing.without_a_mail, objects, states, letter_keys, times)
+        orphans = await in_thread(auditing.without_a_mail, objects, states, dead_letter_keys, times)
         found = [
             *await self._orphans(orphans, states, spared),
             *await in_thread(auditing.without_bytes, states, objects, times),
@@ -156,19 +156,19 @@ class Audit:
                 return None
         return None
 
-    async def _letters(self) -> tuple[list[str], list[datetime]]:
-        """Return the keys that dead letters name, and until when mails were accepted that letters
-        which cannot be decoded may be of."""
+    async def _dead_letters(self) -> tuple[list[str], list[datetime]]:
+        """Return the keys that dead letters name, and until when mails were accepted that dead
+        letters which cannot be decoded may be of."""
         keys: list[str] = []
         spared: list[datetime] = []
-        async for letter in self._queue.tables.view.letters():
-            if letter.entry is not None:
-                keys.append(letter.entry.blob_key)
-            elif not letter.is_decoded:
-                spared.append(moment_of(letter.enqueue_id))
+        async for dead_letter in self._queue.tables.view.dead_letters():
+            if dead_letter.entry is not None:
+                keys.append(dead_letter.entry.blob_key)
+            elif not dead_letter.is_decoded:
+                spared.append(moment_of(dead_letter.enqueue_id))
             else:
                 try:
-                    keys.append(decode(letter.body or b"").blob_key)
+                    keys.append(decode(dead_letter.body or b"").blob_key)
                 except UnreadableReference:
                     pass  # the row counts, which has no mark
         return keys, spared
@@ -194,8 +194,9 @@ class Audit:
     async def _orphans(
         self, orphans: DataFrame, states: DataFrame, spared: list[datetime]
     ) -> list[FindingLine]:
-        """Return the objects without a mail that are still there: the bytes of a letter that was
-        discarded go after it. What rows or letters may need that name nothing is left out."""
+        """Return the objects without a mail that are still there: the bytes of a dead letter that
+        was discarded go after it. What rows or dead letters may need that name nothing is left
+        out."""
         queue = self._queue
         undecodable = await in_thread(auditing.undecodable_until, states)
         until = max([*spared, *([undecodable] if undecodable else [])], default=None)

@@ -30,7 +30,7 @@ _ENTRY = ("slice_start", "bucket_id", "enqueue_id")
 
 
 def without_a_mail(
-    objects: DataFrame, states: DataFrame, letter_keys: Iterable[str], times: AuditTimes
+    objects: DataFrame, states: DataFrame, dead_letter_keys: Iterable[str], times: AuditTimes
 ) -> DataFrame:
     """Return the objects that no row and no dead letter needs, and that no mail needed until just
     before."""
@@ -46,16 +46,16 @@ def without_a_mail(
     ids = rows.select(F.col("enqueue_id").alias("successor"))
     unseen = replaced.join(ids, "successor", "left_anti")
     keys = rows.where(needs).select("blob_key").unionByName(unseen.select("blob_key"))
-    letters = objects.sparkSession.createDataFrame(
-        [(each,) for each in letter_keys], "blob_key string"
+    dead_letters = objects.sparkSession.createDataFrame(
+        [(each,) for each in dead_letter_keys], "blob_key string"
     )
     old = objects.where(F.col("accepted_at") < F.lit(times.uploaded))
-    return old.join(keys, "blob_key", "left_anti").join(letters, "blob_key", "left_anti")
+    return old.join(keys, "blob_key", "left_anti").join(dead_letters, "blob_key", "left_anti")
 
 
 def orphan_lines(orphans: DataFrame, spared: datetime | None) -> list[FindingLine]:
     """Return objects without a mail as findings, oldest first, but those accepted until a moment,
-    which rows or letters may need that name no object."""
+    which rows or dead letters may need that name no object."""
     if spared is not None:
         orphans = orphans.where(F.col("accepted_at") > F.lit(spared))
     found = orphans.orderBy("blob_key").limit(MAX_FINDINGS)

@@ -13,7 +13,7 @@ from cassandra import ReadFailure
 from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.connection.connection import TooManyTombstones, translated
 from postroad.adapters.cassandra.connection.session import Session, Statement
-from postroad.adapters.cassandra.view.rows import LetterReader
+from postroad.adapters.cassandra.view.rows import DeadLetterReader
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import ViewUnavailable
 
@@ -25,21 +25,21 @@ MAX_DELETIONS, PAGE = 10, 3
 class RefusingSession(Session):
     """One month, whose requests fail when a page meets more than `MAX_DELETIONS` deletions."""
 
-    def __init__(self, letters: Sequence[UUID], deleted: Sequence[UUID]) -> None:
-        self.letters, self.deleted = sorted(letters), sorted(deleted)
+    def __init__(self, dead_letters: Sequence[UUID], deleted: Sequence[UUID]) -> None:
+        self.dead_letters, self.deleted = sorted(dead_letters), sorted(deleted)
         self.refusals = 0
 
     async def pages(  # type: ignore[override]
         self, statement: Statement, values: Sequence[object] = ()
     ) -> AsyncIterator[list[dict[str, object]]]:
-        assert statement == statements.SELECT_LETTERS
+        assert statement == statements.SELECT_DEAD_LETTERS
         _, _, after, through = values
         while page := self._page_of(after, through):
             yield [{"enqueue_id": each} for each in page]
             after = page[-1]
 
     async def execute(self, statement: Statement, values: Sequence[object] = ()) -> list[object]:  # type: ignore[override]
-        assert statement == statements.COUNT_LETTERS
+        assert statement == statements.COUNT_DEAD_LETTERS
         _, _, after, through = values
         count = 0
         while page := self._page_of(after, through):
@@ -49,7 +49,7 @@ class RefusingSession(Session):
     def _page_of(self, after: object, through: object) -> list[UUID]:
         assert isinstance(after, UUID)
         assert isinstance(through, UUID)
-        page = _between(self.letters, after, through)[:PAGE]
+        page = _between(self.dead_letters, after, through)[:PAGE]
         last = page[-1] if len(page) == PAGE else through
         if len(_between(self.deleted, after, last)) > MAX_DELETIONS:
             self.refusals += 1
@@ -65,12 +65,12 @@ def ids(count: int, start: datetime, apart: timedelta) -> list[UUID]:
     return [id_at(start + number * apart, 0, number + 1) for number in range(count)]
 
 
-async def read(reader: LetterReader) -> list[object]:
-    return [row["enqueue_id"] async for row in reader.letters(MONTH)]
+async def read(reader: DeadLetterReader) -> list[object]:
+    return [row["enqueue_id"] async for row in reader.dead_letters(MONTH)]
 
 
 @pytest.mark.parametrize(
-    ("letters", "deleted"),
+    ("dead_letters", "deleted"),
     [
         (ids(20, START, timedelta(days=1)), ids(1000, START, timedelta(minutes=7))),
         (ids(20, START, timedelta(minutes=1)), ids(1000, START, timedelta(seconds=1))),
@@ -80,19 +80,19 @@ async def read(reader: LetterReader) -> list[object]:
         (ids(20, START, timedelta(days=1)), []),
     ],
 )
-async def test_all_letters_are_read_once_and_counted_between_deletions(
-    letters: list[UUID], deleted: list[UUID]
+async def test_all_dead_letters_are_read_once_and_counted_between_deletions(
+    dead_letters: list[UUID], deleted: list[UUID]
 ) -> None:
-    session = RefusingSession(letters, deleted)
-    reader = LetterReader(session, "mail.out")
+    session = RefusingSession(dead_letters, deleted)
+    reader = DeadLetterReader(session, "mail.out")
 
-    assert await read(reader) == sorted(letters)
-    assert await reader.count(MONTH) == len(letters)
+    assert await read(reader) == sorted(dead_letters)
+    assert await reader.count(MONTH) == len(dead_letters)
 
 
 async def test_what_was_refused_once_is_not_asked_for_again() -> None:
     session = RefusingSession([], ids(1000, START, timedelta(minutes=1)))
-    reader = LetterReader(session, "mail.out")
+    reader = DeadLetterReader(session, "mail.out")
     await reader.count(MONTH)
     refusals = session.refusals
 
@@ -107,7 +107,7 @@ async def test_range_that_cannot_be_divided_is_an_error() -> None:
     session = RefusingSession([], ids(1000, START, timedelta(0)))
 
     with pytest.raises(TooManyTombstones):
-        await LetterReader(session, "mail.out").count(MONTH)
+        await DeadLetterReader(session, "mail.out").count(MONTH)
 
 
 def test_refusal_is_known_by_the_reason_of_a_replica() -> None:

@@ -40,26 +40,26 @@ async def view(keyspace: str) -> AsyncIterator[CassandraView]:
     await session.close()
 
 
-async def test_letters_among_many_that_were_taken_out_are_listed_counted_and_erased(
+async def test_dead_letters_among_many_that_were_taken_out_are_listed_counted_and_erased(
     view: CassandraView,
 ) -> None:
-    letters = [
+    dead_letters = [
         DeadLetter(id_at(START + part * SPAN, 0, 0), MONTH, START, "no", None, b"body")
         for part in (0.0, 0.5, 1.5)
     ]
-    for letter in letters:
-        await view.write_letter(letter)
+    for dead_letter in dead_letters:
+        await view.write_dead_letter(dead_letter)
     await delete_many(view._session)
 
-    assert [each async for each in view.letters()] == letters
-    assert await view.count_letters() == len(letters)
-    assert await view.letter(MONTH, letters[1].enqueue_id) == letters[1]
+    assert [each async for each in view.dead_letters()] == dead_letters
+    assert await view.count_dead_letters() == len(dead_letters)
+    assert await view.dead_letter(MONTH, dead_letters[1].enqueue_id) == dead_letters[1]
 
-    await view.delete_letter(letters[1])
-    assert await view.count_letters() == 2
+    await view.delete_dead_letter(dead_letters[1])
+    assert await view.count_dead_letters() == 2
 
-    assert sum([each async for each in view.erase_letters()]) == 2
-    assert await CassandraView(view._session, QUEUE).count_letters() == 0
+    assert sum([each async for each in view.erase_dead_letters()]) == 2
+    assert await CassandraView(view._session, QUEUE).count_dead_letters() == 0
 
 
 async def delete_many(session: Session) -> None:
@@ -68,7 +68,7 @@ async def delete_many(session: Session) -> None:
     async def together() -> None:
         stamp = session.now_us() - SPAN // timedelta(microseconds=1)
         deleted = [(stamp, QUEUE, MONTH, some_id()) for _ in range(TOGETHER)]
-        await session.execute_together(statements.DELETE_LETTER, deleted)
+        await session.execute_together(statements.DELETE_DEAD_LETTER, deleted)
 
     for _ in range(DELETED // TOGETHER // 4):
         await asyncio.gather(*(together() for _ in range(4)))

@@ -29,7 +29,7 @@ class Store:
         self.queue = await start(self.files, self.clock, options=LIFETIME)
         await self.queue.maintenance.recovering
 
-    async def letters(self) -> list[str]:
+    async def dead_letters(self) -> list[str]:
         found = [each async for each in self.queue.dead_letters(Selector.all())]
         return [each.mail.name or "" for each in found]
 
@@ -47,7 +47,7 @@ async def store() -> AsyncIterator[Store]:
     await found.queue.close()
 
 
-async def test_letter_is_discarded_with_its_bytes_after_its_lifetime(store: Store) -> None:
+async def test_dead_letter_is_discarded_with_its_bytes_after_its_lifetime(store: Store) -> None:
     await store.reject("old")
     await store.clock.advance(15 * DAY)
     await store.reject("young")
@@ -55,7 +55,7 @@ async def test_letter_is_discarded_with_its_bytes_after_its_lifetime(store: Stor
 
     await store.queue.maintain()
 
-    assert await store.letters() == ["young"]
+    assert await store.dead_letters() == ["young"]
     labels = {"queue": store.queue.name}
     assert REGISTRY.get_sample_value("postroad_expired_dead_letters_total", labels) == 1
     await store.queue.close()
@@ -73,13 +73,13 @@ async def test_lifetime_begins_with_the_death_of_the_mail(store: Store) -> None:
 
     await store.queue.maintain()
 
-    assert await store.letters() == ["late"]
+    assert await store.dead_letters() == ["late"]
     await store.clock.advance(2 * DAY)
     await store.queue.maintain()
-    assert await store.letters() == []
+    assert await store.dead_letters() == []
 
 
-async def test_letter_that_was_requeued_dies_anew(store: Store) -> None:
+async def test_dead_letter_that_was_requeued_dies_anew(store: Store) -> None:
     await store.reject("again")
     await store.clock.advance(20 * DAY)
     await store.queue.requeue(Selector(name="again"))
@@ -88,4 +88,4 @@ async def test_letter_that_was_requeued_dies_anew(store: Store) -> None:
 
     await store.queue.maintain()
 
-    assert await store.letters() == ["again"]
+    assert await store.dead_letters() == ["again"]
