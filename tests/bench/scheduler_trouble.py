@@ -121,7 +121,7 @@ class Worker(Simulation):
         self._queued: deque[tuple[int, float]] = deque()
         self._later: deque[tuple[float, int, float]] = deque()
         self._waits: dict[int, float] = {}
-        self._in_hand: dict[int, None] = {}
+        self._in_flight: dict[int, None] = {}
         self._jobs_at: Counter[int] = Counter()
         self._room: FailingSiteQuota | None = None
         self._site_of: dict[int, int] = {}
@@ -140,10 +140,10 @@ class Worker(Simulation):
         """Let all of the time pass."""
         while self.now < self._world.counted_from + COUNTED:
             self._arrive()
-            for number in [each for each in self._in_hand if each in self.finished_at]:
+            for number in [each for each in self._in_flight if each in self.finished_at]:
                 self._leave_hand(number)
             self._make_room()
-            while len(self._in_hand) < WINDOW and (mail := self._mail()) is not None:
+            while len(self._in_flight) < WINDOW and (mail := self._mail()) is not None:
                 self._take(*mail)
             self.run(self.now + STEP)
 
@@ -171,7 +171,7 @@ class Worker(Simulation):
         )
         self.submitted_at[number] = arrived
         self._site_of[number] = site
-        self._in_hand[number] = None
+        self._in_flight[number] = None
         self._jobs_at[site] += 1
         self._waits[number] = self.now
 
@@ -181,15 +181,15 @@ class Worker(Simulation):
     def _make_room(self) -> None:
         """As `SchedulerRunner` does it."""
         self._room = None
-        if self._is_bounded and is_crowded(len(self._in_hand), WINDOW):
+        if self._is_bounded and is_crowded(len(self._in_flight), WINDOW):
             self._leave_room_beside_trouble()
-        if len(self._in_hand) >= WINDOW:
+        if len(self._in_flight) >= WINDOW:
             waiting = [
                 each
-                for each in self._in_hand
+                for each in self._in_flight
                 if each not in self.line_of and self.now - self._waits[each] >= PATIENCE
             ]
-            for number in waiting[len(self._in_hand) // 4 :]:
+            for number in waiting[len(self._in_flight) // 4 :]:
                 self._take_back(number)
 
     def _leave_room_beside_trouble(self) -> None:
@@ -200,7 +200,7 @@ class Worker(Simulation):
             return
         room = self._room = room_for_trouble(WINDOW, len(troubled))
         at: Counter[int] = Counter()
-        for number in list(self._in_hand):
+        for number in list(self._in_flight):
             if (site := self._site_of[number]) in troubled:
                 if number not in self.line_of and not room.takes(at[site]):
                     self._take_back(number)
@@ -216,13 +216,13 @@ class Worker(Simulation):
         self._later.append((self.now + DEFERRED, site, arrived))
 
     def _leave_hand(self, number: int) -> None:
-        del self._in_hand[number]
+        del self._in_flight[number]
         self._jobs_at[self._site_of[number]] -= 1
 
     def _is_real(self, event: Event) -> bool:
         """A job that was deferred while its site rested does not come."""
         if isinstance(event, Submitted):
-            return event.job.number in self._in_hand
+            return event.job.number in self._in_flight
         return super()._is_real(event)
 
     def _do(self, decision: object) -> None:
@@ -230,7 +230,7 @@ class Worker(Simulation):
             case OpenConnection(_, _, within) if within is not None and self._world.is_mute:
                 super()._do(replace(decision, within=2 * within))
             case Defer(job, until):
-                if job not in self._in_hand:
+                if job not in self._in_flight:
                     return
                 if until <= self.now + SHORT_REST:
                     self.at(until, Submitted(self.jobs[job]))

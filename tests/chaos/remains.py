@@ -86,11 +86,11 @@ def messages_left(queues: list[dict[str, Any]], channels: list[dict[str, Any]]) 
     consumer that was cancelled before its node went down, and that no channel has any more.
     RabbitMQ returns them when the queue gets another leader, and maintenance gives their mails
     other messages before."""
-    in_hand = sum(each.get("messages_unacknowledged", 0) for each in channels)
+    in_flight = sum(each.get("messages_unacknowledged", 0) for each in channels)
     left = []
     for each in queues:
         found, leased = each.get("messages", 0), each.get("messages_unacknowledged", 0)
-        stranded = 0 if in_hand else leased
+        stranded = 0 if in_flight else leased
         if stranded:
             _log.warning("%s: %d messages are stranded", each["name"], stranded)
         if found > stranded and not sleeps_long(each["name"]):

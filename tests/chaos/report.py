@@ -15,7 +15,7 @@ LISTED, SHOWN = 40, 3
 
 
 def life_of(events: Sequence[Event], mail: str) -> list[str]:
-    """Return all events of a mail, and of the processes that had it in hand."""
+    """Return all events of a mail, and of the processes that had it in flight."""
     entries: set[str] = set()
     mine: list[Event] = []
     calls: set[str] = set()

@@ -17,7 +17,7 @@ def test_every_mail_is_delivered_once_by_the_process_after_the_killed_one() -> N
 
     lines = ran.stdout.splitlines()
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    # In hand while the next hop's first rest lasts, delayed behind it.
+    # In flight while the next hop's first rest lasts, delayed behind it.
     assert re.search(r"^11 waiting \((0|10) delayed, 1 held\), 0 dead letters$", ran.stdout, re.M)
     assert "no damage" in lines
     assert lines[-1] == "demo: 11 accepted, 11 delivered, 0 lost, 0 duplicated"

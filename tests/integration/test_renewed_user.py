@@ -47,13 +47,13 @@ async def logins() -> AsyncIterator[tuple[Login, Login]]:
 
 
 class Flow:
-    """Publishes and consumes messages; keeps the first in hand."""
+    """Publishes and consumes messages; keeps the first in flight."""
 
     def __init__(self, broker: RabbitMQBroker) -> None:
         self._broker = broker
         self.published: list[bytes] = []
         self.taken: Counter[bytes] = Counter()
-        self.in_hand: Delivery | None = None
+        self.in_flight: Delivery | None = None
 
     async def publish(self) -> None:
         """Publish until cancelled; no publish may fail."""
@@ -67,8 +67,8 @@ class Flow:
         """Consume until cancelled."""
         async for each in self._broker.consume(20):
             self.taken[each.body] += 1
-            if self.in_hand is None:
-                self.in_hand = each
+            if self.in_flight is None:
+                self.in_flight = each
             else:
                 await each.ack()
 
@@ -101,9 +101,9 @@ async def test_programs_move_before_the_former_user_ends(
     mounted.renew(renewed)
     await until(lambda: {former["username"], renewed["username"]} <= connected_broker_users())
     await flow.go_on()
-    assert flow.in_hand is not None
-    assert flow.in_hand.is_leased
-    await flow.in_hand.ack()
+    assert flow.in_flight is not None
+    assert flow.in_flight.is_leased
+    await flow.in_flight.ack()
     await until(lambda: former["username"] not in connected_broker_users())
     await asyncio.to_thread(remove_broker_user, former["username"])
     await flow.go_on()

@@ -85,7 +85,7 @@ async def test_mail_goes_through_processes_of_two_releases_once(
     await maintain(peers)
     await until(lambda: is_worked_off(peers))
     assert Counter(old.retried + new.retried) == dict.fromkeys(names("retry"), 2)
-    # Each process had in hand what the other had retried.
+    # Each process had in flight what the other had retried.
     for peer, other in ((old, new), (new, old)):
         assert set(peer.retried) & {*other.retried, *other.transmitted}
 

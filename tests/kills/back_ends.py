@@ -38,7 +38,7 @@ TOGETHER = 100
 """Requests at once."""
 
 MANY_CRASHES = "1000"
-"""Kills that find a mail in hand before the queue gives it up, which is 20 by default: a run has
+"""Kills that find a mail in flight before the queue gives it up, which is 20 by default: a run has
 more of them than any worker outside."""
 
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class Distributed:
     """A queue of the distributed engine, and `postroad worker`."""
 
     environment: Mapping[str, str] = {"POSTROAD_WORKER_WINDOW": "200"}
-    """Fewer in hand than by default, because each kill delays what is."""
+    """Fewer in flight than by default, because each kill delays what is."""
 
     def __init__(self, url: str, queue: DistributedQueue) -> None:
         self.command = ("worker", "--queue", url)

@@ -17,7 +17,7 @@ from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.memory.view.tables import Tables
 from postroad.distributed.engine.engine import Parts
 from postroad.distributed.engine.timing import Timing
-from postroad.distributed.enqueue.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
+from postroad.distributed.enqueue.later_looks import IN_FLIGHT, NOT_FOLLOWED, NOT_WITHDRAWN
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.configuration.rules import ViewConfiguration
 from postroad.domain.queues.names import QueueName, key_of_owner
@@ -31,7 +31,7 @@ LONG = timedelta(minutes=8)
 """Longer than a claim, several redelivery delays, a slice with its grace, and two leases."""
 
 
-UNWITHDRAWN_REASONS = (NOT_WITHDRAWN, IN_HAND, NOT_FOLLOWED)
+UNWITHDRAWN_REASONS = (NOT_WITHDRAWN, IN_FLIGHT, NOT_FOLLOWED)
 
 
 def unwithdrawn(*reasons: str) -> float:
@@ -225,14 +225,14 @@ class InMemoryCluster(VirtualTime):
         """Return how often the first recipient of a mail was transmitted to."""
         return max((count for (of, _), count in self.transmitted.items() if of == name), default=0)
 
-    def check_nothing_is_left(self, dead: Iterable[str] = (), in_hand: int = 0) -> None:
+    def check_nothing_is_left(self, dead: Iterable[str] = (), in_flight: int = 0) -> None:
         """Nothing waits, no message and no byte is left, but for these dead letters; and all that
-        was handed out is acked, but for as many items as a consumer has in hand."""
+        was handed out is acked, but for as many items as a consumer has in flight."""
         assert [entry.envelope.name for entry in self.tables.live()] == []
         dead_letters = [each.entry for each in self.tables.dead_letters.values()]
         assert sorted(entry.envelope.name or "" for entry in dead_letters if entry) == sorted(dead)
         assert (len(self.broker.ready), self.broker.delayed, len(self.broker.dead)) == (0, 0, 0)
-        assert (self.broker.unacked, self.broker.unacked_dead) == (in_hand, 0)
+        assert (self.broker.unacked, self.broker.unacked_dead) == (in_flight, 0)
         assert set(self.blobs) == {entry.blob_key for entry in dead_letters if entry}
 
     def check_marks_have_rows(self) -> None:

@@ -55,7 +55,7 @@ async def suspended(
 
 
 async def with_an_old_item(cluster: InMemoryCluster, process: Process, producer: Process) -> Item:
-    """Let a process have a mail in hand while its slice closes."""
+    """Let a process have a mail in flight while its slice closes."""
     await cluster.enqueue(producer, "mail")
     consumer, item = await cluster.take(process)
     await consumer.close()
@@ -64,6 +64,6 @@ async def with_an_old_item(cluster: InMemoryCluster, process: Process, producer:
 
 
 def lose_connection(process: Process) -> None:
-    """The broker gives what a process has in hand to others."""
+    """The broker gives what a process has in flight to others."""
     broker = process.queue._engine.broker
     broker.disconnect()  # type: ignore[attr-defined]

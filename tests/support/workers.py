@@ -129,7 +129,7 @@ class OneByOne:
         self._driving = driving
 
     async def deliver(self, item: Item) -> None:
-        """Deliver an item until it is not in hand any more; cancelled, leave it as it is."""
+        """Deliver an item until it is not in flight any more; cancelled, leave it as it is."""
         self._driving.take(item)
         try:
             await self._driving.until_empty()
@@ -190,5 +190,5 @@ def a_consumer(
         rules=rules,
         queue=queue.name,
     )
-    in_hand = concurrency if longest_queue == 1 else 2 * concurrency * longest_queue
-    return Consumer(queue, driving, window=in_hand)
+    in_flight = concurrency if longest_queue == 1 else 2 * concurrency * longest_queue
+    return Consumer(queue, driving, window=in_flight)

@@ -112,7 +112,7 @@ class Item(Endings, Protocol):
 
     @property
     def lease_until(self) -> timedelta:
-        """Until when the item may be in hand, by `Clock.elapsed`. Later, the queue may hand the
+        """Until when the item may be in flight, by `Clock.elapsed`. Later, the queue may hand the
         mail out again while it is transmitted. `defer` is for those who are left by then."""
         ...
 

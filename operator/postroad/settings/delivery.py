@@ -59,11 +59,12 @@ class Worker(Section):
     """True if answers such as `421 4.7.0` suspend a site for a time, where mail goes by routes."""
 
     concurrency: Annotated[int, Field(ge=1, le=10_000)] = 200
-    """Connections to next hops at most; with a relay, mails in hand too. Where mail goes by routes,
-    those that wait for a next hop do not count, as long as they are no more than half as many."""
+    """Connections to next hops at most; with a relay, mails in flight too. Where mail goes by
+    routes, those that wait for a next hop do not count, as long as they are no more than half as
+    many."""
 
     window: Annotated[int, Field(ge=1, le=20_000)] = 900
-    """Mails in hand at most where mail goes by routes: those of sites that are slow or rest must
+    """Mails in flight at most where mail goes by routes: those of sites that are slow or rest must
     leave room for others. Each that waits costs a distributed queue a claim every 40 s; an embedded
     one nothing."""
 

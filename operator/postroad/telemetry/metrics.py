@@ -41,7 +41,7 @@ ENQUEUE_FAILURES = Counter(
 UNWITHDRAWN = Counter(
     "postroad_unwithdrawn_enqueues_total",
     "Failed enqueues that may be delivered once all the same.",
-    ["queue", "reason"],  # reason: not withdrawn, in hand, not followed
+    ["queue", "reason"],  # reason: not withdrawn, in flight, not followed
 )
 ENQUEUE_SECONDS = Histogram(
     "postroad_enqueue_seconds", "Time until an enqueue was durable.", ["queue"]

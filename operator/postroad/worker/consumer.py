@@ -16,7 +16,7 @@ _log = logger("worker")
 
 
 class Consumer:
-    """Delivers what a queue has, until `stop` is set. At most `window` mails are in hand."""
+    """Delivers what a queue has, until `stop` is set. At most `window` mails are in flight."""
 
     def __init__(self, queue: MailQueue, driving: SchedulerRunner, *, window: int) -> None:
         self._queue = queue

@@ -53,8 +53,8 @@ TICK = timedelta(seconds=1)
 """Between two looks at what time alone changes: rests, ages of connections, deadlines."""
 
 SHORT_REST = timedelta(seconds=20)
-"""A job whose site rests for no longer stays in hand: to put a mail off costs as much as to enqueue
-one, and a next hop that restarts has its mail at once."""
+"""A job whose site rests for no longer stays in flight: to put a mail off costs as much as to
+enqueue one, and a next hop that restarts has its mail at once."""
 
 PATIENCE = timedelta(seconds=30)
 """Time that a mail waits for a place on a connection, or for a router, while it keeps others from
@@ -73,7 +73,7 @@ RESTS = "451 4.4.1 the next hop rests after failures"
 class SchedulerRunner:
     """Delivers the items that it is given. Needs a running event loop.
 
-    `window`: how many items may be in hand; while they are, mails that wait long for a place on a
+    `window`: how many items may be in flight; while they are, mails that wait long for a place on a
     connection are deferred, so that others are seen, and before that those of sites in trouble.
     None: no mail is, since all have one next hop.
     `gate`: what keeps jobs from the scheduler; None: nothing does. `suppressing`: which recipients
@@ -214,7 +214,7 @@ class SchedulerRunner:
 
     def try_now(self, site: str) -> list[str]:
         """Try a site as if it had never failed; return the domains whose mail goes there, as far as
-        this worker knows. What is in hand and waits for a rest goes at once."""
+        this worker knows. What is in flight and waits for a rest goes at once."""
         for name in self._book.destinations(site):
             self._on(Forgiven(name))
         resting = self._resting
@@ -316,7 +316,7 @@ class SchedulerRunner:
 
     def _make_room(self, now: timedelta) -> None:
         """Defer mails that have waited in vain for long, where they are more than a quarter of
-        what is in hand; the last ones of them."""
+        what is in flight; the last ones of them."""
         waiting = [
             each
             for each in self._ledgers
@@ -362,7 +362,7 @@ class SchedulerRunner:
         await self._links.close_all(MAX_GOODBYE.total_seconds())
 
     async def until_empty(self) -> None:
-        """Wait until no item is in hand."""
+        """Wait until no item is in flight."""
         while self._ledgers:
             self._changed.clear()  # no `await` since the look: an item that ends then wakes no one
             await self._changed.wait()

@@ -1,4 +1,4 @@
-"""A node of the broker dies while a handler has a mail of it in hand."""
+"""A node of the broker dies while a handler has a mail of it in flight."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ async def node_of(cluster: Cluster, role: str, work_queue: str) -> str:
         await asyncio.sleep(0.5)  # the API's numbers are a second old
 
 
-async def in_hand(consumer: MailQueue, handed_out: Counter[str], held: dict[str, Item]) -> None:
-    """Deliver all mail that comes, until cancelled, and end what was not in hand before."""
+async def in_flight(consumer: MailQueue, handed_out: Counter[str], held: dict[str, Item]) -> None:
+    """Deliver all mail that comes, until cancelled, and end what was not in flight before."""
     async for item in consumer.dequeue(prefetch=20):
         name = str(item.mail.name)
         handed_out[name] += 1
@@ -66,7 +66,7 @@ async def in_hand(consumer: MailQueue, handed_out: Counter[str], held: dict[str,
 
 
 @pytest.mark.parametrize("role", ["leader", "connection"])
-async def test_mail_in_hand_is_not_lost_when_its_broker_node_dies(
+async def test_mail_in_flight_is_not_lost_when_its_broker_node_dies(
     cluster: Cluster, role: str
 ) -> None:
     settings = from_environment(variables_of(cluster))
@@ -79,7 +79,7 @@ async def test_mail_in_hand_is_not_lost_when_its_broker_node_dies(
     ):
         for each in NAMES:
             await queue.enqueue(mail_of(each))
-        taking = asyncio.create_task(in_hand(consumer, handed_out, held))
+        taking = asyncio.create_task(in_flight(consumer, handed_out, held))
         async with asyncio.timeout(DRAIN_SECONDS):
             while len(held) < len(NAMES):
                 await asyncio.sleep(0.1)
@@ -114,7 +114,7 @@ async def connected_elsewhere(
     queue, and the name of that node. Each handle that is opened is connected to the next node."""
     for _ in range(9):
         async with opened() as queue:
-            taking = asyncio.create_task(in_hand(queue, Counter(), {}))
+            taking = asyncio.create_task(in_flight(queue, Counter(), {}))
             leader = await node_of(cluster, "leader", work_queue)
             node = await node_of(cluster, "connection", work_queue)
             taking.cancel()
@@ -128,8 +128,8 @@ async def connected_elsewhere(
 async def test_mail_that_rabbitmq_strands_is_delivered_once_it_is_republished(
     cluster: Cluster,
 ) -> None:
-    """A consumer is cancelled with mail in hand, as in a worker that shuts down, and its node goes
-    down: RabbitMQ keeps its messages leased until the queue has another leader."""
+    """A consumer is cancelled with mail in flight, as in a worker that shuts down, and its node
+    goes down: RabbitMQ keeps its messages leased until the queue has another leader."""
     settings = from_environment(variables_of(cluster))
     name = fresh()
     url, work = f"distributed://test.{name}", f"postroad.test.{name}.work"
@@ -139,7 +139,7 @@ async def test_mail_that_rabbitmq_strands_is_delivered_once_it_is_republished(
         async with connected_elsewhere(
             cluster, work, lambda: open_queue(url, settings=settings)
         ) as (consumer, node):
-            taking = asyncio.create_task(in_hand(consumer, Counter(), held))
+            taking = asyncio.create_task(in_flight(consumer, Counter(), held))
             for each in NAMES:
                 await queue.enqueue(mail_of(each))
             async with asyncio.timeout(DRAIN_SECONDS):

@@ -418,7 +418,7 @@ async def test_a_subscription_that_does_not_start_leaves_no_channel(silent: str)
 async def test_a_subscription_that_gets_nothing_is_followed_by_another_one(
     channel: Played, subscription: Subscription
 ) -> None:
-    """Unless a delivery comes, or is in hand: the next subscription would take more than its
+    """Unless a delivery comes, or is in flight: the next subscription would take more than its
     prefetch beside it."""
     pauses: list[float] = []
     held: list[RabbitMQDelivery] = []

@@ -1,5 +1,5 @@
 """A program moves to a renewed user of RabbitMQ by itself, before the former user ends: nothing
-that is in hand or unconfirmed is lost or sent again."""
+that is in flight or unconfirmed is lost or sent again."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ async def consuming(server: AmqpServer) -> str:
     return tag
 
 
-async def test_a_consumer_moves_and_ends_what_it_has_in_hand_where_it_got_it(
+async def test_a_consumer_moves_and_ends_what_it_has_in_flight_where_it_got_it(
     world: Renewals,
 ) -> None:
     deliveries = world.broker.consume(10)

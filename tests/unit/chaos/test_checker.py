@@ -206,7 +206,7 @@ def test_wide_removals_account_for_no_more_than_they_counted(written: Written) -
 # What was removed stays away
 
 
-def test_a_mail_that_was_in_hand_when_it_was_removed_may_be_transmitted(written: Written) -> None:
+def test_a_mail_that_was_in_flight_when_it_was_removed_may_be_transmitted(written: Written) -> None:
     written.enqueue()
     written.attempt(2, 5, ended=6)
     written.change("remove", 3, 4, 1, name="m")

@@ -70,15 +70,15 @@ def test_the_note_of_a_requeued_dead_letter_is_not_left_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ready", "leased", "in_hand", "found"),
+    ("ready", "leased", "in_flight", "found"),
     [(0, 0, 0, 0), (1, 0, 0, 1), (0, 2, 2, 1), (0, 2, 0, 0), (1, 2, 0, 1)],
 )
 def test_messages_are_left_over_unless_no_channel_has_them(
-    ready: int, leased: int, in_hand: int, found: int
+    ready: int, leased: int, in_flight: int, found: int
 ) -> None:
     queue = {"name": "q", "messages": ready + leased, "messages_unacknowledged": leased}
 
-    assert len(messages_left([queue], [{"messages_unacknowledged": in_hand}])) == found
+    assert len(messages_left([queue], [{"messages_unacknowledged": in_flight}])) == found
 
 
 def test_claim_of_a_host_with_a_clock_far_ahead_is_not_left_over() -> None:

@@ -5,7 +5,8 @@ consumer decides by the functions that the engine itself uses (`domain.dispatch`
 any two steps any other process may take a step, or the process may crash.
 
 Three assumptions about time are built in, as the engine's timing guarantees them:
-- A consumer that has an entry in hand without a claim, when a message about it begins a redelivery
+- A consumer that has an entry in flight without a claim, when a message about it begins a
+redelivery
   delay, has ended or claimed the entry by the end of that delay (`keep_after` <
   `redelivery_delay`). Nothing follows from the delay about consumers that get the entry later.
 - A claim lapses only when its owner is dead, because a living owner renews it in time.
@@ -34,7 +35,7 @@ from postroad.domain.queues.references import Reference
 
 NOW = datetime(2026, 1, 1, 10, 0, tzinfo=UTC)
 WHO = ("b@example.net",)
-IN_HAND = {"transmit", "record", "act"}
+IN_FLIGHT = {"transmit", "record", "act"}
 ARRIVAL = ReferenceArrival(NOW, False, 0, None, timedelta(seconds=8), limit=100, draw=0.0)
 
 
@@ -105,7 +106,7 @@ class State(NamedTuple):
 @dataclass
 class Model:
     """What may happen: how often processes crash, how often an attempt fails and is retried, and
-    how often a consumer that lives on loses its connection with a mail in hand. `mistake` leaves
+    how often a consumer that lives on loses its connection with a mail in flight. `mistake` leaves
     one safeguard out, to show that the search would notice."""
 
     crashes: int
@@ -121,7 +122,7 @@ class Model:
             yield from self._steps(_Edit(state, index))
             if state.crashes < self.crashes and process.at != "start":
                 yield _Edit(state, index).crash()
-            if state.losses < self.losses and process.at in IN_HAND and process.message:
+            if state.losses < self.losses and process.at in IN_FLIGHT and process.message:
                 yield _Edit(state, index).disconnect()
         for entry, owner in state.claims:
             if state.processes[owner].crashed or state.processes[owner].at == "start":
@@ -162,7 +163,7 @@ class Model:
             step = {"decide": self._decided, "claim": self._claimed, "recheck": self._rechecked}
             yield step[process.at](edit)
         elif process.at in {"transmit", "record"}:
-            yield from self._in_hand(edit)
+            yield from self._in_flight(edit)
         elif process.at == "act" and self._is_over(state, process.entry):
             yield edit.go("ack")
         elif process.at == "act":
@@ -174,7 +175,7 @@ class Model:
         else:
             yield from self._finishing(edit, then="ack")
 
-    def _in_hand(self, edit: _Edit) -> Iterator[State]:
+    def _in_flight(self, edit: _Edit) -> Iterator[State]:
         process, state = edit.process, edit.state
         if process.at == "transmit":
             yield edit.go("record")._replace(transmitted=state.transmitted + 1)
@@ -185,7 +186,7 @@ class Model:
         else:
             yield edit.delivered(process.entry).go("ack")
         if process.entry not in dict(state.claims):
-            yield edit.claim(process.entry).state  # the keeper claims what is in hand for long
+            yield edit.claim(process.entry).state  # the keeper claims what is in flight for long
 
     def _decided(self, edit: _Edit) -> State:
         message, state = edit.process.message, edit.state
@@ -323,7 +324,7 @@ class _Edit:
         return _Edit(self.state._replace(processes=tuple(every)), self.index)
 
     def go(self, at: str, **changes: object) -> State:
-        leaves = self.process.at in IN_HAND and at not in IN_HAND
+        leaves = self.process.at in IN_FLIGHT and at not in IN_FLIGHT
         state = (self.outlasted() if leaves else self).keep(at=at, **changes).state
         if at == "transmit" and self.process.checked:
             return state._replace(resurrected=True)
@@ -402,7 +403,7 @@ class _Edit:
         return self.release().go("start", message=None, entry=0)
 
     def disconnect(self) -> State:
-        """The broker gives the message to another consumer; this one keeps the mail in hand."""
+        """The broker gives the message to another consumer; this one keeps the mail in flight."""
         state = self.back().keep(message=None).state
         return state._replace(losses=state.losses + 1)
 
@@ -425,13 +426,14 @@ def _entry(entry: int, held: bool, previous: tuple[int, ...]) -> Entry:
 
 
 def _unclaimed(state: State, entry: int) -> tuple[int, ...]:
-    """Return the consumers that have an entry in hand, or one that it follows, without a claim."""
+    """Return the consumers that have an entry in flight, or one that it follows, without a
+    claim."""
     about = {entry, *dict(state.rows).get(entry, (False, ()))[1]}
     claimed = dict(state.claims)
     return tuple(
         index
         for index, process in enumerate(state.processes)
-        if process.at in IN_HAND
+        if process.at in IN_FLIGHT
         and process.kind == "consumer"
         and not process.crashed
         and process.entry in about

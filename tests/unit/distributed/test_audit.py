@@ -250,7 +250,7 @@ async def test_what_no_mail_is_called_is_left_alone(
 async def test_bytes_of_every_mail_that_lives_stay(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await cluster.enqueue(process, "held", "dead", "in hand", "plain")
+    await cluster.enqueue(process, "held", "dead", "in flight", "plain")
     await cluster.enqueue(process, "delayed", delay=10**6)
     await process.queue.hold(Selector(name="held"))
     consumer = Consumer(cluster, process.queue)

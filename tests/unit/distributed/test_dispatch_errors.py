@@ -133,7 +133,7 @@ async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
     (dead,) = cluster.tables.dead_letters.values()
     assert dead.entry is not None
     assert dead.entry.envelope.recipients == who[1:]
-    assert other.queue._engine.in_hand == set()
+    assert other.queue._engine.in_flight == set()
     assert (len(cluster.broker.ready), cluster.broker.delayed) == (0, 0)
 
 
@@ -184,7 +184,7 @@ async def test_mail_that_all_recipients_got_is_over_without_a_mark(
     assert skipped("marked") == before + 1
     (mark,) = cluster.tables.marks.values()
     assert mark.delivered_at is not None
-    assert other.queue._engine.in_hand == set()
+    assert other.queue._engine.in_flight == set()
     cluster.check_nothing_is_left()
 
 

@@ -152,7 +152,7 @@ async def test_what_a_late_retry_had_delivered_is_not_delivered_by_the_successor
 
     await item.retry(timedelta(0), remaining=both[1:])
     await consumer.close()
-    await cluster.pass_time(3 * MINUTE)  # the claim on what was in hand lapses
+    await cluster.pass_time(3 * MINUTE)  # the claim on what was in flight lapses
 
     await person.queue.release(ALL)
     _, again = await cluster.take(person)

@@ -1,5 +1,5 @@
-"""An enqueue fails while a consumer has its mail in hand: it is accepted, or counted, and what the
-producer sends again is no second copy without a sign of it (invariant 1)."""
+"""An enqueue fails while a consumer has its mail in flight: it is accepted, or counted, and what
+the producer sends again is no second copy without a sign of it (invariant 1)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from postroad.adapters.memory import fault_injection
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.engine import engine
 from postroad.distributed.enqueue import later_looks
-from postroad.distributed.enqueue.later_looks import IN_HAND, NOT_FOLLOWED, NOT_WITHDRAWN
+from postroad.distributed.enqueue.later_looks import IN_FLIGHT, NOT_FOLLOWED, NOT_WITHDRAWN
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import Entry
 from postroad.errors import (
@@ -88,7 +88,7 @@ async def check_delivered_once(cluster: InMemoryCluster, consumer: Consumer, ite
     cluster.check_nothing_is_left()
 
 
-async def test_enqueue_whose_mail_is_in_hand_is_accepted(cluster: InMemoryCluster) -> None:
+async def test_enqueue_whose_mail_is_in_flight_is_accepted(cluster: InMemoryCluster) -> None:
     """The broker stores what it does not confirm; the delivery takes longer than the deadline."""
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = unconfirmed
@@ -101,7 +101,7 @@ async def test_enqueue_whose_mail_is_in_hand_is_accepted(cluster: InMemoryCluste
     await check_delivered_once(cluster, consumer, item)
 
 
-@pytest.mark.parametrize("delivered", [False, True], ids=["in hand", "delivered"])
+@pytest.mark.parametrize("delivered", [False, True], ids=["in flight", "delivered"])
 async def test_mail_that_a_consumer_got_just_before_it_was_withdrawn_is_counted(
     cluster: InMemoryCluster, delivered: bool
 ) -> None:
@@ -176,7 +176,7 @@ async def test_mail_is_counted_whose_consumer_did_not_reach_the_view_for_a_while
 
 
 @pytest.mark.parametrize("look", ["first", "last"])
-async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_look_again(
+async def test_mail_in_flight_is_counted_though_its_producer_closes_before_it_can_look_again(
     cluster: InMemoryCluster, look: str
 ) -> None:
     """The consumer does not reach the view, so no look shows anything."""
@@ -200,7 +200,7 @@ async def test_mail_in_hand_is_counted_though_its_producer_closes_before_it_can_
     assert unwithdrawn() - before == 1
 
 
-async def test_enqueue_whose_only_publish_was_slow_is_accepted_when_its_mail_is_in_hand(
+async def test_enqueue_whose_only_publish_was_slow_is_accepted_when_its_mail_is_in_flight(
     cluster: InMemoryCluster,
 ) -> None:
     """The broker stored the message as late as it should have confirmed it."""
@@ -400,9 +400,9 @@ async def test_failed_enqueues_that_are_followed_are_bounded_and_the_oldest_are_
     assert unwithdrawn() - before == 15
 
 
-@pytest.mark.parametrize("in_hand", [False, True])
+@pytest.mark.parametrize("in_flight", [False, True])
 async def test_closing_process_looks_once_more_and_reports_what_it_could_not_follow(
-    cluster: InMemoryCluster, caplog: pytest.LogCaptureFixture, in_hand: bool
+    cluster: InMemoryCluster, caplog: pytest.LogCaptureFixture, in_flight: bool
 ) -> None:
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = unconfirmed
@@ -418,7 +418,7 @@ async def test_closing_process_looks_once_more_and_reports_what_it_could_not_fol
     producer.faults.before = None
     await fail_many(cluster, producer, 20)
     await cluster.pass_time(MINUTE)
-    if in_hand:
+    if in_flight:
         worker.faults.plan = no_fault
         await (await consumer.next()).done()
     before = {each: unwithdrawn(each) for each in UNWITHDRAWN_REASONS}
@@ -427,8 +427,8 @@ async def test_closing_process_looks_once_more_and_reports_what_it_could_not_fol
     await producer.queue.close()
 
     counted = {each: unwithdrawn(each) - before[each] for each in UNWITHDRAWN_REASONS}
-    assert counted == {NOT_WITHDRAWN: 0, IN_HAND: in_hand, NOT_FOLLOWED: 21 - in_hand}
-    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1 + in_hand
+    assert counted == {NOT_WITHDRAWN: 0, IN_FLIGHT: in_flight, NOT_FOLLOWED: 21 - in_flight}
+    assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1 + in_flight
 
 
 async def test_process_that_closes_while_the_view_is_away_asks_for_one_portion_only(

@@ -49,7 +49,7 @@ async def test_a_removal_that_meets_a_delivery_under_replacement_removes_no_mail
 
 
 async def test_administration_that_comes_second_does_not_count_a_mail_delivered_meanwhile() -> None:
-    """Another administrator replaced the entry that a consumer had in hand."""
+    """Another administrator replaced the entry that a consumer had in flight."""
     cluster = InMemoryCluster(buckets=1)
     worker, first, second = [await cluster.start() for _ in range(3)]
     await cluster.enqueue(worker, "mail")

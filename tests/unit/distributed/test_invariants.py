@@ -684,7 +684,7 @@ async def test_invariant_9_those_who_wait_for_the_limits_share_one_failure(
 # 10
 
 
-async def test_invariant_10_mail_in_hand_for_long_is_not_given_to_another_by_administration(
+async def test_invariant_10_mail_in_flight_for_long_is_not_given_to_another_by_administration(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, "slow")

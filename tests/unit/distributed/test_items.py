@@ -1,4 +1,4 @@
-"""What an item in hand costs in requests."""
+"""What an item in flight costs in requests."""
 
 from __future__ import annotations
 

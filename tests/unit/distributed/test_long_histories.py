@@ -201,10 +201,10 @@ async def test_mail_that_waits_alone_for_long_costs_as_much_as_a_new_one(
         assert cluster.copies("waits") == 1
 
 
-async def test_mail_that_may_be_in_hand_is_not_given_a_new_entry_for_waiting_alone(
+async def test_mail_that_may_be_in_flight_is_not_given_a_new_entry_for_waiting_alone(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await cluster.enqueue(process, "in hand")
+    await cluster.enqueue(process, "in flight")
     _, item = await cluster.take(process)
     (before,) = cluster.tables.live()
 

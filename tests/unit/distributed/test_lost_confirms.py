@@ -219,7 +219,7 @@ async def test_held_mail_is_not_let_go_by_a_repetition(cluster: InMemoryCluster)
     assert await cluster.recover() == ["mail"]
 
 
-async def test_repetition_in_the_process_that_has_the_mail_in_hand_waits_for_it(
+async def test_repetition_in_the_process_that_has_the_mail_in_flight_waits_for_it(
     cluster: InMemoryCluster,
 ) -> None:
     producer = await enqueued_without_confirm(cluster, "mail")

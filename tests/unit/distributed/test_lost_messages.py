@@ -67,8 +67,8 @@ async def test_delayed_row_without_a_message_comes_when_it_is_due(
 async def test_mails_that_have_their_messages_are_left_alone(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """In hand for long, delayed, due; and one that is held, which has none."""
-    await cluster.enqueue(process, "in hand")
+    """In flight for long, delayed, due; and one that is held, which has none."""
+    await cluster.enqueue(process, "in flight")
     consumer, item = await cluster.take(process)
     other = await cluster.start()
     await cluster.enqueue(other, "held")
@@ -91,7 +91,7 @@ async def test_orphan_among_many_is_found_and_nothing_comes_twice(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """A mail in a worker's hands is among those that get a new entry."""
-    await cluster.enqueue(process, "in hand", *(f"mail{number}" for number in range(5)))
+    await cluster.enqueue(process, "in flight", *(f"mail{number}" for number in range(5)))
     await killed_before_the_publish(cluster)
     worker = await cluster.start()
     consumer = Consumer(cluster, worker.queue, prefetch=1)

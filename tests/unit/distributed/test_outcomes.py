@@ -32,7 +32,7 @@ def kept(cluster: InMemoryCluster) -> dict[UUID, AttemptOutcomes]:
 
 
 async def one_in_hand(cluster: InMemoryCluster) -> tuple[Process, UUID, Item]:
-    """A process with one mail in hand, and its entry."""
+    """A process with one mail in flight, and its entry."""
     process = await cluster.start()
     (entry,) = await cluster.enqueue(process, "mail")
     _, item = await cluster.take(process)

@@ -132,7 +132,7 @@ async def test_claims_of_a_reference_that_is_deferred_are_given_back(
     assert (await consumer.next(50 * SECOND)).mail.name == "mail"
 
 
-async def test_lost_connections_put_no_more_than_the_prefetch_in_hand(
+async def test_lost_connections_put_no_more_than_the_prefetch_in_flight(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await cluster.enqueue(process, *(f"mail{number}" for number in range(30)))
@@ -174,7 +174,7 @@ async def test_queue_without_a_quorum_gets_each_reference_once(
 async def test_delay_queue_that_takes_nothing_blocks_no_new_mail(
     cluster: InMemoryCluster, process: Process, which: str
 ) -> None:
-    """All that a crashed worker had in hand comes redelivered, and has to wait for a redelivery
+    """All that a crashed worker had in flight comes redelivered, and has to wait for a redelivery
     delay."""
     await cluster.enqueue(process, *(f"redelivered{number}" for number in range(5)))
     victim = await cluster.start()
@@ -223,7 +223,7 @@ async def test_consumer_whose_places_are_all_taken_cancels_its_subscription_when
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """The broker would send it references until the garbage collector ends the subscription."""
-    await cluster.enqueue(process, "in hand", "waiting")
+    await cluster.enqueue(process, "in flight", "waiting")
     consumer = Consumer(cluster, process.queue, prefetch=1)
     item = await consumer.next()
     assert await consumer.nothing()
@@ -235,10 +235,10 @@ async def test_consumer_whose_places_are_all_taken_cancels_its_subscription_when
     assert await cluster.deliver(await cluster.start()) == ["waiting"]
 
 
-async def test_time_that_a_message_waited_for_a_place_is_time_in_hand(
+async def test_time_that_a_message_waited_for_a_place_is_time_in_flight(
     cluster: InMemoryCluster, process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a connection was lost, the items in hand have all places, and the next connection
+    """After a connection was lost, the items in flight have all places, and the next connection
     brings as many messages again."""
     monkeypatch.setattr(MemoryDelivery, "waited", 20 * MINUTE)
     await cluster.enqueue(process, "mail")
@@ -248,7 +248,7 @@ async def test_time_that_a_message_waited_for_a_place_is_time_in_hand(
     assert item.lease_until - process.clock.elapsed() < 6 * MINUTE
 
 
-async def test_time_that_a_message_waited_in_the_prefetch_is_time_in_hand(
+async def test_time_that_a_message_waited_in_the_prefetch_is_time_in_flight(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """RabbitMQ counts from when it sent the message."""

@@ -83,15 +83,15 @@ def run_alone(state: State, process: Process) -> State:
         pytest.param(("consumer", "consumer"), 2, 0, id="two consumers, two crashes"),
         pytest.param(("consumer", "consumer"), 1, 1, id="a retry, two consumers, a crash"),
         pytest.param(("consumer", "remove"), 1, 1, id="removal, a retry, a crash"),
-        pytest.param(("consumer", "republish"), 1, 0, id="republish while in hand, a crash"),
+        pytest.param(("consumer", "republish"), 1, 0, id="republish while in flight, a crash"),
         pytest.param(("consumer", "consumer", "republish"), 0, 1, id="republish, no crash"),
-        pytest.param(("consumer", "hold", "release"), 0, 0, id="hold and release while in hand"),
+        pytest.param(("consumer", "hold", "release"), 0, 0, id="hold and release while in flight"),
         pytest.param(("consumer", "hold", "release"), 1, 0, id="hold and release, a crash"),
         pytest.param(("consumer", "hold", "remove"), 1, 0, id="hold against remove, a crash"),
         pytest.param(("consumer", "republish", "remove"), 0, 1, id="republish against remove"),
         pytest.param(("consumer", "republish", "republish"), 0, 0, id="two republish"),
         pytest.param(("consumer", "hold", "release", "cleaner"), 0, 2, id="cleaned, held"),
-        pytest.param(("consumer", "republish", "cleaner"), 1, 2, id="cleaned in hand, a crash"),
+        pytest.param(("consumer", "republish", "cleaner"), 1, 2, id="cleaned in flight, a crash"),
     ],
 )
 def test_no_interleaving_loses_resurrects_or_repeats(

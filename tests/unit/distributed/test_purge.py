@@ -176,7 +176,7 @@ async def test_a_purge_in_the_middle_of_a_retry_takes_the_mail(
     cluster.check_nothing_is_left()
 
 
-async def test_mail_in_hand_during_a_purge_may_still_be_delivered(
+async def test_mail_in_flight_during_a_purge_may_still_be_delivered(
     cluster: InMemoryCluster, process: Process, other: Process
 ) -> None:
     await cluster.enqueue(process, "mail")
@@ -228,7 +228,7 @@ async def test_dead_letters_survive_a_purge_with_their_bytes(
     assert len(cluster.blobs) == 1
     assert await process.queue.requeue(Selector.all()) == 1
     assert await cluster.deliver(process) == ["dead"]
-    cluster.check_nothing_is_left(in_hand=1)
+    cluster.check_nothing_is_left(in_flight=1)
 
 
 async def test_bytes_that_could_not_be_deleted_go_with_their_messages(

@@ -249,7 +249,7 @@ async def test_dead_letter_whose_message_another_release_wrote_gets_a_row_for_it
     cluster.check_nothing_is_left()
 
 
-async def test_requeue_of_an_older_release_whose_mail_is_in_hand_is_not_repeated() -> None:
+async def test_requeue_of_an_older_release_whose_mail_is_in_flight_is_not_repeated() -> None:
     """It left no message in the dead letter, and died before it deleted the dead letter."""
     cluster, victim, other = await with_a_dead_letter()
     victim.fail(lambda step: Fault.STOP_BEFORE if step.operation == "delete_dead_letter" else None)
@@ -316,7 +316,7 @@ async def test_requeue_whose_entry_is_over_and_cleaned_makes_no_second_one(
     assert len(cluster.tables.live()) == (ended == "deferred")
     await cluster.pass_time(timedelta(hours=2))
     assert await cluster.recover() == ["mail"] * (ended == "deferred")
-    cluster.check_nothing_is_left(in_hand=ended == "removed")
+    cluster.check_nothing_is_left(in_flight=ended == "removed")
 
 
 @pytest.mark.parametrize("operation", ["rewrite_dead_letter", "insert", "publish"])

@@ -102,7 +102,7 @@ async def test_dead_letter_of_a_mail_that_another_one_buried_is_not_lost(
     await consumer.close()
 
     assert [each.reason for each in cluster.tables.dead_letters.values()] == ["no"]
-    await cluster.pass_time(3 * MINUTE)  # the claim on what was in hand lapses
+    await cluster.pass_time(3 * MINUTE)  # the claim on what was in flight lapses
     assert await other.queue.requeue(ALL) == 1
     assert await cluster.recover() == ["mail"]
 

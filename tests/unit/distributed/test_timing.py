@@ -49,7 +49,7 @@ AGREED = {
     "and at least every": (USUAL.longest_backoff, 10 * SECOND),
     "a reference waits beside others": (USUAL.wait, 5 * SECOND),
     "or alone": (USUAL.longest_wait, 10 * MINUTE),
-    "an item is in hand for": (USUAL.longest_lease, 25 * MINUTE),
+    "an item is in flight for": (USUAL.longest_lease, 25 * MINUTE),
     "ages are counted anew after": (USUAL.ages, MINUTE),
 }
 INTERVALS = {

@@ -247,7 +247,7 @@ async def test_mark_of_a_delivery_that_ends_after_cleanup_holds_back_no_slice(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """It has no row any more: it lies before browse start, and expires."""
-    await cluster.enqueue(process, "removed in hand")
+    await cluster.enqueue(process, "removed in flight")
     consumer, item = await cluster.take(process)
     other = await cluster.start()
     assert await other.queue.remove(ALL) == 1

@@ -252,7 +252,7 @@ async def test_late_mail_whose_burial_stopped_half_way_is_queued_once(
 
 
 @pytest.mark.parametrize("ending", ["retry", "reject", "done"])
-async def test_late_mail_in_hand_ends_as_any_other(
+async def test_late_mail_in_flight_ends_as_any_other(
     cluster: InMemoryCluster, process: Process, paused: Process, ending: str
 ) -> None:
     """A consumer that took it by older limits finds it before browse start when it ends it."""
@@ -305,11 +305,11 @@ async def retry_or_hold_or_requeue(process: Process, change: str, item: Item) ->
 
 
 async def one_of_each(cluster: InMemoryCluster, process: Process) -> tuple[Consumer, Item]:
-    """Let a process have a mail in hand, and let another wait, and a third be a dead letter."""
+    """Let a process have a mail in flight, and let another wait, and a third be a dead letter."""
     await cluster.give_up(process, "dead")
     await cluster.enqueue(process, "waits", delay=6 * 3600)
     await cluster.pass_time(2 * HOUR)
-    await cluster.enqueue(process, "in hand")
+    await cluster.enqueue(process, "in flight")
     return await cluster.take(process)
 
 
@@ -344,7 +344,7 @@ async def test_invariant_7_no_successor_is_made_before_browse_start(
     await maintenance(cluster, process, rounds=20)
     behind = -(cluster.clock.now() - browse_start(cluster) + SECOND)
     wrong = await cluster.start()
-    await cluster.enqueue(process, "in hand")
+    await cluster.enqueue(process, "in flight")
     consumer, item = await cluster.take(wrong)
     rows, dead_letters = dict(cluster.tables.rows), dict(cluster.tables.dead_letters)
     for name in cluster.world.view_hosts:

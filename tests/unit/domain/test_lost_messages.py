@@ -166,12 +166,12 @@ def begun(leased: int, *, idle_before: timedelta | None, ready: int = 0) -> Mess
     [
         (BEYOND_LEASES + OVERDUE + MINUTE, BEYOND_LEASES, 0, 1),
         (BEYOND_LEASES + OVERDUE, BEYOND_LEASES, 0, 0),  # it was not due for long
-        (BEYOND_LEASES + OVERDUE + MINUTE, BEYOND_LEASES - MINUTE, 0, 0),  # it may be in hand
+        (BEYOND_LEASES + OVERDUE + MINUTE, BEYOND_LEASES - MINUTE, 0, 0),  # it may be in flight
         (BEYOND_LEASES + OVERDUE + MINUTE, BEYOND_LEASES, 1, 0),  # its message may wait
         (BEYOND_LEASES + OVERDUE + MINUTE, None, 0, 0),
     ],
 )
-def test_message_in_hand_for_longer_than_any_lease_is_missing(
+def test_message_in_flight_for_longer_than_any_lease_is_missing(
     age: timedelta, idle_before: timedelta | None, ready: int, missing: int
 ) -> None:
     made = begun(2, idle_before=idle_before, ready=ready)

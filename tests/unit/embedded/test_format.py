@@ -73,7 +73,7 @@ def test_lanes_have_the_numbers_of_the_format() -> None:
     assert segment_of("new") is None
 
 
-def test_an_item_may_be_in_hand_as_long_as_in_the_distributed_engine() -> None:
+def test_an_item_may_be_in_flight_as_long_as_in_the_distributed_engine() -> None:
     assert Timing().longest_lease == MAX_LEASE
 
 

@@ -133,7 +133,7 @@ def test_of_a_reply_512_octets_are_kept_in_whole_characters(text: str, kept: str
     ("was", "change", "held"),
     [(False, None, False), (True, None, True), (True, False, False), (False, True, True)],
 )
-def test_a_mail_that_was_in_hand_is_held_as_its_last_record_has_it(
+def test_a_mail_that_was_in_flight_is_held_as_its_last_record_has_it(
     was: bool, change: bool | None, held: bool
 ) -> None:
     record = replace(WAITING, held=was, due_us=7, entry_number=4)
@@ -151,7 +151,7 @@ def test_a_mail_that_was_in_hand_is_held_as_its_last_record_has_it(
         ({9}, {9: "550 of no recipient"}, (3,), False),
     ],
 )
-def test_outcomes_of_a_mail_that_was_in_hand_are_kept(
+def test_outcomes_of_a_mail_that_was_in_flight_are_kept(
     finished: set[int], failures: dict[int, str], numbers: tuple[int, ...], is_dead: bool
 ) -> None:
     found = resumed(WAITING, Work(0, 0, 1234, finished, failures))
@@ -161,7 +161,7 @@ def test_outcomes_of_a_mail_that_was_in_hand_are_kept(
     assert found.failures.keys() == {1} | (failures.keys() & {3})
 
 
-def test_a_mail_that_was_delivered_while_in_hand_is_over() -> None:
+def test_a_mail_that_was_delivered_while_in_flight_is_over() -> None:
     assert resumed(replace(WAITING, failures={}), Work(0, 0, 1234, {3})) is None
 
 

@@ -40,7 +40,7 @@ async def distributed(folder: Path) -> AsyncIterator[tuple[BackEnd, str]]:
 
 
 async def work(queue: MailQueue) -> None:
-    """End four of the mails, each in its way, and leave one in hand with a record."""
+    """End four of the mails, each in its way, and leave one in flight with a record."""
     items = dict[str, Item]()
     async with aclosing(cast("AsyncGenerator[Item, None]", queue.dequeue(prefetch=6))) as found:
         async for item in found:

@@ -1,4 +1,4 @@
-"""How many jobs of sites in trouble a worker has in hand beside others. Source: ADR 0070."""
+"""How many jobs of sites in trouble a worker has in flight beside others. Source: ADR 0070."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def add(table: JobTable, at: DeliveryRoute, number: int, *, is_waiting: bool = T
     return job
 
 
-@pytest.mark.parametrize(("in_hand", "crowded"), [(74, False), (75, True), (100, True)])
-def test_a_window_is_crowded_from_three_quarters_on(in_hand: int, crowded: bool) -> None:
-    assert is_crowded(in_hand, window=100) is crowded
+@pytest.mark.parametrize(("in_flight", "crowded"), [(74, False), (75, True), (100, True)])
+def test_a_window_is_crowded_from_three_quarters_on(in_flight: int, crowded: bool) -> None:
+    assert is_crowded(in_flight, window=100) is crowded
 
 
 def test_the_last_jobs_that_wait_at_sites_in_trouble_have_no_room() -> None:

@@ -141,7 +141,7 @@ async def deliver(
     *,
     soft_bounce: bool = False,
 ) -> StillClock:
-    """Deliver an item until it is not in hand any more."""
+    """Deliver an item until it is not in flight any more."""
     clock = StillClock()
     driving = a_driving(
         AnsweringConnector(answers),

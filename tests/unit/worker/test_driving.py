@@ -444,22 +444,22 @@ async def test_a_next_hop_is_in_no_trouble_because_records_take_long() -> None:
         assert not await worker.waiting()
 
 
-async def test_mails_that_wait_in_hand_cost_few_transactions() -> None:
+async def test_mails_that_wait_in_flight_cost_few_transactions() -> None:
     """What a mail costs that waits for ten minutes: its claim, which is renewed. No more than 25
-    lightweight transactions a second are for as many mails as are in hand by default."""
-    in_hand = 150
-    async with a_worker(2 * in_hand) as worker:
+    lightweight transactions a second are for as many mails as are in flight by default."""
+    in_flight = 150
+    async with a_worker(2 * in_flight) as worker:
         worker.domain("slow.example")
         worker.hops.stuck.add("mx.slow.example")
-        for number in range(in_hand):
+        for number in range(in_flight):
             await worker.enqueue(f"r{number}@slow.example")
-        await until(lambda: len(worker.driving) == in_hand)
+        await until(lambda: len(worker.driving) == in_flight)
         before = len(worker.process.faults.steps)
         await worker.pass_time(10 * MINUTE)
 
-        assert len(worker.driving) == in_hand
+        assert len(worker.driving) == in_flight
         steps = Counter(step.operation for step in worker.process.faults.steps[before:])
-        assert in_hand <= steps["claim"] <= 25 * 600 * in_hand / Settings().worker.window
+        assert in_flight <= steps["claim"] <= 25 * 600 * in_flight / Settings().worker.window
 
 
 async def test_a_stop_finishes_what_connections_have_and_leaves_the_rest_leased() -> None:

@@ -73,7 +73,7 @@ def _name(worker: Worker, site: str) -> str:
     return name
 
 
-async def test_mail_in_hand_that_waits_for_a_rest_goes_at_once() -> None:
+async def test_mail_in_flight_that_waits_for_a_rest_goes_at_once() -> None:
     async with an_answering_worker() as worker:
         worker.hops.away = {ONE: AWAY}
         await worker.enqueue("a@one.example")

@@ -52,7 +52,7 @@ async def deliver_with(
     """Deliver the mail by a process that meets a fault at its n-th step from then on; return
     whether it took so many."""
     consumer, item = await cluster.take(victim)
-    await consumer.close()  # else it would have the report in hand
+    await consumer.close()  # else it would have the report in flight
     begun = len(victim.faults.steps)
     victim.fail(at(number, fault))
     delivering = asyncio.ensure_future(of_process(victim, hop).deliver(item))

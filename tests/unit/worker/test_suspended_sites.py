@@ -95,11 +95,11 @@ async def test_mail_that_waits_for_a_site_is_deferred_when_it_is_suspended() -> 
         for number in range(200):
             await worker.enqueue(f"r{number}@one.example", sender=f"s{number}@o.example")
         await worker.pass_time(SECOND)
-        in_hand = len(worker.driving)
+        in_flight = len(worker.driving)
         await controlled.suspend(ONE, timedelta(hours=1))
         await worker.pass_time(7 * SECOND)
 
-        assert in_hand == 200
+        assert in_flight == 200
         assert len(worker.driving) <= 120, "what waited is deferred"
         worker.hops.gate.set()
         await worker.pass_time(SECOND)

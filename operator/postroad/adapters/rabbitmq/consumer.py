@@ -132,9 +132,9 @@ class Subscription:
         self, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         """Return once the subscription is outdated, because nothing came for `SILENCE` and nothing
-        is in hand. RabbitMQ shows a consumer no difference between an empty queue and one that was
-        deleted and declared anew in the same instant: it subscribes the channel to the new queue,
-        leases messages to it and drops them there. Closing the channel frees them."""
+        is in flight. RabbitMQ shows a consumer no difference between an empty queue and one that
+        was deleted and declared anew in the same instant: it subscribes the channel to the new
+        queue, leases messages to it and drops them there. Closing the channel frees them."""
         while True:
             before = self._arrivals
             await pause(SILENCE.total_seconds())

@@ -108,7 +108,7 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
 
 
 def window_of(settings: Settings, way: Way) -> int:
-    """Return how many mails may be in hand: with a relay or a program, what its connections have;
+    """Return how many mails may be in flight: with a relay or a program, what its connections have;
     where mails are behind one another, one more for each, whose outcome is being recorded."""
     if isinstance(way, RoutingSettings):
         return settings.worker.window

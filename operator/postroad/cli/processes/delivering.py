@@ -215,7 +215,7 @@ async def _controlled(
 
 
 def _route_again(routes: RelayRoutes | RoutesBySettings, driving: SchedulerRunner) -> None:
-    """Let all mail in hand go the way that reroutes have now."""
+    """Let all mail in flight go the way that reroutes have now."""
     routes.forget()
     driving.route_again()
 

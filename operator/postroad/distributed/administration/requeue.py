@@ -128,7 +128,7 @@ def _again(entry: Entry, key: EntryKey) -> Entry:
 
 async def _withdraw(engine: Engine, new: Entry) -> bool:
     """Withdraw an entry whose row may have come too late to be seen. Returns whether it is
-    withdrawn; False when a consumer has it in hand, or it ended otherwise: it was seen then."""
+    withdrawn; False when a consumer has it in flight, or it ended otherwise: it was seen then."""
     owner = UUID(int=engine.randomness.bits(128))
     if not await engine.view.claim(new.enqueue_id, owner, engine.timing.claim):
         return False

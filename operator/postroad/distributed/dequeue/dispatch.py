@@ -78,13 +78,13 @@ class ReferenceDispatch:
         self._since = engine.clock.elapsed()
         limits = await engine.limits_cache.limits()
         mark = await engine.view.mark(reference.key)
-        in_hand = self._is_in_hand(reference)
+        in_flight = self._is_in_flight(reference)
         arrival = ReferenceArrival(
             now=engine.limits_cache.now(),
-            redelivered=delivery.redelivered or in_hand,
+            redelivered=delivery.redelivered or in_flight,
             # Still leased here: redelivered because the channel was lost, not because a consumer
             # crashed.
-            failed_deliveries=0 if in_hand else delivery.failed_deliveries,
+            failed_deliveries=0 if in_flight else delivery.failed_deliveries,
             browse_start=limits.browse_start,
             redelivery_delay=engine.timing.redelivery_delay,
             limit=engine.delivery_limit,
@@ -154,7 +154,7 @@ class ReferenceDispatch:
     async def _attempt(
         self, entry: Entry, reference: Reference, mark: Mark | None
     ) -> DistributedItem | None:
-        if self._is_in_hand(reference):
+        if self._is_in_flight(reference):
             await self._wait_for_claim(reference)
             return None
         # Hand out without a claim only shortly after the mark was read: later, a redelivery delay
@@ -207,7 +207,7 @@ class ReferenceDispatch:
     async def _claimed_item(
         self, entry: Entry, reference: Reference, records: Mapping[str, Record]
     ) -> DistributedItem | None:
-        if self._is_in_hand(reference):
+        if self._is_in_flight(reference):
             await self._wait_for_claim(reference)
             return None
         item = self._item(entry, reference, records, claimed=True)
@@ -220,7 +220,7 @@ class ReferenceDispatch:
         try:
             await item.end(Reject(failures or "delivery failed") if item.failures else DONE)
         except BaseException:
-            await item.end_lease()  # an item in hand would defer every repetition of its message
+            await item.end_lease()  # an item in flight would defer every repetition of its message
             raise
         return None
 
@@ -245,11 +245,11 @@ class ReferenceDispatch:
             self._engine, entry, reference, self._delivery, lease, records, self._lease_until
         )
 
-    def _is_in_hand(self, reference: Reference) -> bool:
-        """True if this process has the entry in hand, or one that it follows. No claim shows that:
-        ours are not refused, and they may have lapsed while this process was suspended."""
+    def _is_in_flight(self, reference: Reference) -> bool:
+        """True if this process has the entry in flight, or one that it follows. No claim shows
+        that: ours are not refused, and they may have lapsed while this process was suspended."""
         keys = (reference.key, *reference.previous)
-        return any(each.enqueue_id in self._engine.in_hand for each in keys)
+        return any(each.enqueue_id in self._engine.in_flight for each in keys)
 
     async def release_claims(self) -> None:
         """Release what this dispatch may have claimed."""

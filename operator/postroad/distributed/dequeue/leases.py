@@ -33,8 +33,8 @@ thousands together."""
 
 
 class Lease:
-    """One item in hand. `owner` is the claim's, one per lease, so that two messages about one entry
-    exclude each other within a process too."""
+    """One item in flight. `owner` is the claim's, one per lease, so that two messages about one
+    entry exclude each other within a process too."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Leases:
         lease = Lease(self, enqueue_id, owner, since + first, before, when_ended)
         lease.is_claimed = claimed
         self._leases.add(lease)
-        self._engine.in_hand.add(enqueue_id)
+        self._engine.in_flight.add(enqueue_id)
         metrics.LEASED.labels(self._engine.label).set(len(self._leases))
         if self._renewer is None or self._renewer.done():
             self._renewer = asyncio.ensure_future(self._renew_all())
@@ -104,7 +104,7 @@ class Leases:
         """End a lease. Idempotent."""
         if lease in self._leases:
             self._leases.discard(lease)
-            self._engine.in_hand.discard(lease.enqueue_id)
+            self._engine.in_flight.discard(lease.enqueue_id)
             metrics.LEASED.labels(self._engine.label).set(len(self._leases))
             lease.when_ended()
 

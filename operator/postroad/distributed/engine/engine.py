@@ -83,7 +83,7 @@ class Engine:
         self.owned = parts.owned
         self.limits_cache = LimitsCache(parts.view, parts.clock, parts.timing)
         self.ids = Identifiers(parts.clock.now, parts.randomness.bits)
-        self.in_hand: set[UUID] = set()
+        self.in_flight: set[UUID] = set()
         """The entries that this process has handed out and that have not ended."""
         self.log: Logger = logger("distributed").bind(queue=str(parts.name))
         self.on_ending: Callable[[], None] = lambda: None

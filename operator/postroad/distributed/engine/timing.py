@@ -50,8 +50,8 @@ class Timing:
     """The first delay of a redelivered reference."""
 
     keep_after: timedelta = timedelta(seconds=4)
-    """Items leased for longer are claimed, so that other consumers find them in hand. Shorter than
-    the redelivery delay."""
+    """Items leased for longer are claimed, so that other consumers find them in flight. Shorter
+    than the redelivery delay."""
 
     claim: timedelta = timedelta(minutes=2)
     """Lifetime of a claim; renewed while the item is leased."""
@@ -75,7 +75,7 @@ class Timing:
     message of it."""
 
     longest_lease: timedelta = timedelta(minutes=25)
-    """Time that an item may be in hand, from the arrival of its message. RabbitMQ closes the
+    """Time that an item may be in flight, from the arrival of its message. RabbitMQ closes the
     channel of a consumer that acknowledges nothing for its consumer_timeout (30 minutes by
     default) and redelivers what it holds; what is left of that is for records and for the
     ending."""

@@ -1,4 +1,4 @@
-"""Withdrawn enqueues that are looked at again, because a consumer may have had the mail in hand
+"""Withdrawn enqueues that are looked at again, because a consumer may have had the mail in flight
 when it was withdrawn, without a claim yet. The caller has got its error, so a mail that is
 delivered all the same is counted (invariant 1).
 """
@@ -25,7 +25,7 @@ DROPPED = MAX_FOLLOWED // 8
 AT_ONCE = 16
 """Number that are looked at at a time, by three requests each."""
 
-NOT_WITHDRAWN, IN_HAND, NOT_FOLLOWED = "not withdrawn", "in hand", "not followed"
+NOT_WITHDRAWN, IN_FLIGHT, NOT_FOLLOWED = "not withdrawn", "in flight", "not followed"
 """Why a failed enqueue may be delivered once, in the metric. Not followed: to the end of a
 consumer's lease."""
 
@@ -115,7 +115,9 @@ class LaterLooks:
         ]
         for each, taken in kept:
             if taken:
-                count_unwithdrawn(self._engine, each.key.enqueue_id, each.mail_id, IN_HAND, IN_HAND)
+                count_unwithdrawn(
+                    self._engine, each.key.enqueue_id, each.mail_id, IN_FLIGHT, IN_FLIGHT
+                )
         return kept
 
     async def _is_taken(self, withdrawn: WithdrawnEnqueue) -> bool | None:

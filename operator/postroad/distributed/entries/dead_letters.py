@@ -79,7 +79,7 @@ async def _end(
 
 
 def is_rejected(mark: Mark) -> bool:
-    """Return whether the ending of a mark is a dead letter. A consumer that had the entry in hand
+    """Return whether the ending of a mark is a dead letter. A consumer that had the entry in flight
     meanwhile may have delivered it all the same: its dead letter is stale then."""
     is_given_up = mark.ending is not None and mark.ending.kind is EndingKind.REJECTED
     return is_given_up and mark.delivered_at is None

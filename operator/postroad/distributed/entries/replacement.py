@@ -10,10 +10,10 @@ redelivery, another operation on the mail, maintenance) repeats 2 to 4. All of i
 several times at once.
 
 Cuts long chains of administrative replacements to entries that a consumer may still have in
-hand.
+flight.
 
 Of a mail that is republished every minute while a delivery takes an hour, any entry may be the one
-in hand, so none is dropped for its age. An entry is dropped when its claim is free a redelivery
+in flight, so none is dropped for its age. An entry is dropped when its claim is free a redelivery
 delay after it was replaced: a consumer that had it before has ended or claimed it by then, and a
 message that comes later meets its mark. Source: ADR 0018; invariant 10.
 """
@@ -338,7 +338,7 @@ async def _remove(engine: Engine, entry: Entry) -> None:
 def _first_delay(engine: Engine, entry: Entry, new: Entry) -> int:
     """Return the delay of a new entry's first message, in seconds.
 
-    An entry that a consumer may have in hand, or that follows such an entry too soon, waits one
+    An entry that a consumer may have in flight, or that follows such an entry too soon, waits one
     redelivery delay: by then that consumer has delivered the mail, or holds a claim on it
     (invariant 10).
     """

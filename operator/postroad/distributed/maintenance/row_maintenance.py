@@ -176,7 +176,7 @@ def _needs_maintenance(
 class _Alone:
     """Finds the mails that wait alone in old slices, while all waiting mail is read in order. A
     slice with a mail that is due soon stays: that mail leaves by itself, and a consumer may have it
-    in hand."""
+    in flight."""
 
     def __init__(self, now: datetime, window: timedelta) -> None:
         self._before = now - max(OLD_SLICES * window, OLD)

@@ -61,7 +61,7 @@ def _brief_dsn(ret: str | None, envid: str | None, recipients: Mapping[str, Any]
 KEY_DIGITS = 32
 
 MAX_HANDING = timedelta(minutes=10)
-"""That an administrator can allow a program for one mail: a consumer has it in hand meanwhile."""
+"""That an administrator can allow a program for one mail: a consumer has it in flight meanwhile."""
 
 MAX_HANDED = 50 * 2**20
 """Octets of a mail, which is in memory while a program gets it: as much as an intake accepts."""

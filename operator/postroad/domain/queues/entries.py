@@ -79,7 +79,7 @@ def place(enqueue_id: UUID, window: timedelta, bucket_count: int) -> EntryKey:
 
 LONG_CHAIN = 8
 """Number of entries that administration replaced an entry names, before it is checked which of them
-a consumer can still have in hand."""
+a consumer can still have in flight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,8 @@ class Entry:
 
     `previous`, oldest first: the entries that administration replaced on the way to this one since
     an item last ended, and successors that were given up for this one. A consumer may still have
-    each in hand, so their claims are taken before this entry is attempted (invariant 10). Of more
-    than `LONG_CHAIN`, those that no consumer can have in hand are left out (ADR 0018).
+    each in flight, so their claims are taken before this entry is attempted (invariant 10). Of more
+    than `LONG_CHAIN`, those that no consumer can have in flight are left out (ADR 0018).
     """
 
     key: EntryKey

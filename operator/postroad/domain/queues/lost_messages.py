@@ -12,7 +12,7 @@ before the mails:
 
 A third shows messages that no consumer gets: RabbitMQ keeps those of a consumer that was cancelled
 before its node went down, until the queue has another leader. A mail was due for so long when no
-message was ready, so its message was in hand; it still waits after the longest lease.
+message was ready, so its message was in flight; it still waits after the longest lease.
 
 The reverse does not hold: messages of young entries and of entries that are over hide missing ones
 until they are gone. The counts of a busy broker are a little wrong, so messages must be missing
@@ -44,7 +44,7 @@ although its message exists, and gets another."""
 
 BEYOND_LEASES = timedelta(hours=1)
 """After this time a message is in no consumer's hand: leases end, and RabbitMQ's default takes a
-message back (`consumer_timeout`), in half of it. A mail in hand for longer all the same is
+message back (`consumer_timeout`), in half of it. A mail in flight for longer all the same is
 delivered once, because its claim shows it."""
 
 

@@ -145,7 +145,7 @@ def redelivery_delay_after(crashes: int, redelivery_delay: timedelta, draw: floa
     """Return the step that a reference waits after a redelivery, in seconds.
 
     The more crashes, the wider the steps are drawn, so that a mail that crashes consumers is soon
-    alone, and mails that were only in hand at the same time get through.
+    alone, and mails that were only in flight at the same time get through.
     """
     doubling = int(draw * (min(crashes, MAX_DOUBLING) + 1))
     wanted = redelivery_delay.total_seconds() * (1 << doubling)

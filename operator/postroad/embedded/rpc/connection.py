@@ -60,7 +60,7 @@ class OwnerConnection:
         self._is_going = False
         """True if the owner hands over."""
         self._left = asyncio.Event()
-        self._in_hand: set[int] = set()
+        self._in_flight: set[int] = set()
         """The items that consumers here have."""
         self._reading = asyncio.ensure_future(self._read())
 
@@ -94,7 +94,7 @@ class OwnerConnection:
     def is_usable(self) -> bool:
         """True if calls may be made. To an owner that hands over, those who have items make them:
         they may depend on each other."""
-        return self.lost is None and (not self._is_going or bool(self._in_hand))
+        return self.lost is None and (not self._is_going or bool(self._in_flight))
 
     def _check(self) -> None:
         """Raises: CallRefused; QueueClosed."""
@@ -105,11 +105,11 @@ class OwnerConnection:
 
     def hold(self, item: int) -> None:
         """Take note of an item that a consumer has now."""
-        self._in_hand.add(item)
+        self._in_flight.add(item)
 
     def let_go(self, item: int) -> None:
         """Take note that an item has ended."""
-        self._in_hand.discard(item)
+        self._in_flight.discard(item)
         self._leave_if_idle()
 
     def _go(self) -> None:
@@ -121,7 +121,7 @@ class OwnerConnection:
         self._leave_if_idle()
 
     def _leave_if_idle(self) -> None:
-        if self._is_going and not (self._calls or self._stored or self._in_hand):
+        if self._is_going and not (self._calls or self._stored or self._in_flight):
             self.fail(StoreUnavailable("the owner of the store handed it over"))
 
     def _take(self, number: int, kind: FrameKind, body: bytes) -> None:

@@ -88,14 +88,14 @@ class AdmissionGate:
         return () if self._control is None else self._control.new()
 
 
-def is_crowded(in_hand: int, window: int) -> bool:
-    """Return whether so many mails in hand leave few places to others."""
-    return 4 * in_hand >= 3 * window
+def is_crowded(in_flight: int, window: int) -> bool:
+    """Return whether so many mails in flight leave few places to others."""
+    return 4 * in_flight >= 3 * window
 
 
 @dataclass(slots=True)
 class FailingSiteQuota:
-    """Limit on what sites in trouble may have in hand: so many jobs `each`, and so many more that
+    """Limit on what sites in trouble may have in flight: so many jobs `each`, and so many more that
     wait, of all these sites, are `left`."""
 
     each: int
@@ -120,8 +120,8 @@ def room_for_trouble(window: int, sites: int) -> FailingSiteQuota:
 
 
 class InFlightLimit:
-    """The jobs of sites in trouble. `window`: how many mails may be in hand; None: all of them have
-    one next hop. `is_troubled` returns whether a destination failed or takes long."""
+    """The jobs of sites in trouble. `window`: how many mails may be in flight; None: all of them
+    have one next hop. `is_troubled` returns whether a destination failed or takes long."""
 
     def __init__(
         self, window: int | None, jobs: JobTable, is_troubled: Callable[[str], bool]
@@ -129,11 +129,11 @@ class InFlightLimit:
         self._window, self._jobs, self._is_troubled = window, jobs, is_troubled
         self._room: FailingSiteQuota | None = None
 
-    def surplus(self, in_hand: int) -> list[OpenJob]:
-        """Return the jobs that wait and have no room, while so many mails are in hand: the last
+    def surplus(self, in_flight: int) -> list[OpenJob]:
+        """Return the jobs that wait and have no room, while so many mails are in flight: the last
         ones. What is found out holds until this is called again."""
         self._room = None
-        if self._window is None or not is_crowded(in_hand, self._window):
+        if self._window is None or not is_crowded(in_flight, self._window):
             return []
         troubled = [each for each in self._jobs.by_site() if self._is_in_trouble(each[0].route)]
         if not troubled:

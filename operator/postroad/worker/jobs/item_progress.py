@@ -22,7 +22,8 @@ ZERO = timedelta(0)
 
 
 class ItemProgress:
-    """One item in hand. `on_over` is called once, when nothing is to be done about it any more."""
+    """One item in flight. `on_over` is called once, when nothing is to be done about it any
+    more."""
 
     __slots__ = (
         "_being_recorded",
@@ -66,7 +67,7 @@ class ItemProgress:
         self._being_recorded: asyncio.Future[None] | None = None
 
     def is_late(self, now: timedelta) -> bool:
-        """True if the item must not be in hand any longer."""
+        """True if the item must not be in flight any longer."""
         return now >= self.item.lease_until
 
     @property

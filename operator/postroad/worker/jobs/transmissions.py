@@ -46,7 +46,7 @@ _log = logger("worker")
 
 KEPT_WHILE_WAITING = 64 * 1024
 """Octets of the largest content that stays in memory while no connection has its mail: as many as
-the window are in hand, and a pod has 512 MiB."""
+the window are in flight, and a pod has 512 MiB."""
 
 NO_TIME_LEFT = "451 4.4.2 the next hop took too long over other recipients or other mail"
 ENDING = "451 4.3.2 the worker ends"

@@ -46,8 +46,8 @@ NamedLimits = tuple[tuple[str, LimitRule], ...]
 
 
 def held_of(window: int) -> int:
-    """Return how many jobs may be held where so many mails may be in hand: a quarter, so that mail
-    under a slow limit leaves places to the others."""
+    """Return how many jobs may be held where so many mails may be in flight: a quarter, so that
+    mail under a slow limit leaves places to the others."""
     return max(1, window // 4)
 
 

@@ -59,7 +59,7 @@ def movements(entries: DataFrame, stretch: Stretch) -> DataFrame:
     `begins_delivery` are true once for each entry, domain and site.
 
     A delivery without outcomes is that of an older release, or it repeats the one of a predecessor
-    that was replaced while a consumer had it in hand: then it is not counted again.
+    that was replaced while a consumer had it in flight: then it is not counted again.
     """
     near = _near(entries, stretch)
     parts = F.array(

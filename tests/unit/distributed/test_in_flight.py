@@ -26,7 +26,7 @@ MINUTE = timedelta(minutes=1)
 async def test_successor_of_a_mail_that_was_just_handed_out_waits_for_its_claim(
     cluster: InMemoryCluster, process: Process, change: str
 ) -> None:
-    """For the first seconds no claim tells that it is in hand."""
+    """For the first seconds no claim tells that it is in flight."""
     await cluster.enqueue(process, "mail", delay=1 if change == "flush" else 0)
     # With one place, so that the successor goes to the other process.
     consumer = Consumer(cluster, process.queue, prefetch=1)
@@ -48,7 +48,7 @@ async def test_successor_of_a_mail_that_was_just_handed_out_waits_for_its_claim(
     await consumer.close()
 
 
-async def test_many_items_in_hand_are_claimed_some_at_a_time_and_within_a_redelivery_delay(
+async def test_many_items_in_flight_are_claimed_some_at_a_time_and_within_a_redelivery_delay(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     count = 3 * AT_ONCE
@@ -73,7 +73,7 @@ async def test_many_items_in_hand_are_claimed_some_at_a_time_and_within_a_redeli
     await consumer.close()
 
 
-async def test_connections_lost_with_a_mail_in_hand_are_no_crashes_of_its_consumer(
+async def test_connections_lost_with_a_mail_in_flight_are_no_crashes_of_its_consumer(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """Its message comes back to the process that has it, counted by the broker more often than the
@@ -120,8 +120,8 @@ async def test_process_whose_claim_lapsed_does_not_hand_out_the_successor_too(
 async def test_two_messages_of_one_mail_that_come_together_are_one_item(
     cluster: InMemoryCluster, process: Process, *, is_claimed: bool
 ) -> None:
-    """A delay queue delivered it twice. The second is dispatched before the first is in hand, which
-    no claim shows yet."""
+    """A delay queue delivered it twice. The second is dispatched before the first is in flight,
+    which no claim shows yet."""
     many = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
     await process.queue.enqueue(dead_letter("mail", recipients=many))
     [message] = cluster.broker.ready
@@ -151,7 +151,7 @@ async def test_two_messages_of_one_mail_that_come_together_are_one_item(
 
 
 @pytest.mark.parametrize("change", ["republish", "hold and release"])
-async def test_mail_in_hand_for_long_is_changed_any_number_of_times(
+async def test_mail_in_flight_for_long_is_changed_any_number_of_times(
     cluster: InMemoryCluster, process: Process, change: str
 ) -> None:
     """As by a job that republishes every minute beside a delivery that takes an hour; and at the
@@ -197,10 +197,10 @@ async def test_mail_that_was_just_handed_out_is_changed_many_times_at_once(
     await consumer.close()
 
 
-async def test_successor_in_hand_is_remembered_as_the_first_entry_is(
+async def test_successor_in_flight_is_remembered_as_the_first_entry_is(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    """The entry in hand lies in the middle of the chain."""
+    """The entry in flight lies in the middle of the chain."""
     await cluster.enqueue(process, "mail")
     for _ in range(5):
         await cluster.pass_time(SECOND)
