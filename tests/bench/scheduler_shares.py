@@ -22,7 +22,7 @@ def one_job_each(connections: int, least: int, scale: float = SCALE) -> Schedule
         longest_queue=1,
         limits=limits,
         least_for_new=1.0,
-        least_for_troubled=1.0,
+        least_for_failing=1.0,
         overdue_share=0.0,
     )
 

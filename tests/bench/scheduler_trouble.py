@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from bench.results import Result, compared
 from postroad.scheduling.events import Defer, Event, OpenConnection, Site, Submitted, Withdrawn
 from postroad.scheduling.ranking import SchedulerRules
-from postroad.worker.jobs.admission import FailingSiteQuota, is_crowded, room_for_trouble
+from postroad.worker.jobs.admission import FailingSiteQuota, failing_site_quota, is_nearly_full
 from support.simulated_delivery import Simulation
 
 SEEDS = (1, 2, 3)
@@ -25,7 +25,7 @@ REFUSAL, NO_GREETING = 30.0, 300.0
 
 RULES = SchedulerRules(connections=CONNECTIONS, per_destination=PER_DESTINATION)
 WITHOUT_BOUNDS = replace(
-    RULES, least_for_new=1.0, least_for_troubled=1.0, first_connect=REFUSAL, overdue_share=0.0
+    RULES, least_for_new=1.0, least_for_failing=1.0, first_connect=REFUSAL, overdue_share=0.0
 )
 
 STEP, SHORT_REST, PATIENCE, DEFERRED = 0.5, 20.0, 30.0, 300.0
@@ -161,7 +161,7 @@ class Worker(Simulation):
         return (self._mails.choice(self._chosen), self.now) if self._rate is None else None
 
     def _take(self, site: int, arrived: float) -> None:
-        room = self._room if self._is_troubled(site) else None
+        room = self._room if self._is_failing(site) else None
         if room is not None and not room.takes(self._jobs_at[site]):
             self._later.append((self.now + DEFERRED, site, arrived))
             return
@@ -175,13 +175,13 @@ class Worker(Simulation):
         self._jobs_at[site] += 1
         self._waits[number] = self.now
 
-    def _is_troubled(self, site: int) -> bool:
-        return self.scheduler.look_at(str(site)).is_troubled
+    def _is_failing(self, site: int) -> bool:
+        return self.scheduler.look_at(str(site)).is_failing
 
     def _make_room(self) -> None:
         """As `SchedulerRunner` does it."""
         self._room = None
-        if self._is_bounded and is_crowded(len(self._in_flight), WINDOW):
+        if self._is_bounded and is_nearly_full(len(self._in_flight), WINDOW):
             self._leave_room_beside_trouble()
         if len(self._in_flight) >= WINDOW:
             waiting = [
@@ -193,15 +193,13 @@ class Worker(Simulation):
                 self._take_back(number)
 
     def _leave_room_beside_trouble(self) -> None:
-        troubled = {
-            site for site, jobs in self._jobs_at.items() if jobs and self._is_troubled(site)
-        }
-        if not troubled:
+        failing = {site for site, jobs in self._jobs_at.items() if jobs and self._is_failing(site)}
+        if not failing:
             return
-        room = self._room = room_for_trouble(WINDOW, len(troubled))
+        room = self._room = failing_site_quota(WINDOW, len(failing))
         at: Counter[int] = Counter()
         for number in list(self._in_flight):
-            if (site := self._site_of[number]) in troubled:
+            if (site := self._site_of[number]) in failing:
                 if number not in self.line_of and not room.takes(at[site]):
                     self._take_back(number)
                 at[site] += 1

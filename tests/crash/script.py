@@ -128,7 +128,7 @@ async def crowd(outside: Outside, clock: ManualClock) -> None:
     """Several are worked on at once when an envelope comes that needs a segment of its own, so that
     the one before ends with records without a waiting caller."""
     for number in range(2):
-        names = [f"crowd{number}{dead_letter}" for dead_letter in "ab"]
+        names = [f"crowd{number}{char}" for char in "ab"]
         await outside.enqueue(names[0])
         await outside.receive(names[1])
         while not set(names) <= set(outside.items):

@@ -45,8 +45,8 @@ async def archived_run(files: LossyFiles, clock: ManualClock, rounds: int = 3) -
     await queue.maintenance.recovering
     outside = Outside(files, queue)
     for number in range(rounds):
-        for dead_letter in "abcdefgh":
-            await outside.enqueue(f"{dead_letter}{number}")
+        for char in "abcdefgh":
+            await outside.enqueue(f"{char}{number}")
             await outside.done((await outside.lease()).mail.name or "")
         await outside.enqueue(f"stays{number}", delay=timedelta(hours=1))
         await queue.maintenance.checkpoint()
@@ -207,10 +207,10 @@ async def test_what_cannot_be_archived_is_removed_and_counted(error: PostroadErr
         queue = await start(files, clock)
         await queue.maintenance.recovering
         outside = Outside(files, queue)
-        for dead_letter in "abcdefgh":
-            await outside.enqueue(dead_letter)
+        for char in "abcdefgh":
+            await outside.enqueue(char)
             await outside.lease()
-            await outside.done(dead_letter)
+            await outside.done(char)
         files.fail = {files.calls + number: error}
         try:
             await queue.maintenance.checkpoint()
@@ -255,8 +255,8 @@ async def test_a_full_disk_keeps_no_more_history_than_is_free_beside_it() -> Non
     queue = await start(files, clock)
     await queue.maintenance.recovering
     outside = Outside(files, queue)
-    for dead_letter in "abcdefgh":
-        await outside.enqueue(dead_letter)
+    for char in "abcdefgh":
+        await outside.enqueue(char)
         await outside.done((await outside.lease()).mail.name or "")
     files.free = DiskSpace(total // 4, None)
 

@@ -68,7 +68,7 @@ class World:
     def allows(self, host: str, rules: SchedulerRules) -> bool:
         """Our own addition: whether hosts as doubtful as this one may use one more (AMB-27)."""
         doubt = self.doubt(host)
-        least = (1.0, rules.least_for_new, rules.least_for_troubled)[doubt]
+        least = (1.0, rules.least_for_new, rules.least_for_failing)[doubt]
         scale = (0, 10, 3)[doubt]
         used = sum(each.jobs > 0 and self.doubt(each.host) >= doubt for each in self.links)
         kept = max(1, int(least * self.workers))
@@ -171,7 +171,7 @@ def draw(chance: random.Random) -> tuple[World, list[list[str]], SchedulerRules]
     rules = SchedulerRules(
         backlog=chance.randint(1, 3), longest_queue=chance.choice([3, 4, None]),
         per_destination=chance.randint(1, 4), connections=100,
-        least_for_troubled=chance.choice([0.0, 0.2]), least_for_new=chance.choice([0.2, 1.0]),
+        least_for_failing=chance.choice([0.0, 0.2]), least_for_new=chance.choice([0.2, 1.0]),
     )  # fmt: skip
     likely = chance.choice(["busy", "idle", "closed", "unused", "failed", "mixed"])
     links = []

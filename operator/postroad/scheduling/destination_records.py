@@ -116,7 +116,7 @@ class Destination:
     def judged(self) -> Trust:
         """Return the trust that follows from what is known."""
         if self.failures or self.was_slow or 2 * self.slow > self.busy:
-            return Trust.TROUBLED
+            return Trust.FAILING
         return Trust.PROVEN if self.has_answered else Trust.NEW
 
     @property
@@ -169,4 +169,4 @@ class DestinationView:
 
     connections: int
     rests_until: float | None
-    is_troubled: bool = False
+    is_failing: bool = False

@@ -71,7 +71,7 @@ class Destinations:
         return DestinationView(
             found.connections,
             found.rests_until if found.is_resting else None,
-            is_troubled=found.trust is Trust.TROUBLED,
+            is_failing=found.trust is Trust.FAILING,
         )
 
     def has_room(self, name: str) -> bool:

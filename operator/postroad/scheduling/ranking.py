@@ -58,14 +58,14 @@ class SchedulerRules:
     forgotten `remember_broken` seconds after its rest, one that closed after `remember_closed`;
     zero leaves these records out (SC-24).
 
-    A destination is troubled while more than half of its connections take longer than `prompt`
+    A destination is failing while more than half of its connections take longer than `prompt`
     seconds to open or over a job, and after a job that did.
     A new one has `first_connect` seconds to accept its first connection, and twice as long to greet
     on it, while half of all are in use.
     A connection is overdue when it has been opening for `overdue_after` seconds, or takes longer
     than `prompt` over a job. Overdue ones do not count among `connections`, as long as they are no
     more than `overdue_share` of these: so many sockets there are beside them.
-    While other mail wants all connections, `least_for_troubled` of them are kept for such ones, and
+    While other mail wants all connections, `least_for_failing` of them are kept for such ones, and
     `least_for_new` for these and for destinations that have not answered yet (AMB-27); with 1.0
     for both, they are as others.
     """
@@ -89,7 +89,7 @@ class SchedulerRules:
     overdue_after: float = 1.0
     overdue_share: float = 0.5
     least_for_new: float = 0.08
-    least_for_troubled: float = 0.04
+    least_for_failing: float = 0.04
 
     def __post_init__(self) -> None:
         numbers = (self.connections, self.routers, self.per_destination, self.backlog)
@@ -100,7 +100,7 @@ class SchedulerRules:
         durations = (self.idle, self.age, self.first_rest, self.longest_rest)
         if min(*durations, self.prompt, self.first_connect) <= 0:
             raise InvalidSettings("ages, rests and what is prompt are above zero seconds")
-        if not 0 <= self.least_for_troubled <= self.least_for_new <= 1:
+        if not 0 <= self.least_for_failing <= self.least_for_new <= 1:
             raise InvalidSettings("what is kept is a share of the connections, the least last")
         if self.overdue_after <= 0 or self.overdue_share < 0:
             raise InvalidSettings(

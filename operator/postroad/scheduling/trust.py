@@ -20,27 +20,27 @@ class Trust(IntEnum):
     NEW = 1
     """It has not answered yet, and nothing else is known."""
 
-    TROUBLED = 2
+    FAILING = 2
     """It failed, or takes long: more than half of its connections do, or its last job did."""
 
 
 SCALES = (0.0, 10.0, 3.0)
-"""Number of connections they may use for each that is free, by trust. The less for the troubled, so
+"""Number of connections they may use for each that is free, by trust. The less for the failing, so
 that new ones find room beside them."""
 
 
 class BusyConnections:
     """The connections with jobs, by the trust in their destinations.
 
-    Some of all are kept for new and for troubled destinations. Beyond them they may use what no
+    Some of all are kept for new and for failing destinations. Beyond them they may use what no
     mail for a destination that is trusted more wants, but for a share that stays free, so that the
-    next such mail finds room. What the troubled ones use counts for the new ones, too.
+    next such mail finds room. What the failing ones use counts for the new ones, too.
     """
 
     def __init__(self, rules: SchedulerRules) -> None:
         self._used = [0] * len(Trust)
         """By trust, also by those that are trusted less."""
-        least = (1.0, rules.least_for_new, rules.least_for_troubled)
+        least = (1.0, rules.least_for_new, rules.least_for_failing)
         self._limits = [
             ShareLimits(max(1, int(kept * rules.connections)), scale)
             for kept, scale in zip(least, SCALES, strict=True)
@@ -59,7 +59,7 @@ class BusyConnections:
         """Return whose mails contend for the next of these free connections, and where none of them
         does, whose do then."""
         within, then = [Trust.PROVEN], []
-        for each in (Trust.NEW, Trust.TROUBLED):
+        for each in (Trust.NEW, Trust.FAILING):
             if self._used[each] < self._limits[each].max_message_concurrency:
                 within.append(each)
             elif may_grow(self._used[each], self._limits[each], free):

@@ -320,7 +320,7 @@ def _set_open_at(share: MailShare, found: DestinationQueue) -> None:
 class OverdueConnections:
     """The connections that are overdue, and which of them count apart: as many as there are places.
 
-    At most half of the places are for destinations that are in trouble, so that what opens to new
+    At most half of the places are for destinations that are failing, so that what opens to new
     ones finds one beside them. An overdue connection without a place counts as all others do.
     """
 
@@ -330,10 +330,10 @@ class OverdueConnections:
         self._moments: Ranking[ConnectionRecord] = Ranking()
         """Of those that open, by when they are overdue."""
         self._lines: dict[bool, dict[ConnectionRecord, None]] = {False: {}, True: {}}
-        """Those without a place, by whether their destination was in trouble, in their order."""
+        """Those without a place, by whether their destination was failing, in their order."""
         self._apart: dict[ConnectionRecord, bool] = {}
-        """Those with a place, and whether their destination was in trouble."""
-        self._in_trouble = 0
+        """Those with a place, and whether their destination was failing."""
+        self._failing = 0
 
     def __len__(self) -> int:
         """Number that count apart."""
@@ -349,22 +349,22 @@ class OverdueConnections:
     def comes(self, connection: ConnectionRecord) -> None:
         """Note that a connection is overdue."""
         if self._places and connection not in self._apart:
-            is_troubled = connection.destination.trust is Trust.TROUBLED
-            self._lines[not is_troubled].pop(connection, None)
-            self._lines[is_troubled][connection] = None
+            is_failing = connection.destination.trust is Trust.FAILING
+            self._lines[not is_failing].pop(connection, None)
+            self._lines[is_failing][connection] = None
 
     def goes(self, connection: ConnectionRecord) -> bool:
         """Note that a connection is overdue no more; return whether it counted apart."""
         self._moments.discard(connection)
         for line in self._lines.values():
             line.pop(connection, None)
-        is_troubled = self._apart.pop(connection, None)
-        self._in_trouble -= bool(is_troubled)
-        return is_troubled is not None
+        is_failing = self._apart.pop(connection, None)
+        self._failing -= bool(is_failing)
+        return is_failing is not None
 
     def next_moment(self) -> float | None:
         """Return when `placed` has something to do."""
-        if any(line and self._has_place(is_troubled=each) for each, line in self._lines.items()):
+        if any(line and self._has_place(is_failing=each) for each, line in self._lines.items()):
             return -math.inf
         rank = self._moments.first_rank()
         return None if rank is None else rank[0]
@@ -375,15 +375,15 @@ class OverdueConnections:
         while (connection := self._moments.take_due(now)) is not None:
             self.comes(connection)
         found = []
-        for is_troubled, line in self._lines.items():
-            while line and self._has_place(is_troubled=is_troubled):
+        for is_failing, line in self._lines.items():
+            while line and self._has_place(is_failing=is_failing):
                 connection = next(iter(line))
                 del line[connection]
-                self._apart[connection] = is_troubled
-                self._in_trouble += is_troubled
+                self._apart[connection] = is_failing
+                self._failing += is_failing
                 found.append(connection)
         return found
 
-    def _has_place(self, *, is_troubled: bool) -> bool:
+    def _has_place(self, *, is_failing: bool) -> bool:
         places = self._places
-        return len(self) < places and not (is_troubled and 2 * self._in_trouble >= places)
+        return len(self) < places and not (is_failing and 2 * self._failing >= places)

@@ -66,7 +66,7 @@ MAX_GOODBYE = timedelta(seconds=2)
 
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
 NO_ROUTER = "451 4.4.3 other mail has all look-ups of routes that are made at a time"
-IN_TROUBLE = "451 4.4.1 the next hop fails or takes long, and other mail is to go out beside it"
+FAILING = "451 4.4.1 the next hop fails or takes long, and other mail is to go out beside it"
 RESTS = "451 4.4.1 the next hop rests after failures"
 
 
@@ -74,7 +74,7 @@ class SchedulerRunner:
     """Delivers the items that it is given. Needs a running event loop.
 
     `window`: how many items may be in flight; while they are, mails that wait long for a place on a
-    connection are deferred, so that others are seen, and before that those of sites in trouble.
+    connection are deferred, so that others are seen, and before that those of failing sites.
     None: no mail is, since all have one next hop.
     `gate`: what keeps jobs from the scheduler; None: nothing does. `suppressing`: which recipients
     are not mailed; None: all are.
@@ -100,8 +100,8 @@ class SchedulerRunner:
         self._ledgers: dict[ItemProgress, str] = {}
         """Each with the scheduler's name of its mail."""
         self._jobs = JobTable()
-        self._crowding = InFlightLimit(
-            window, self._jobs, lambda name: self._scheduler.look_at(name).is_troubled
+        self._in_flight_limit = InFlightLimit(
+            window, self._jobs, lambda name: self._scheduler.look_at(name).is_failing
         )
         self._numbers = count(1)
         self._look_ups = RouteLookups(routes, self._numbers, self._on, self._submit)
@@ -183,8 +183,8 @@ class SchedulerRunner:
     def _submit_job(
         self, ledger: ItemProgress, route: DeliveryRoute, recipients: tuple[str, ...]
     ) -> None:
-        if not self._crowding.has_room(route):
-            ledger.not_tried(recipients, IN_TROUBLE)
+        if not self._in_flight_limit.has_room(route):
+            ledger.not_tried(recipients, FAILING)
             return
         job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, recipients)
         passage = self._gate.admit(job)
@@ -294,10 +294,10 @@ class SchedulerRunner:
             self._resubmit(heapq.heappop(self._resting)[1])
         if late := [each for each in self._ledgers if each.is_late(now)]:
             self._end_late(late)
-        for job in self._crowding.surplus(len(self._ledgers)):
+        for job in self._in_flight_limit.surplus(len(self._ledgers)):
             if job.connection is None:  # else it has the place that one before it has left
                 self._withdrawals.withdraw(job)
-                job.ledger.not_tried(job.recipients, IN_TROUBLE)
+                job.ledger.not_tried(job.recipients, FAILING)
                 job.ledger.go_on()
         if self._window is not None and len(self._ledgers) >= self._window:
             self._make_room(now)

@@ -113,7 +113,7 @@ async def test_administration_meets_administration(one: str, other: str) -> None
         await cluster.close()
 
 
-async def give_up_in_hand(cluster: InMemoryCluster) -> tuple[Process, Item]:
+async def give_up_in_flight(cluster: InMemoryCluster) -> tuple[Process, Item]:
     """Let one process move a mail to the dead letters that a consumer of another one has."""
     worker, other = await cluster.start(), await cluster.start()
     await worker.queue.enqueue(dead_letter("mail", recipients=("a@x.example", "b@x.example")))
@@ -127,7 +127,7 @@ async def give_up_in_hand(cluster: InMemoryCluster) -> tuple[Process, Item]:
 
 async def test_dead_letter_of_a_mail_that_its_consumer_delivers_is_withdrawn() -> None:
     cluster = InMemoryCluster(seed=1)
-    _, item = await give_up_in_hand(cluster)
+    _, item = await give_up_in_flight(cluster)
 
     await item.done()
     await cluster.recover()
@@ -139,7 +139,7 @@ async def test_dead_letter_of_a_mail_that_its_consumer_delivers_is_withdrawn() -
 
 async def test_requeue_leaves_out_who_got_the_mail_while_it_was_given_up() -> None:
     cluster = InMemoryCluster(seed=1)
-    worker, item = await give_up_in_hand(cluster)
+    worker, item = await give_up_in_flight(cluster)
 
     await item.retry(timedelta(0), remaining=("b@x.example",))
     assert await worker.queue.requeue(ALL) == 1

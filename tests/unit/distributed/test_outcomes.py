@@ -31,7 +31,7 @@ def kept(cluster: InMemoryCluster) -> dict[UUID, AttemptOutcomes]:
     return {key.enqueue_id: outcomes for key, outcomes in cluster.tables.outcomes.items()}
 
 
-async def one_in_hand(cluster: InMemoryCluster) -> tuple[Process, UUID, Item]:
+async def one_in_flight(cluster: InMemoryCluster) -> tuple[Process, UUID, Item]:
     """A process with one mail in flight, and its entry."""
     process = await cluster.start()
     (entry,) = await cluster.enqueue(process, "mail")
@@ -44,7 +44,7 @@ async def test_outcomes_cost_no_request(ending: str) -> None:
     steps = []
     for heard in (None, HEARD):
         cluster = InMemoryCluster()
-        process, entry, item = await one_in_hand(cluster)
+        process, entry, item = await one_in_flight(cluster)
         first = len(process.faults.steps)
         await ENDINGS[ending](item, heard)
         steps.append([(step.server, step.operation) for step in process.faults.steps[first:]])
@@ -62,7 +62,7 @@ async def test_outcomes_cost_no_request(ending: str) -> None:
 async def test_an_ending_that_is_insisted_on_keeps_its_outcomes(
     cluster: InMemoryCluster, step: str, fault: Fault, ending: str
 ) -> None:
-    process, entry, item = await one_in_hand(cluster)
+    process, entry, item = await one_in_flight(cluster)
     met: list[Step] = []
 
     def once(each: Step) -> Fault | None:
@@ -82,7 +82,7 @@ async def test_an_ending_that_is_insisted_on_keeps_its_outcomes(
 async def test_where_an_administrator_was_first_only_a_delivery_is_marked_at_all(
     cluster: InMemoryCluster, ending: str
 ) -> None:
-    process, entry, item = await one_in_hand(cluster)
+    process, entry, item = await one_in_flight(cluster)
     await process.queue.remove(Selector.all())
 
     await ENDINGS[ending](item, HEARD)
@@ -93,7 +93,7 @@ async def test_where_an_administrator_was_first_only_a_delivery_is_marked_at_all
 async def test_a_delivery_that_is_propagated_leaves_its_outcomes_with_the_entry_attempted(
     cluster: InMemoryCluster,
 ) -> None:
-    process, entry, item = await one_in_hand(cluster)
+    process, entry, item = await one_in_flight(cluster)
     await process.queue.hold(Selector.all())
 
     await item.done(HEARD)
@@ -106,7 +106,7 @@ async def test_a_delivery_that_is_propagated_leaves_its_outcomes_with_the_entry_
 
 
 async def test_administration_keeps_none(cluster: InMemoryCluster) -> None:
-    process, dead, item = await one_in_hand(cluster)
+    process, dead, item = await one_in_flight(cluster)
     await item.reject("no", HEARD)
 
     await process.queue.requeue(Selector.all())

@@ -59,7 +59,7 @@ def of_a_waiting_mail(
     return start
 
 
-def of_a_mail_in_hand(act: Callable[[Item], Awaitable[object]]) -> Start:
+def of_a_mail_in_flight(act: Callable[[Item], Awaitable[object]]) -> Start:
     async def start(
         cluster: InMemoryCluster, healthy: Process, victim: Process
     ) -> Callable[[], Awaitable[object]]:
@@ -189,11 +189,11 @@ CASES = {
     # A transmission that was not recorded before the stop is repeated (invariant 10).
     "done": Case(done, (1, 2), (1,)),
     "record, done": Case(record_then_done, (1, 2), (1,)),
-    "retry": Case(of_a_mail_in_hand(lambda item: item.retry(timedelta(0))), (1,), (1,)),
+    "retry": Case(of_a_mail_in_flight(lambda item: item.retry(timedelta(0))), (1,), (1,)),
     "retry late": Case(
-        of_a_mail_in_hand(lambda item: item.retry(timedelta(seconds=90))), (1,), (1,)
+        of_a_mail_in_flight(lambda item: item.retry(timedelta(seconds=90))), (1,), (1,)
     ),
-    "reject": Case(of_a_mail_in_hand(lambda item: item.reject("no")), (0, 1), (0,), dead=True),
+    "reject": Case(of_a_mail_in_flight(lambda item: item.reject("no")), (0, 1), (0,), dead=True),
     "remove": Case(of_a_waiting_mail(lambda _, victim: victim.queue.remove(ALL)), (0, 1), (0,)),
     "remove retried": Case(remove_retried, (0, 1), (0,)),
     "purge": Case(purge, (0, 1), (0,)),

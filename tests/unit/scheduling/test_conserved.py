@@ -91,7 +91,7 @@ def test_every_job_is_finished_once_within_all_limits(seed: int, order: Order) -
     assert simulation.scheduler._yielding_names == {}
     known = simulation.scheduler._destinations
     assert known._records == {}, "all is forgotten"
-    assert len(known._overdue) == known._overdue._in_trouble == 0
+    assert len(known._overdue) == known._overdue._failing == 0
     assert known._busy._used == [0, 0, 0]
     assert simulation.scheduler.next_moment() is None
 

@@ -58,24 +58,24 @@ def test_there_are_as_many_places_as_half_of_the_connections() -> None:
     assert table.free == 3
 
 
-def test_destinations_in_trouble_have_half_of_the_places() -> None:
+def test_destinations_failing_have_half_of_the_places() -> None:
     table = Destinations(RULES)
     for name in "ab":
         table.fail(name, 0)
     table.rested(15)
-    in_trouble = [opened(table, name, 15) for name in "ab"]
+    failing = [opened(table, name, 15) for name in "ab"]
     opened(table, "c", 15.5)
     table.slowed(16)
     assert table.free == 4 - 3 + 1
     table.slowed(16.5)
     assert table.free == 4 - 3 + 2, "a new one has a place beside them"
 
-    table.close(in_trouble[0], 17)
+    table.close(failing[0], 17)
     table.slowed(17)
     assert table.free == 4
 
 
-def test_a_new_destination_that_turns_out_slow_waits_with_those_in_trouble() -> None:
+def test_a_new_destination_that_turns_out_slow_waits_with_the_failing() -> None:
     table = Destinations(SchedulerRules(connections=2, overdue_share=0.5))
     opened(table, "a", 0)
     waiting = opened(table, "b", 0)

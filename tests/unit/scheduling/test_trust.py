@@ -12,7 +12,7 @@ from postroad.scheduling.trust import BusyConnections, Trust
 from support.simulated_delivery import Simulation
 
 RULES = SchedulerRules(
-    connections=50, backlog=1, longest_queue=1, least_for_new=0.1, least_for_troubled=0.06
+    connections=50, backlog=1, longest_queue=1, least_for_new=0.1, least_for_failing=0.06
 )
 SLOW = 20.0
 
@@ -110,19 +110,19 @@ def test_time_that_a_connection_is_held_up_counts_not_and_what_comes_after_it_do
         (66.0, ConnectionPaused(99, is_held=True)),
     ):
         scheduler.on(event, moment)
-        found.append(scheduler.look_at("a").is_troubled)
+        found.append(scheduler.look_at("a").is_failing)
 
     assert found == [False, False, False, True, True]
 
 
-def test_a_destination_is_in_trouble_while_a_job_takes_long_until_one_does_not() -> None:
+def test_a_destination_is_failing_while_a_job_takes_long_until_one_does_not() -> None:
     simulation = Simulation(RULES)
     for at, seconds in ((0, SLOW), (30, 1)):
         simulation.submit(f"m{at}", Site((("a",),)), at=at, seconds=seconds)
     found = []
     for moment in (4.9, 5.0, 25.0, 30.9, 31.0):
         simulation.run(moment)
-        found.append(simulation.scheduler.look_at("a").is_troubled)
+        found.append(simulation.scheduler.look_at("a").is_failing)
 
     assert found == [False, True, True, True, False]
 
@@ -132,10 +132,10 @@ def test_one_quick_job_does_not_clear_a_destination_that_takes_long_over_others(
     for number, seconds in enumerate((1, SLOW, SLOW, 1)):
         simulation.submit(f"m{number}", Site((("a",),)), at=3 * (number > 0), seconds=seconds)
     simulation.run(10)
-    assert simulation.scheduler.look_at("a").is_troubled
+    assert simulation.scheduler.look_at("a").is_failing
 
 
-def test_a_destination_with_few_slow_jobs_among_many_is_in_no_trouble() -> None:
+def test_a_destination_with_few_slow_jobs_among_many_is_not_failing() -> None:
     simulation = Simulation(RULES)
     for number in range(200):
         slow = number in (10, 11)
@@ -145,33 +145,33 @@ def test_a_destination_with_few_slow_jobs_among_many_is_in_no_trouble() -> None:
     for moment in range(3, 20):
         simulation.run(moment + 0.05)
         assert busy(simulation)["a"] >= 5
-        found.append(simulation.scheduler.look_at("a").is_troubled)
+        found.append(simulation.scheduler.look_at("a").is_failing)
 
     assert not any(found)
 
 
-def test_a_first_answer_that_comes_late_is_trouble_until_it_comes() -> None:
+def test_a_first_answer_that_comes_late_makes_it_failing_until_it_comes() -> None:
     simulation = Simulation(RULES, connect=lambda _: 6.0)
     simulation.submit("m", Site((("a",),)), seconds=1)
     found = []
     for moment in (4.9, 5.0, 5.9, 6.0):
         simulation.run(moment)
-        found.append(simulation.scheduler.look_at("a").is_troubled)
+        found.append(simulation.scheduler.look_at("a").is_failing)
 
     assert found == [False, True, True, False]
 
 
-def test_what_is_kept_and_what_is_free_bound_new_and_troubled_destinations() -> None:
+def test_what_is_kept_and_what_is_free_bound_new_and_failing_destinations() -> None:
     connections = BusyConnections(RULES)
     assert connections.contests(free=50) == [list(Trust)]
     connections.count(Trust.PROVEN, 20)
     connections.count(Trust.NEW, 6)
-    connections.count(Trust.TROUBLED, 5)
+    connections.count(Trust.FAILING, 5)
     assert connections.contests(free=0) == [[Trust.PROVEN]]
     assert connections.contests(free=1) == [[Trust.PROVEN]]
-    assert connections.contests(free=2) == [[Trust.PROVEN], [Trust.NEW], [Trust.TROUBLED]]
+    assert connections.contests(free=2) == [[Trust.PROVEN], [Trust.NEW], [Trust.FAILING]]
     assert connections.is_beyond(Trust.NEW)
-    assert connections.is_beyond(Trust.TROUBLED)
+    assert connections.is_beyond(Trust.FAILING)
     connections.count(Trust.NEW, -6)
     assert not connections.is_beyond(Trust.NEW)
     assert not connections.is_beyond(Trust.PROVEN)
@@ -181,7 +181,7 @@ def test_a_forgiven_destination_is_as_one_that_never_failed() -> None:
     simulation = Simulation(RULES, connect=lambda _: None)
     simulation.submit("m", Site((("a",),)))
     simulation.run(1)
-    assert simulation.scheduler.look_at("a").is_troubled
+    assert simulation.scheduler.look_at("a").is_failing
     simulation.scheduler._destinations.forgive("a", 1)
-    assert not simulation.scheduler.look_at("a").is_troubled
+    assert not simulation.scheduler.look_at("a").is_failing
     assert simulation.scheduler._destinations._busy._used == [0, 0, 0]

@@ -25,7 +25,7 @@ from postroad.scheduling.ranking import SchedulerRules
 from postroad.settings import Settings
 from postroad.worker.consumer import Consumer
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
-from postroad.worker.runner import IN_TROUBLE
+from postroad.worker.runner import FAILING
 from support.in_memory_cluster import InMemoryCluster, Process
 from support.workers import A_HOP, a_driving
 
@@ -148,7 +148,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_the_first_connection_to_a_host_has_little_time_where_half_of_all_are_in_use() -> (
     None
 ):
-    rules = SchedulerRules(4, least_for_new=1.0, least_for_troubled=1.0)
+    rules = SchedulerRules(4, least_for_new=1.0, least_for_failing=1.0)
     async with a_worker(rules=rules) as worker:
         worker.hops.gate.clear()
         for number in range(4):
@@ -374,7 +374,7 @@ async def test_mails_of_a_slow_site_do_not_keep_others_from_being_seen() -> None
         assert worker.delivered == {"a@well.example": 1}
 
 
-async def test_sites_in_trouble_leave_the_window_to_others_within_seconds() -> None:
+async def test_sites_failing_leave_the_window_to_others_within_seconds() -> None:
     """One that is slow, and ten that refuse. Their mail does not get less than its share."""
     async with a_worker(window=160) as worker:
         worker.domain("well.example")
@@ -395,7 +395,7 @@ async def test_sites_in_trouble_leave_the_window_to_others_within_seconds() -> N
         (slow,) = [each for each in worker.driving.sites() if each.site == "mx.slow.example"]
         assert slow.waiting + slow.at_work >= 20
         reasons = {text for _, text in (await worker.waiting()).values()}
-        assert IN_TROUBLE in reasons
+        assert FAILING in reasons
 
 
 async def test_what_gets_a_connection_while_others_leave_the_window_keeps_it() -> None:
@@ -423,7 +423,7 @@ async def test_what_gets_a_connection_while_others_leave_the_window_keeps_it() -
         assert [worker.delivered[each] for each in slow] == [1, 1, 1, 1]
 
 
-async def test_a_next_hop_is_in_no_trouble_because_records_take_long() -> None:
+async def test_a_next_hop_is_not_failing_because_records_take_long() -> None:
     """Ends of mails wait for the records of those before them."""
     async with a_worker(window=16, rules=SchedulerRules(2)) as worker:
         worker.domain("well.example")

@@ -102,7 +102,7 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
         longest_queue=_longest_queue(way, connections),
         longest_rest=MAX_RELAY_REST,
         least_for_new=1.0,
-        least_for_troubled=1.0,
+        least_for_failing=1.0,
         overdue_share=0.0,
     )
 

@@ -88,14 +88,14 @@ class AdmissionGate:
         return () if self._control is None else self._control.new()
 
 
-def is_crowded(in_flight: int, window: int) -> bool:
+def is_nearly_full(in_flight: int, window: int) -> bool:
     """Return whether so many mails in flight leave few places to others."""
     return 4 * in_flight >= 3 * window
 
 
 @dataclass(slots=True)
 class FailingSiteQuota:
-    """Limit on what sites in trouble may have in flight: so many jobs `each`, and so many more that
+    """Limit on what failing sites may have in flight: so many jobs `each`, and so many more that
     wait, of all these sites, are `left`."""
 
     each: int
@@ -109,10 +109,10 @@ class FailingSiteQuota:
         return has_room
 
 
-def room_for_trouble(window: int, sites: int) -> FailingSiteQuota:
+def failing_site_quota(window: int, sites: int) -> FailingSiteQuota:
     """Return an eighth of the window, shared evenly by so many sites.
 
-    >>> room_for_trouble(900, sites=10).each, room_for_trouble(900, sites=1000).each
+    >>> failing_site_quota(900, sites=10).each, failing_site_quota(900, sites=1000).each
     (11, 1)
     """
     room = max(1, window // 8)
@@ -120,35 +120,35 @@ def room_for_trouble(window: int, sites: int) -> FailingSiteQuota:
 
 
 class InFlightLimit:
-    """The jobs of sites in trouble. `window`: how many mails may be in flight; None: all of them
-    have one next hop. `is_troubled` returns whether a destination failed or takes long."""
+    """The jobs of failing sites. `window`: how many mails may be in flight; None: all of them
+    have one next hop. `is_failing` returns whether a destination failed or takes long."""
 
     def __init__(
-        self, window: int | None, jobs: JobTable, is_troubled: Callable[[str], bool]
+        self, window: int | None, jobs: JobTable, is_failing: Callable[[str], bool]
     ) -> None:
-        self._window, self._jobs, self._is_troubled = window, jobs, is_troubled
+        self._window, self._jobs, self._is_failing = window, jobs, is_failing
         self._room: FailingSiteQuota | None = None
 
     def surplus(self, in_flight: int) -> list[OpenJob]:
         """Return the jobs that wait and have no room, while so many mails are in flight: the last
         ones. What is found out holds until this is called again."""
         self._room = None
-        if self._window is None or not is_crowded(in_flight, self._window):
+        if self._window is None or not is_nearly_full(in_flight, self._window):
             return []
-        troubled = [each for each in self._jobs.by_site() if self._is_in_trouble(each[0].route)]
-        if not troubled:
+        failing = [each for each in self._jobs.by_site() if self._is_failing_site(each[0].route)]
+        if not failing:
             return []
-        room = self._room = room_for_trouble(self._window, len(troubled))
+        room = self._room = failing_site_quota(self._window, len(failing))
         return [
             job
-            for jobs in troubled
+            for jobs in failing
             for before, job in enumerate(jobs)
             if job.connection is None and not room.takes(before)
         ]
 
     def has_room(self, route: DeliveryRoute) -> bool:
         """Return whether one more job may wait; a job that may not is deferred at once."""
-        if self._room is None or not self._is_in_trouble(route):
+        if self._room is None or not self._is_failing_site(route):
             return True
         return self._room.takes(self._jobs.count_at(route.name))
 
