@@ -184,7 +184,7 @@ def _a_dead_destination() -> Result:
 def closes() -> list[Result]:
     """Let peers close connections at random, with jobs on them; count jobs lost and doubled."""
     chance = random.Random(12)
-    rules = SchedulerRules(connections=50, per_destination=10, first_rest=0.01, longest_rest=0.05)
+    rules = SchedulerRules(connections=50, per_destination=10, first_backoff=0.01, max_backoff=0.05)
     simulation = Simulation(rules, seed=12)
     sites = [Site((tuple(chance.sample(HOSTS, 3)),)) for _ in range(30)]
     with_jobs = 0

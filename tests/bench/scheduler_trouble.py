@@ -28,7 +28,7 @@ WITHOUT_BOUNDS = replace(
     RULES, least_for_new=1.0, least_for_failing=1.0, first_connect=REFUSAL, overdue_share=0.0
 )
 
-STEP, SHORT_REST, PATIENCE, DEFERRED = 0.5, 20.0, 30.0, 300.0
+STEP, SHORT_BACKOFF, PATIENCE, DEFERRED = 0.5, 20.0, 30.0, 300.0
 """A worker's, in seconds: `worker/runner.py`, and the second lane."""
 
 SLOW_SECONDS, SECONDS = 20.0, 1.0
@@ -230,7 +230,7 @@ class Worker(Simulation):
             case Defer(job, until):
                 if job not in self._in_flight:
                     return
-                if until <= self.now + SHORT_REST:
+                if until <= self.now + SHORT_BACKOFF:
                     self.at(until, Submitted(self.jobs[job]))
                 else:
                     self._drop_job(job)

@@ -584,8 +584,8 @@ class RetryContract(_Fixtures):
             await item.record(dict.fromkeys(item.mail.recipients[:1], Outcome.failed("550 no")))
 
         for _ in range(50):
-            rest = (item.defer(timedelta(0), reason="451 the site rests") for item in items)
-            await eventually(harness, asyncio.gather(*rest))
+            others = (item.defer(timedelta(0), reason="451 the site backs off") for item in items)
+            await eventually(harness, asyncio.gather(*others))
             items = [await consumer.next() for _ in range(20)]
 
         assert {item.attempt for item in items} == {0}
@@ -593,7 +593,7 @@ class RetryContract(_Fixtures):
         assert all(item.failures == {f"a@{item.mail.name}": "550 no"} for item in items)
         views = [view async for view in queue.browse()]
         assert [(view.attempt, view.last_error) for view in views] == [
-            (0, "451 the site rests")
+            (0, "451 the site backs off")
         ] * 20
         await consumer.close()
 

@@ -60,7 +60,7 @@ class OutcomesContract:
     ) -> None:
         first = await queue.enqueue(dead_letter(recipients=(HERE, THERE)))
 
-        await (await consumer.next()).defer(timedelta(0), (THERE,), "451 rests", DELIVERED)
+        await (await consumer.next()).defer(timedelta(0), (THERE,), "451 backs off", DELIVERED)
 
         assert (await consumer.next()).mail.recipients == (THERE,)
         await consumer.close()

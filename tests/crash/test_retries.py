@@ -79,14 +79,14 @@ async def test_after_a_mail_was_deferred_a_cut_may_forget_the_delay_and_counts_n
     await queue.maintenance.recovering
     outside = Outside(files, queue)
     await outside.enqueue("mail", 2)
-    await (await outside.lease()).defer(HOUR, ("mail1@example.net",), "451 rests")
+    await (await outside.lease()).defer(HOUR, ("mail1@example.net",), "451 backs off")
     begun = len(files.journal.steps)
     await queue.maintenance.checkpoint()
     await queue.close()
 
     found = [waiting async for waiting in after_each_cut(files, begun, clock)]
 
-    assert set(found) == {(False, 0, None), (True, 0, "451 rests")}
+    assert set(found) == {(False, 0, None), (True, 0, "451 backs off")}
 
 
 async def test_after_a_retry_a_cut_may_forget_the_delay_and_nothing_else() -> None:

@@ -105,7 +105,7 @@ async def test_a_webhook_that_asks_for_a_rest_gets_it(
         closed = await events.until_closed()
 
     finished = next(each for each in events.all if isinstance(each, JobFinished))
-    assert finished.rest == timedelta(seconds=120 if is_asked else 0)
+    assert finished.backoff == timedelta(seconds=120 if is_asked else 0)
     assert closed.unsaid == ((2,) if is_asked else ())
 
 

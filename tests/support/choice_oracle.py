@@ -234,8 +234,8 @@ def build(world: World, rules: SchedulerRules) -> Destinations:
             table.finish(connection, next(iter(connection.jobs)), NOW)
     assert all(each.is_retiring for each in table.aged(NOW))
     for host, moment in world.retry_at.items():
-        table.rest(host, moment)
-    table.rested(NOW)
+        table.back_off(host, moment)
+    table.end_backoffs(NOW)
     return table
 
 

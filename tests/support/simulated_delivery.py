@@ -12,6 +12,7 @@ from itertools import count
 
 from postroad.scheduling.events import (
     Assign,
+    BackOff,
     CloseConnection,
     Closed,
     Defer,
@@ -21,7 +22,6 @@ from postroad.scheduling.events import (
     Finished,
     NotOpened,
     OpenConnection,
-    Rest,
     Site,
     Submitted,
     Tick,
@@ -77,7 +77,7 @@ class Simulation:
         self.finishes = 0
         self.working: Counter[str | None] = Counter()
         self.deferred: list[Defer] = []
-        self.rests: list[Rest] = []
+        self.backoffs: list[BackOff] = []
         self.openings: list[Opening] = []
         self.closings: list[Line] = []
         self.peer_closed: list[Line] = []
@@ -201,5 +201,5 @@ class Simulation:
             case Defer(job, until):
                 self.deferred.append(decision)
                 self.at(until, Submitted(self.jobs[job]))
-            case Rest():
-                self.rests.append(decision)
+            case BackOff():
+                self.backoffs.append(decision)

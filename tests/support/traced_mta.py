@@ -86,7 +86,7 @@ class TracedMta:
         """Deliver to a port meanwhile."""
         hop = NextHop("127.0.0.1", port, TlsMode.NONE)
         plan = RetryPlan((HOUR,), 24 * HOUR)
-        consumer = a_consumer(self._queue, hop, plan, self._clients, rest=60.0)
+        consumer = a_consumer(self._queue, hop, plan, self._clients, backoff=60.0)
         stop = asyncio.Event()
         running = asyncio.create_task(consumer.run(stop, HOUR))
         yield

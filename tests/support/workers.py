@@ -168,18 +168,18 @@ def a_consumer(
     plan: RetryPlan,
     concurrency: int,
     connector: Connector | None = None,
-    rest: float = 0.01,
+    backoff: float = 0.01,
     longest_queue: int = 1,
 ) -> Consumer:
-    """Return a worker as `postroad worker` runs it for a next hop, but that a hop which fails rests
-    for so many seconds."""
+    """Return a worker as `postroad worker` runs it for a next hop, but that a hop which fails
+    backs off for so many seconds."""
     rules = SchedulerRules(
         concurrency,
         per_destination=concurrency,
         backlog=1,
         longest_queue=longest_queue,
-        first_rest=rest,
-        longest_rest=rest,
+        first_backoff=backoff,
+        max_backoff=backoff,
     )
     driving = a_driving(
         connector or SmtpConnector(ehlo_name="w.example"),

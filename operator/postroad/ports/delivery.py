@@ -101,7 +101,7 @@ class JobFinished:
 
     job: int
     outcomes: Mapping[str, Outcome]
-    rest: timedelta = timedelta(0)
+    backoff: timedelta = timedelta(0)
     """For how long the next hop asks to be left alone."""
 
     ended_session: bool = False

@@ -16,7 +16,7 @@ opened, or took when it was idle (AMB-26).
 A connection that is idle or new is used to a destination alone whose like may use one more
 (AMB-27).
 
-Without a tier that works the job is deferred until a rest ends (SC-21).
+Without a tier that works the job is deferred until a backoff ends (SC-21).
 Source: SC-10, SC-11, SC-13 to SC-21; AMB-17, AMB-18, AMB-23, AMB-26, AMB-27.
 """
 
@@ -57,7 +57,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class NoneWorks:
-    """Every destination rests; the first rest ends at `until`."""
+    """Every destination backs off; the first backoff ends at `until`."""
 
     until: float
 
@@ -83,7 +83,7 @@ class Chooser:
             if tier.works:
                 return self._within(tier, may_grow) or Wait(number)
         found = [self.destinations.find(name) for names in tiers for name in names]
-        return NoneWorks(min(each.rests_until for each in found if each is not None))
+        return NoneWorks(min(each.backoff_until for each in found if each is not None))
 
     def _within(self, tier: Tier, may_grow: bool) -> Take | OpenTo | None:
         if (short := tier.newest_active(below=self.rules.backlog)) is not None:
@@ -130,7 +130,7 @@ class Tier:
     def works(self) -> bool:
         """True if a destination has a connection or may be tried."""
         are_new = len(self._known) < len(self._names)
-        return are_new or any(each.standing is not Standing.RESTING for each in self._known)
+        return are_new or any(each.standing is not Standing.BACKING_OFF for each in self._known)
 
     def newest_active(
         self, below: int | None = None, longest: int | None = None

@@ -16,8 +16,8 @@ class Standing(Enum):
 
     ACTIVE = "a connection has jobs"
     IDLE = "a connection is open"
-    RESTING = "it failed, and is not tried yet"
-    DUE = "it failed, and its rest is over"
+    BACKING_OFF = "it failed, and is not tried yet"
+    DUE = "it failed, and its backoff is over"
     CLOSED = "it had a connection not long ago"
     UNUSED = "nothing is known"
 
@@ -67,8 +67,21 @@ class Destination:
     """One destination's record."""
 
     __slots__ = (
-        "active", "apart", "busy", "connections", "established", "failures", "has_answered", "idle",
-        "is_resting", "last_connection", "name", "needs_time", "rests_until", "slow", "trust",
+        "active",
+        "apart",
+        "backoff_until",
+        "busy",
+        "connections",
+        "established",
+        "failures",
+        "has_answered",
+        "idle",
+        "is_backing_off",
+        "last_connection",
+        "name",
+        "needs_time",
+        "slow",
+        "trust",
         "was_slow",
     )  # fmt: skip
 
@@ -82,8 +95,8 @@ class Destination:
         self.idle: OrderedDict[ConnectionRecord, None] = OrderedDict()
         """Those without a job, the one used last at the end."""
         self.failures = 0
-        self.is_resting = False
-        self.rests_until = 0.0
+        self.is_backing_off = False
+        self.backoff_until = 0.0
         self.last_connection = 0
         """The number of the newest connection that there ever was; 0 for none."""
         self.busy = 0
@@ -102,13 +115,13 @@ class Destination:
     @property
     def standing(self) -> Standing:
         """The class of this destination. What happens to its open connections counts first, so
-        that a rest ends none of them."""
+        that a backoff ends none of them."""
         if self.active:
             return Standing.ACTIVE
         if self.idle:
             return Standing.IDLE
-        if self.is_resting:
-            return Standing.RESTING
+        if self.is_backing_off:
+            return Standing.BACKING_OFF
         if self.failures:
             return Standing.DUE
         return Standing.CLOSED if self.last_connection else Standing.UNUSED
@@ -164,9 +177,9 @@ def _enter_active(connection: ConnectionRecord) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DestinationView:
-    """Number of connections a destination has, until when it rests (None: it does not), and whether
-    it failed or takes long."""
+    """Number of connections a destination has, until when it backs off (None: it does not), and
+    whether it failed or takes long."""
 
     connections: int
-    rests_until: float | None
+    backoff_until: float | None
     is_failing: bool = False

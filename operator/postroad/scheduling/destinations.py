@@ -1,7 +1,7 @@
 """State of destinations: the connections to them, and which of them failed or closed.
 
 A destination without a record is unused. A record passes from active to idle to closed, or from a
-failure to a rest to due, and is forgotten.
+failure to a backoff to due, and is forgotten.
 Source: SC-12, SC-22 to SC-24; AMB-16, AMB-17, AMB-19, AMB-24, AMB-27.
 """
 
@@ -70,7 +70,7 @@ class Destinations:
             return DestinationView(0, None)
         return DestinationView(
             found.connections,
-            found.rests_until if found.is_resting else None,
+            found.backoff_until if found.is_backing_off else None,
             is_failing=found.trust is Trust.FAILING,
         )
 
@@ -84,7 +84,7 @@ class Destinations:
         if found is None:
             return True
         most = min(self._rules.per_destination, max(1, 2 * found.established))
-        return not found.is_resting and found.connections < most
+        return not found.is_backing_off and found.connections < most
 
     def is_open(self, name: str) -> bool:
         """Return whether a job that may use a connection of its own finds one here."""
@@ -213,38 +213,38 @@ class Destinations:
             self._forget_at(destination, now + kept)
 
     def fail(self, name: str, now: float) -> float | None:
-        """Let a destination rest after a failure; return until when, or None where it rests
+        """Let a destination back off after a failure; return until when, or None where it backs off
         already: connections that end together are one failure."""
         destination = self._known(name)
-        if destination.is_resting:
+        if destination.is_backing_off:
             return None
         destination.failures += 1
         destination.needs_time = True
-        rest = self._rules.first_rest * destination.failures**2
-        until = now + min(rest, self._rules.longest_rest)
-        self.rest(name, until)
+        backoff = self._rules.first_backoff * destination.failures**2
+        until = now + min(backoff, self._rules.max_backoff)
+        self.back_off(name, until)
         return until
 
-    def rest(self, name: str, until: float) -> None:
+    def back_off(self, name: str, until: float) -> None:
         """Open no connection to a destination before this instant. What fails elsewhere adds no
         failure here, since each of many processes lets all others hear of its own. Source: SC-12,
         SC-23."""
         destination = self._known(name)
         destination.failures = max(destination.failures, 1)
-        destination.is_resting = True
+        destination.is_backing_off = True
         self._judge(destination)
-        destination.rests_until = max(until, destination.rests_until)
-        self._forget_at(destination, destination.rests_until)
+        destination.backoff_until = max(until, destination.backoff_until)
+        self._forget_at(destination, destination.backoff_until)
 
     def forgive(self, name: str, now: float) -> None:
         """End the rest of a destination, and forget its failures, but not that it may need time."""
         destination = self._records.get(name)
-        if destination is None or not (destination.is_resting or destination.failures):
+        if destination is None or not (destination.is_backing_off or destination.failures):
             return
-        destination.failures, destination.is_resting = 0, False
+        destination.failures, destination.is_backing_off = 0, False
         destination.was_slow = False
         self._judge(destination)
-        destination.rests_until = 0.0
+        destination.backoff_until = 0.0
         self._record_moments.discard(destination)
         if not destination.connections:
             self._forget_at(destination, now + self._rules.remember_broken)
@@ -254,7 +254,7 @@ class Destinations:
         return next(iter(self._idle), None)
 
     def next_moment(self) -> float | None:
-        """Return when `aged`, `slowed` or `rested` has something to do."""
+        """Return when `aged`, `slowed` or `end_backoffs` has something to do."""
         moments = (self._connection_moments, self._record_moments, self._slow_moments)
         ranks = (each.first_rank() for each in moments)
         found = [rank[0] for rank in ranks if rank is not None]
@@ -296,13 +296,13 @@ class Destinations:
             self._count_apart(connection.destination, 1)
         return changed
 
-    def rested(self, now: float) -> list[str]:
-        """End the rests that are over, and forget old records; return the destinations."""
+    def end_backoffs(self, now: float) -> list[str]:
+        """End the backoffs that are over, and forget old records; return the destinations."""
         changed = []
         while (destination := self._record_moments.take_due(now)) is not None:
             changed.append(destination.name)
-            if destination.is_resting:
-                destination.is_resting = False
+            if destination.is_backing_off:
+                destination.is_backing_off = False
                 if not destination.connections and self._rules.remember_broken > 0:
                     self._forget_at(destination, now + self._rules.remember_broken)
                     continue

@@ -153,7 +153,7 @@ class Closed:
 @dataclass(frozen=True, slots=True)
 class Heard:
     """Another process found a destination broken until this instant: here too, at most for the
-    longest rest. Source: SC-23; AMB-19."""
+    longest backoff. Source: SC-23; AMB-19."""
 
     destination: str
     until: float
@@ -220,7 +220,7 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True)
 class Defer:
-    """Give a job back, to be submitted again at this instant: all its destinations rest. No
+    """Give a job back, to be submitted again at this instant: all its destinations back off. No
     attempt was made."""
 
     job: int
@@ -228,11 +228,11 @@ class Defer:
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class BackOff:
     """Let other processes hear that a destination is broken. Source: SC-23; AMB-19."""
 
     destination: str
     until: float
 
 
-Decision = LookUp | OpenConnection | Assign | CloseConnection | Defer | Rest
+Decision = LookUp | OpenConnection | Assign | CloseConnection | Defer | BackOff

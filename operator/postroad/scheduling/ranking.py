@@ -53,9 +53,9 @@ class SchedulerRules:
     rides free on it (AMB-23), without a bound for None; one that transmits in series may have more.
     A destination has at most
     `per_destination` connections, of which each is kept for `idle` seconds without a job, and for
-    `age` seconds or `jobs_per_connection` jobs in all (SC-22). A destination that failed rests for
-    `first_rest` seconds times the square of its failures, at most for `longest_rest`. It is
-    forgotten `remember_broken` seconds after its rest, one that closed after `remember_closed`;
+    `age` seconds or `jobs_per_connection` jobs in all (SC-22). A destination that failed backs off
+    for `first_backoff` seconds times the square of its failures, at most for `max_backoff`. It is
+    forgotten `remember_broken` seconds after its backoff, one that closed after `remember_closed`;
     zero leaves these records out (SC-24).
 
     A destination is failing while more than half of its connections take longer than `prompt`
@@ -80,8 +80,8 @@ class SchedulerRules:
     idle: float = 60.0
     age: float = 300.0
     jobs_per_connection: int = 1000
-    first_rest: float = 15.0
-    longest_rest: float = 3600.0
+    first_backoff: float = 15.0
+    max_backoff: float = 3600.0
     remember_closed: float = 3600.0
     remember_broken: float = 3600.0
     prompt: float = 5.0
@@ -97,9 +97,9 @@ class SchedulerRules:
             raise InvalidSettings("connections, routers, backlog and jobs are counts above zero")
         if self.longest_queue is not None and self.longest_queue < self.backlog:
             raise InvalidSettings("the longest queue of a connection is at least its backlog")
-        durations = (self.idle, self.age, self.first_rest, self.longest_rest)
+        durations = (self.idle, self.age, self.first_backoff, self.max_backoff)
         if min(*durations, self.prompt, self.first_connect) <= 0:
-            raise InvalidSettings("ages, rests and what is prompt are above zero seconds")
+            raise InvalidSettings("ages, backoffs and what is prompt are above zero seconds")
         if not 0 <= self.least_for_failing <= self.least_for_new <= 1:
             raise InvalidSettings("what is kept is a share of the connections, the least last")
         if self.overdue_after <= 0 or self.overdue_share < 0:

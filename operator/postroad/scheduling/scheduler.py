@@ -19,6 +19,7 @@ from postroad.scheduling.events import (
     Answered,
     Asked,
     Assign,
+    BackOff,
     CloseConnection,
     Closed,
     ConnectionPaused,
@@ -36,7 +37,6 @@ from postroad.scheduling.events import (
     OpenConnection,
     Pipelined,
     Precedence,
-    Rest,
     Site,
     Submitted,
     Tick,
@@ -107,7 +107,7 @@ class Scheduler:
             case Closed(number):
                 self._lose(number, is_broken=False)
             case Heard() | LeftAlone() | Forgiven():
-                self._set_rest(event)
+                self._set_backoff(event)
             case Tick():
                 pass
         self._settle()
@@ -120,15 +120,18 @@ class Scheduler:
                 self._touch(connection.destination.name)
             else:
                 self._close(connection)
-        for name in (*self._destinations.slowed(self._now), *self._destinations.rested(self._now)):
+        for name in (
+            *self._destinations.slowed(self._now),
+            *self._destinations.end_backoffs(self._now),
+        ):
             self._touch(name)
 
-    def _set_rest(self, event: Heard | LeftAlone | Forgiven) -> None:
+    def _set_backoff(self, event: Heard | LeftAlone | Forgiven) -> None:
         match event:
             case Heard(name, until):
-                self._destinations.rest(name, min(until, self._now + self._rules.longest_rest))
+                self._destinations.back_off(name, min(until, self._now + self._rules.max_backoff))
             case LeftAlone(name, until):
-                self._destinations.rest(name, until)
+                self._destinations.back_off(name, until)
             case Forgiven(name):
                 self._destinations.forgive(name, self._now)
         self._touch(event.destination)
@@ -221,7 +224,7 @@ class Scheduler:
         self._touch(connection.destination.name)
 
     def _lose(self, number: int, *, is_broken: bool) -> None:
-        """Schedule the jobs of a lost connection again; a destination that fails rests."""
+        """Schedule the jobs of a lost connection again; a destination that fails backs off."""
         connection = self._destinations.connections.get(number)
         if connection is None:
             return
@@ -229,7 +232,7 @@ class Scheduler:
         self._destinations.close(connection, self._now)
         if is_broken or connection.is_broken:
             until = self._destinations.fail(name, self._now)
-            self._decisions += [] if until is None else [Rest(name, until)]
+            self._decisions += [] if until is None else [BackOff(name, until)]
         for each in numbers:
             job, share, queue, _ = self._at_work.pop(each)
             self._waiting.ended(share, queue)
@@ -276,10 +279,10 @@ class Scheduler:
         return next(filter(None, found), None)
 
     def _fill_at(self, name: str) -> None:
-        """Fill the connections to a destination. Where it rests, other destinations serve all its
-        sites, or none does."""
+        """Fill the connections to a destination. Where it backs off, other destinations serve all
+        its sites, or none does."""
         found = self._destinations.find(name)
-        if found is not None and found.standing is Standing.RESTING:
+        if found is not None and found.standing is Standing.BACKING_OFF:
             self._unsettled_queues.update(dict.fromkeys(self._waiting.all_at(name)))
             return
         while (queue := self._waiting.first_at(name)) is not None:

@@ -64,9 +64,9 @@ class Worker(Section):
     many."""
 
     window: Annotated[int, Field(ge=1, le=20_000)] = 900
-    """Mails in flight at most where mail goes by routes: those of sites that are slow or rest must
-    leave room for others. Each that waits costs a distributed queue a claim every 40 s; an embedded
-    one nothing."""
+    """Mails in flight at most where mail goes by routes: those of sites that are slow or back off
+    must leave room for others. Each that waits costs a distributed queue a claim every 40 s; an
+    embedded one nothing."""
 
 
 class Reports(Section):

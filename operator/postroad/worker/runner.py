@@ -20,6 +20,7 @@ from postroad.ports.delivery import Connector
 from postroad.ports.mail_queue import Item
 from postroad.scheduling.events import (
     Assign,
+    BackOff,
     CloseConnection,
     Decision,
     Defer,
@@ -27,7 +28,6 @@ from postroad.scheduling.events import (
     Forgiven,
     LookUp,
     OpenConnection,
-    Rest,
     Submitted,
     Tick,
     Withdrawn,
@@ -50,10 +50,10 @@ from postroad.worker.sites.suppressing import Suppressing
 _log = logger("worker")
 
 TICK = timedelta(seconds=1)
-"""Between two looks at what time alone changes: rests, ages of connections, deadlines."""
+"""Between two looks at what time alone changes: backoffs, ages of connections, deadlines."""
 
-SHORT_REST = timedelta(seconds=20)
-"""A job whose site rests for no longer stays in flight: to put a mail off costs as much as to
+SHORT_BACKOFF = timedelta(seconds=20)
+"""A job whose site backs off for no longer stays in flight: to defer a mail costs as much as to
 enqueue one, and a next hop that restarts has its mail at once."""
 
 PATIENCE = timedelta(seconds=30)
@@ -67,7 +67,7 @@ MAX_GOODBYE = timedelta(seconds=2)
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
 NO_ROUTER = "451 4.4.3 other mail has all look-ups of routes that are made at a time"
 FAILING = "451 4.4.1 the next hop fails or takes long, and other mail is to go out beside it"
-RESTS = "451 4.4.1 the next hop rests after failures"
+BACKED_OFF = "451 4.4.1 the next hop is in backoff after failures"
 
 
 class SchedulerRunner:
@@ -121,7 +121,7 @@ class SchedulerRunner:
             on_left=self._submit,
         )
         self._links = self._transmissions.links
-        self._resting: list[tuple[timedelta, int]] = []
+        self._backing_off: list[tuple[timedelta, int]] = []
         """Jobs of sites that rest for a short time, by when that ends."""
         self._changed = asyncio.Event()
 
@@ -214,13 +214,13 @@ class SchedulerRunner:
 
     def try_now(self, site: str) -> list[str]:
         """Try a site as if it had never failed; return the domains whose mail goes there, as far as
-        this worker knows. What is in flight and waits for a rest goes at once."""
+        this worker knows. What is in flight and waits for a backoff goes at once."""
         for name in self._book.destinations(site):
             self._on(Forgiven(name))
-        resting = self._resting
-        self._resting = [each for each in resting if not self._is_at(each[1], site)]
-        heapq.heapify(self._resting)
-        for _, number in resting:
+        backing_off = self._backing_off
+        self._backing_off = [each for each in backing_off if not self._is_at(each[1], site)]
+        heapq.heapify(self._backing_off)
+        for _, number in backing_off:
             if self._is_at(number, site):
                 self._resubmit(number)
         return self._book.domains(site)
@@ -253,22 +253,22 @@ class SchedulerRunner:
                 self._defer(self._jobs[number], timedelta(seconds=until), now)
             case LookUp(number):
                 self._look_ups.begin(number)
-            case Rest(destination, _):
-                reason = shown_reply(self._links.reason((destination,)) or RESTS)
+            case BackOff(destination, _):
+                reason = shown_reply(self._links.reason((destination,)) or BACKED_OFF)
                 queue = self._deliverer.queue
                 _log.info("next hop backed off", queue=queue, next_hop=destination, reason=reason)
 
     def _defer(self, job: OpenJob, until: timedelta, now: timedelta) -> None:
-        """The site of a job rests."""
+        """The site of a job backs off."""
         job.connection = None
-        job.rest_since = job.rest_since or now
+        job.backoff_since = job.backoff_since or now
         is_over = self._transmissions.is_ending or job.ledger.is_over
-        if until <= job.rest_since + SHORT_REST and not is_over:
-            heapq.heappush(self._resting, (until, job.number))
+        if until <= job.backoff_since + SHORT_BACKOFF and not is_over:
+            heapq.heappush(self._backing_off, (until, job.number))
             self._transmissions.save_memory(job.ledger)
             return
         self._jobs.forget(job)
-        reason = self._links.reason(job.route.hops) or RESTS
+        reason = self._links.reason(job.route.hops) or BACKED_OFF
         job.ledger.not_tried(job.recipients, reason, until)
         job.ledger.go_on()
 
@@ -290,8 +290,8 @@ class SchedulerRunner:
             self._suspend(site)
         for number in self._gate.due():
             self._resubmit(number)
-        while self._resting and self._resting[0][0] <= now:
-            self._resubmit(heapq.heappop(self._resting)[1])
+        while self._backing_off and self._backing_off[0][0] <= now:
+            self._resubmit(heapq.heappop(self._backing_off)[1])
         if late := [each for each in self._ledgers if each.is_late(now)]:
             self._end_late(late)
         for job in self._in_flight_limit.surplus(len(self._ledgers)):

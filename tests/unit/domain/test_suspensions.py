@@ -140,12 +140,12 @@ def test_the_note_of_a_worker_has_the_sites_with_the_most_to_show() -> None:
     views = [SiteView(f"s{n:03}", SiteState.IDLE) for n in range(MAX_SHOWN)]
     views += [
         SiteView("busy", SiteState.ACTIVE, 3, 2, 1, reply="250 ok", replied_at="x"),
-        SiteView("resting", SiteState.RESTING, until="y"),
+        SiteView("backing-off", SiteState.BACKING_OFF, until="y"),
     ]
 
     found, more = read_views(published_views(views))
 
-    assert [each.site for each in found[:3]] == ["resting", "busy", "s000"]
+    assert [each.site for each in found[:3]] == ["backing-off", "busy", "s000"]
     assert found[1] == views[-2]
     assert (len(found), more) == (MAX_SHOWN, 2)
 

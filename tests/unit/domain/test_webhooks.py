@@ -8,12 +8,12 @@ from uuid import UUID
 import pytest
 
 from postroad.domain.delivery.webhooks import (
-    MAX_REST,
+    MAX_BACKOFF,
     WebhookAddress,
     WebhookRequest,
+    backoff_of,
     outcome_of_status,
     read_secrets,
-    rest_of,
 )
 from postroad.domain.mail.envelope_documents import HandedMail, handing_key
 from postroad.domain.mail.mail import Envelope, OutcomeKind
@@ -62,15 +62,15 @@ def test_a_status_decides_the_outcome(status: int, kind: OutcomeKind, code: str)
 
 
 @pytest.mark.parametrize(
-    ("text", "rest"),
+    ("text", "backoff"),
     [
         ("0", timedelta(0)),
         (" 90 ", timedelta(seconds=90)),
-        ("99999999999999999999", MAX_REST),
+        ("99999999999999999999", MAX_BACKOFF),
         ("Fri, 02 Jan 2026 03:05:05 GMT", timedelta(minutes=1)),
         ("Fri, 02 Jan 2026 03:05:05", timedelta(minutes=1)),
         ("Fri, 02 Jan 2025 03:05:05 GMT", timedelta(0)),
-        ("Fri, 02 Jan 2027 03:05:05 GMT", MAX_REST),
+        ("Fri, 02 Jan 2027 03:05:05 GMT", MAX_BACKOFF),
         ("soon", timedelta(0)),
         ("-5", timedelta(0)),
         ("1.5", timedelta(0)),
@@ -79,8 +79,8 @@ def test_a_status_decides_the_outcome(status: int, kind: OutcomeKind, code: str)
         (None, timedelta(0)),
     ],
 )
-def test_retry_after_is_read_in_both_forms(text: str | None, rest: timedelta) -> None:
-    assert rest_of(text, NOW) == rest
+def test_retry_after_is_read_in_both_forms(text: str | None, backoff: timedelta) -> None:
+    assert backoff_of(text, NOW) == backoff
 
 
 @pytest.mark.parametrize(

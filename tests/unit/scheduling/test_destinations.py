@@ -38,8 +38,8 @@ def test_a_destination_that_works_is_active_then_idle_then_closed_then_forgotten
     table.close(connection, now=65)
     assert standing(table) is Standing.CLOSED
     assert table.next_moment() == 1065
-    assert table.rested(1064) == []
-    assert table.rested(1065) == ["a"]
+    assert table.end_backoffs(1064) == []
+    assert table.end_backoffs(1065) == ["a"]
     assert standing(table) is Standing.UNUSED
     assert table.next_moment() is None
 
@@ -48,12 +48,12 @@ def test_a_destination_that_fails_rests_then_is_due_then_forgotten() -> None:
     table = Destinations(RULES)
     table.close(opened(table), now=1)
     assert table.fail("a", now=1) == 16
-    assert standing(table) is Standing.RESTING
+    assert standing(table) is Standing.BACKING_OFF
     assert not table.has_room("a")
-    assert table.rested(16) == ["a"]
+    assert table.end_backoffs(16) == ["a"]
     assert standing(table) is Standing.DUE
     assert table.has_room("a")
-    assert table.rested(516) == ["a"]
+    assert table.end_backoffs(516) == ["a"]
     assert standing(table) is Standing.UNUSED
 
 
@@ -68,7 +68,7 @@ def test_a_first_connection_has_little_time_while_half_of_all_are_in_use() -> No
 
     assert table.connect_within("a") == 5
     table.fail("a", now=0)
-    table.rested(999)
+    table.end_backoffs(999)
     assert table.connect_within("a") is None
 
     table.finish(opened(table, now=3000, job=4), 4, now=3001)
@@ -85,7 +85,7 @@ def test_what_is_forgiven_time_and_again_has_as_much_time_as_usual() -> None:
         assert table.connect_within("a") is None
     assert table.trust("a") is Trust.NEW
 
-    table.rested(502)
+    table.end_backoffs(502)
     assert table.find("a") is None
     assert table.connect_within("a") == 5
 
@@ -93,24 +93,24 @@ def test_what_is_forgiven_time_and_again_has_as_much_time_as_usual() -> None:
 def test_rests_grow_with_the_square_of_the_failures_until_a_job_is_finished() -> None:
     """Source: AMB-17."""
     table = Destinations(RULES)
-    rests = []
+    backoffs = []
     for moment in range(0, 100_000, 10_000):
         table.close(opened(table, moment), now=moment)
         until = table.fail("a", moment)
         assert until is not None
-        rests.append(until - moment)
-        table.rested(until)
-    assert rests[:4] == [15, 60, 135, 240]
-    assert max(rests) == 1500
+        backoffs.append(until - moment)
+        table.end_backoffs(until)
+    assert backoffs[:4] == [15, 60, 135, 240]
+    assert max(backoffs) == 1500
     connection = opened(table, now=100_000)
     table.finish(connection, 1, now=100_000)
     assert table.fail("a", 100_000) == 100_015
 
 
 def test_the_longest_rest_is_a_bound() -> None:
-    table = Destinations(SchedulerRules(longest_rest=20))
+    table = Destinations(SchedulerRules(max_backoff=20))
     assert table.fail("a", 0) == 15
-    table.rested(15)
+    table.end_backoffs(15)
     assert table.fail("a", 15) == 35
 
 
@@ -118,7 +118,7 @@ def test_connections_that_end_together_are_one_failure() -> None:
     """A host that restarts ends all of its connections."""
     table = Destinations(RULES)
     assert [table.fail("a", 0) for _ in range(20)] == [15, *[None] * 19]
-    table.rested(15)
+    table.end_backoffs(15)
     assert table.fail("a", 15) == 75
 
 
@@ -126,8 +126,8 @@ def test_what_other_processes_found_broken_is_no_failure_here() -> None:
     """Each of twenty processes hears of a broken host from all others."""
     table = Destinations(RULES)
     for _ in range(20):
-        table.rest("a", until=15)
-    table.rested(15)
+        table.back_off("a", until=15)
+    table.end_backoffs(15)
     assert standing(table) is Standing.DUE
     assert table.fail("a", 15) == 75
 
@@ -198,10 +198,10 @@ def test_records_of_closed_and_broken_destinations_can_be_left_out(kept: float) 
     connection = opened(table)
     table.finish(connection, 1, now=0)
     table.close(connection, now=0)
-    table.rested(0)
+    table.end_backoffs(0)
     assert standing(table) is (Standing.CLOSED if kept else Standing.UNUSED)
     table.fail("a", 0)
-    table.rested(15)
+    table.end_backoffs(15)
     assert standing(table) is (Standing.DUE if kept else Standing.UNUSED)
 
 
@@ -209,11 +209,11 @@ def test_a_destination_of_which_another_process_was_heard_is_forgotten_too() -> 
     table = Destinations(RULES)
     connection = opened(table)
     table.finish(connection, 1, now=0)
-    table.rest("a", until=20)
-    assert table.rested(20) == ["a"]
+    table.back_off("a", until=20)
+    assert table.end_backoffs(20) == ["a"]
     table.close(connection, now=30)
     assert standing(table) is Standing.DUE
-    assert table.rested(530) == ["a"]
+    assert table.end_backoffs(530) == ["a"]
     assert table.find("a") is None
 
 
@@ -244,7 +244,7 @@ def test_a_destination_that_is_forgiven_is_tried_at_once_and_rests_for_a_short_t
     known = Destinations(SchedulerRules())
     for _ in range(3):
         until = known.fail("h", 0.0)
-        known.rested(until or 0.0)
+        known.end_backoffs(until or 0.0)
     known.fail("h", 1000.0)
     assert not known.has_room("h")
     known.forgive("h", 1000.0)
@@ -263,9 +263,9 @@ def test_a_destination_with_connections_is_forgiven_and_kept() -> None:
     known.forgive("h", 1.0)
 
     assert known.has_room("h")
-    assert known.next_moment() is None, "its rest is over"
+    assert known.next_moment() is None, "its backoff is over"
     found = known.find("h")
     assert found is not None
     assert (found.connections, found.established) == (1, 1)
     known.close(connection, 5.0)
-    assert known.rested(5000.0) == ["h"]
+    assert known.end_backoffs(5000.0) == ["h"]

@@ -62,7 +62,7 @@ def test_destinations_failing_have_half_of_the_places() -> None:
     table = Destinations(RULES)
     for name in "ab":
         table.fail(name, 0)
-    table.rested(15)
+    table.end_backoffs(15)
     failing = [opened(table, name, 15) for name in "ab"]
     opened(table, "c", 15.5)
     table.slowed(16)

@@ -10,6 +10,7 @@ from postroad.scheduling.events import (
     Answered,
     Asked,
     Assign,
+    BackOff,
     CloseConnection,
     Closed,
     Defer,
@@ -22,7 +23,6 @@ from postroad.scheduling.events import (
     OpenConnection,
     Pipelined,
     Precedence,
-    Rest,
     RoutingJob,
     Site,
     Submitted,
@@ -224,7 +224,7 @@ def test_jobs_of_a_destination_that_does_not_answer_go_to_another_one() -> None:
     it = scheduler()
     it.on(job(1, site=AB), 0)
 
-    assert it.on(NotOpened(1), 1) == [Rest("a", 16), OpenConnection(2, "b"), Assign(1, 2)]
+    assert it.on(NotOpened(1), 1) == [BackOff("a", 16), OpenConnection(2, "b"), Assign(1, 2)]
 
 
 def test_a_connection_that_closes_before_its_first_outcome_counts_as_a_failure() -> None:
@@ -232,7 +232,7 @@ def test_a_connection_that_closes_before_its_first_outcome_counts_as_a_failure()
     it.on(job(1), 0)
     it.on(Established(1), 0)
 
-    assert it.on(Closed(1), 1) == [Rest("a", 16), Defer(1, 16)]
+    assert it.on(Closed(1), 1) == [BackOff("a", 16), Defer(1, 16)]
 
 
 def test_the_second_tier_is_used_only_while_all_of_the_first_rest() -> None:
@@ -243,7 +243,7 @@ def test_the_second_tier_is_used_only_while_all_of_the_first_rest() -> None:
     assert OpenConnection(2, "b") in it.on(NotOpened(1), 0)
     assert OpenConnection(3, "c") in it.on(NotOpened(2), 0)
     assert OpenConnection(4, "d") in it.on(NotOpened(3), 0)
-    assert it.on(NotOpened(4), 1) == [Rest("d", 16), Defer(1, 15)]
+    assert it.on(NotOpened(4), 1) == [BackOff("d", 16), Defer(1, 15)]
     assert it.on(job(2, site=tiers), 2) == [Defer(2, 15)]
     assert it.on(job(3, site=tiers), 15)[0] == OpenConnection(5, "a")
 
@@ -275,7 +275,7 @@ def test_a_destination_that_another_process_found_broken_is_not_tried() -> None:
 
 
 def test_what_is_heard_lasts_no_longer_than_the_longest_rest() -> None:
-    it = scheduler(longest_rest=600)
+    it = scheduler(max_backoff=600)
     it.on(Heard("a", 1e12), 10)
 
     assert it.on(job(1, site=A), 20) == [Defer(1, 610)]
@@ -290,7 +290,7 @@ def test_other_processes_hear_once_of_a_host_that_ends_all_its_connections() -> 
 
     heard = [each for number in range(1, 5) for each in it.on(Closed(number), 1)]
 
-    assert [each for each in heard if isinstance(each, Rest)] == [Rest("a", 16)]
+    assert [each for each in heard if isinstance(each, BackOff)] == [BackOff("a", 16)]
 
 
 def test_a_dead_destination_costs_one_connection_at_a_time() -> None:
@@ -302,7 +302,7 @@ def test_a_dead_destination_costs_one_connection_at_a_time() -> None:
         simulation.submit(f"m{number}", A, at=number / 10)
     simulation.run(600)
 
-    assert len(simulation.openings) <= 6, "30 s each, with rests of 15, 60, 135, 240 s"
+    assert len(simulation.openings) <= 6, "30 s each, with backoffs of 15, 60, 135, 240 s"
     assert len(simulation.deferred) >= 50
 
 

@@ -150,7 +150,7 @@ def test_the_usual_rules_are_those_of_the_source() -> None:
     assert (usual.connections, usual.routers, usual.order) == (200, 50, Order.MIN_FIRST)
     assert (usual.per_destination, usual.backlog, usual.longest_queue) == (20, 3, 6)
     assert (usual.idle, usual.age, usual.jobs_per_connection) == (60, 300, 1000)
-    assert (usual.first_rest, usual.longest_rest) == (15, 3600)
+    assert (usual.first_backoff, usual.max_backoff) == (15, 3600)
     assert (usual.remember_closed, usual.remember_broken) == (3600, 3600)
     assert usual.limits == dict.fromkeys(Precedence, limits) | {
         Precedence.VERIFICATION: ShareLimits(10, 0.1)

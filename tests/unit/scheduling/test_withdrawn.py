@@ -8,6 +8,7 @@ import pytest
 
 from postroad.scheduling.events import (
     Assign,
+    BackOff,
     CloseConnection,
     Closed,
     DeliveryJob,
@@ -15,7 +16,6 @@ from postroad.scheduling.events import (
     Finished,
     NotOpened,
     OpenConnection,
-    Rest,
     Site,
     Submitted,
     Tick,
@@ -46,18 +46,20 @@ def test_a_job_is_taken_back_where_it_waits_and_where_a_connection_has_it() -> N
 
 
 def test_a_job_that_is_taken_off_a_connection_is_no_success_of_its_destination() -> None:
-    rules = SchedulerRules(first_rest=10, longest_rest=1000)
+    rules = SchedulerRules(first_backoff=10, max_backoff=1000)
     it = Scheduler(rules, lambda _: 0)
     it.on(Submitted(DeliveryJob(1, "m", SITES[0])), 0)
     it.on(Established(1), 0)
-    assert Rest("a", 10) in it.on(Closed(1), 0), "it failed once"
+    assert BackOff("a", 10) in it.on(Closed(1), 0), "it failed once"
     assert it.on(Tick(), 10) == []
 
     second = DeliveryJob(2, "m", SITES[0])
     assert it.on(Submitted(second), 10) == [OpenConnection(2, "a"), Assign(2, 2)]
     it.on(Withdrawn(second), 10)
 
-    assert Rest("a", 50) in it.on(NotOpened(2), 10), "it failed twice, and rests four times as long"
+    assert BackOff("a", 50) in it.on(NotOpened(2), 10), (
+        "it failed twice, and backoffs four times as long"
+    )
 
 
 def test_a_connection_whose_only_job_was_taken_back_did_not_fail() -> None:

@@ -224,7 +224,8 @@ async def test_mails_that_wait_for_look_ups_do_not_keep_others_from_being_seen(
 async def test_a_content_that_cannot_be_read_is_no_success_of_its_next_hop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a hop that is away rests for short times only, where mails without bytes wait for it."""
+    """Else a hop that is away backoffs for short times only, where mails without bytes wait for
+    it."""
 
     def failing(self: DistributedItem) -> AsyncIterator[bytes]:
         raise BlobsUnavailable("the store is away")
@@ -305,7 +306,7 @@ async def test_a_hop_that_ends_each_session_over_its_first_mail_costs_one_mail_a
 
 async def test_a_hop_that_asks_to_be_left_alone_is_asked_again_when_that_time_is_over() -> None:
     async with a_worker(has_relay=True) as worker:
-        worker.hops.rests[A_HOP.host] = 10 * MINUTE
+        worker.hops.backoffs[A_HOP.host] = 10 * MINUTE
         for number in range(5):
             await worker.enqueue(f"r{number}@one.example")
             await worker.pass_time(SECOND)
@@ -314,7 +315,7 @@ async def test_a_hop_that_asks_to_be_left_alone_is_asked_again_when_that_time_is
         attempts = [attempt for attempt, _ in (await worker.waiting()).values()]
         assert sorted(attempts) == [0, 0, 0, 0, 1], "those that came later were not attempted"
 
-        worker.hops.rests.clear()
+        worker.hops.backoffs.clear()
         await worker.pass_time(8 * MINUTE)
         assert len(worker.hops.opened) == 1
         assert not worker.delivered

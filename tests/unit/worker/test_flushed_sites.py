@@ -49,14 +49,14 @@ async def flush(worker: Worker, site: str) -> tuple[int, tuple[str, ...]]:
 
 
 async def test_the_mail_of_a_site_is_tried_at_once_and_its_failures_are_forgotten() -> None:
-    """Its destination has failed until it rests for an hour; mail for others waits on."""
+    """Its destination has failed until it backs off for an hour; mail for others waits on."""
     async with an_answering_worker() as worker:
         worker.hops.away = {TWO: AWAY, ONE: AWAY}
         await worker.enqueue("b@two.example")
         await worker.enqueue("c@three.example")
         await worker.enqueue("a@one.example")
         await worker.pass_time(timedelta(hours=9))
-        assert worker.driving._scheduler.look_at(_name(worker, TWO)).rests_until is not None
+        assert worker.driving._scheduler.look_at(_name(worker, TWO)).backoff_until is not None
         worker.hops.away = {}
         await worker.pass_time(SECOND)
         assert not worker.delivered
@@ -79,14 +79,14 @@ async def test_mail_in_flight_that_waits_for_a_rest_goes_at_once() -> None:
         await worker.enqueue("a@one.example")
         await worker.pass_time(SECOND)
         assert len(worker.driving) == 1
-        assert worker.driving._resting
+        assert worker.driving._backing_off
         worker.hops.away = {}
 
         assert worker.driving.try_now(ONE) == ["one.example"]
         await worker.pass_time(timedelta(seconds=0.1))
 
         assert worker.delivered == {"a@one.example": 1}
-        assert not worker.driving._resting
+        assert not worker.driving._backing_off
 
 
 async def test_all_mail_of_a_worker_with_a_relay_is_that_of_its_site() -> None:

@@ -141,7 +141,7 @@ async def test_the_shared_state_has_what_a_worker_knows_of_its_sites() -> None:
         assert found[ONE].state is SiteState.IDLE
         assert found[ONE].connections == 1
         assert found[ONE].reply == "450 4.2.1 <address> is busy"
-        assert found[TWO].state in (SiteState.RESTING, SiteState.ACTIVE, SiteState.WAITING)
+        assert found[TWO].state in (SiteState.BACKING_OFF, SiteState.ACTIVE, SiteState.WAITING)
         assert found[TWO].reply == "451 4.4.1 connection to <host> refused"
         await controlled.suspend(ONE, 10 * MINUTE)
         await worker.pass_time(20 * SECOND)

@@ -63,7 +63,7 @@ class MemoryConnector:
         """Hosts that end each session over its first mail → their reply."""
         self.stuck: set[str] = set()
         """Hosts that never answer the end of a mail."""
-        self.rests: dict[str, timedelta] = {}
+        self.backoffs: dict[str, timedelta] = {}
         """Hosts that answer each mail by 451, and ask to be left alone; their connections end."""
         self.taken_by: dict[str, str] = {}
         """The host that took the last mail of a recipient."""
@@ -162,9 +162,9 @@ class MemoryConnection:
         await self._answer()
         if loss is Loss.AT_END or self._aborted.is_set():
             return self._finish_all(job, IN_DOUBT)
-        if (rest := self._hop.rests.get(self._host)) is not None:
+        if (backoff := self._hop.backoffs.get(self._host)) is not None:
             outcomes = dict.fromkeys(job.envelope.recipients, Outcome.deferred(LATER))
-            self._report(JobFinished(job.job, outcomes, rest))
+            self._report(JobFinished(job.job, outcomes, backoff))
             return False
         self._take(job, content)
         return True

@@ -50,7 +50,7 @@ class ProgramAnswer:
     """Result of one mail. `ending`: why the connection ends with it; None: it goes on."""
 
     outcomes: Mapping[str, Outcome]
-    rest: timedelta = timedelta(0)
+    backoff: timedelta = timedelta(0)
     ending: str | None = None
 
 
@@ -156,7 +156,7 @@ class SerialConnection:
         else:
             answer = task.result()
         self._opened()
-        self._finish(JobFinished(job.job, answer.outcomes, answer.rest))
+        self._finish(JobFinished(job.job, answer.outcomes, answer.backoff))
         return answer.ending or ""
 
     async def _hand_over(self, job: Transmission) -> ProgramAnswer:

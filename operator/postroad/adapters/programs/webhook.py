@@ -26,9 +26,9 @@ from postroad.adapters.programs.function import (
 from postroad.domain.delivery.webhooks import (
     WebhookAddress,
     WebhookRequest,
+    backoff_of,
     outcome_of_status,
     read_secrets,
-    rest_of,
 )
 from postroad.domain.mail.mail import Outcome, OutcomeKind
 from postroad.errors import InvalidInput, InvalidSettings, TlsRefused
@@ -145,12 +145,14 @@ class _Posting:
             outcome = outcome_of_status(response.status, self._webhook.url.host)
             if outcome.kind is OutcomeKind.DELIVERED and not self._is_sent:
                 outcome = Outcome.deferred(f"{TOO_EARLY}: {response.status}")
-            rest = timedelta(0)
+            backoff = timedelta(0)
             if response.status in (429, 503):
-                rest = rest_of(response.headers.get("Retry-After"), self._clock.now())
+                backoff = backoff_of(response.headers.get("Retry-After"), self._clock.now())
             await _pass_over(response)
         return ProgramAnswer(
-            dict.fromkeys(job.envelope.recipients, outcome), rest, outcome.text if rest else None
+            dict.fromkeys(job.envelope.recipients, outcome),
+            backoff,
+            outcome.text if backoff else None,
         )
 
     def _connected(self) -> aiohttp.ClientSession:

@@ -69,7 +69,7 @@ def check_files(hop: Hop) -> None:
         raise InvalidSettings(str(error), hint=error.hint) from error
 
 
-MAX_RELAY_REST = 300.0
+MAX_RELAY_BACKOFF = 300.0
 """Seconds between two attempts at a relay or a program that is away: all mail waits for it, so that
 it costs one connection and not one a site, and an administrator who has mended it sees mail within
 minutes."""
@@ -100,7 +100,7 @@ def rules_of(settings: Settings, way: Way) -> SchedulerRules:
         per_destination=connections,
         backlog=1,
         longest_queue=_longest_queue(way, connections),
-        longest_rest=MAX_RELAY_REST,
+        max_backoff=MAX_RELAY_BACKOFF,
         least_for_new=1.0,
         least_for_failing=1.0,
         overdue_share=0.0,

@@ -86,7 +86,7 @@ class Endings(Protocol):
         outcomes: AttemptOutcomes | None = None,
     ) -> None:
         """As `retry`, but no attempt is counted: for recipients to whom nothing was transmitted,
-        since a site rests or a limit is reached. The reason is shown as the last error.
+        since a site backs off or a limit is reached. The reason is shown as the last error.
 
         `outcomes` are of the other recipients, if there were any."""
         await self.end(DeferItem(delay, remaining, reason), outcomes)

@@ -77,7 +77,7 @@ class RetryPlan:
         least = max(least, _least_delay(texts, self.lanes[-1]))
         return max(self.delay(attempt, uniform), least * (1 + self.spread * uniform))
 
-    def rest(self, uniform: float, least: timedelta = _ZERO) -> timedelta:
+    def backoff(self, uniform: float, least: timedelta = _ZERO) -> timedelta:
         """Return for how long a mail is deferred that was not attempted: the second lane, since it
         is not attempted less often with time, and may be one of many; `least`, if that is more."""
         return max(self.delay(1, uniform), least * (1 + self.spread * uniform))
@@ -102,7 +102,7 @@ def decide(
     attempt: int,
     age: timedelta,
     uniform: float,
-    rest: timedelta = _ZERO,
+    backoff: timedelta = _ZERO,
     is_paced: bool = False,
 ) -> ItemEnding:
     """Return how an entry ends after an attempt.
@@ -111,9 +111,9 @@ def decide(
     entries, `untried` the reasons why recipients were not attempted; `attempt` counts the attempts
     before this one, `age` is the time since acceptance. Of recipients that wait on, one that was
     attempted makes it an attempt for all of them, because an entry has one due time: that of the
-    recipient whose reason passes first. `rest` is how long the next hops of those that were not
-    attempted rest yet, or ask to be left alone where all were; `is_paced`: limits by rate let them
-    go then, so that they wait for no lane.
+    recipient whose reason passes first. `backoff` is how long the next hops of those that were not
+    attempted back off yet, or ask to be left alone where all were; `is_paced`: limits by rate let
+    them go then, so that they wait for no lane.
     """
     deferred = {
         recipient: outcome.text
@@ -129,10 +129,10 @@ def decide(
         error = _joined(deferred.values())
         if untried:
             return RetryItem(plan.delay(attempt, uniform), tuple(waiting), error)
-        delay = plan.delay_for(attempt, dict.fromkeys(deferred.values()), uniform, rest)
+        delay = plan.delay_for(attempt, dict.fromkeys(deferred.values()), uniform, backoff)
         return RetryItem(delay, tuple(waiting), error)
     if untried:
-        delay = max(rest, MIN_DELAY) if is_paced else plan.rest(uniform, rest)
+        delay = max(backoff, MIN_DELAY) if is_paced else plan.backoff(uniform, backoff)
         return DeferItem(delay, tuple(untried), _joined(untried.values()))
     if failed or failures:
         return Reject(_joined([*failed, *failures.values()]))

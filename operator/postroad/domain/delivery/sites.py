@@ -85,8 +85,8 @@ ANSWER_RULES = (
     AnswerRule(0, BounceClass.BLOCKED, 3, timedelta(minutes=30)),
 )
 """The first row that fits decides. `421 4.7.0` is how large sites ask for less; a block list
-refuses whatever comes next, and counts it. The longest rests are those after which a site is likely
-to have changed its mind (`retries.MIN_DELAYS`)."""
+refuses whatever comes next, and counts it. The longest delays are those after which a site is
+likely to have changed its mind (`retries.MIN_DELAYS`)."""
 
 
 class AnswerCounts:
@@ -183,7 +183,7 @@ class SiteState(StrEnum):
     """State of a site. The values are stored; the first ones are shown first."""
 
     SUSPENDED = "suspended"
-    RESTING = "resting"
+    BACKING_OFF = "backoff"
     ACTIVE = "active"
     WAITING = "waiting"
     IDLE = "idle"
@@ -192,7 +192,7 @@ class SiteState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class SiteView:
     """One site of one worker. `waiting`, `at_work`: its jobs without and with a connection.
-    `until`: of a suspension or a rest, RFC 3339. `reply`: the codes and the masked words of the
+    `until`: of a suspension or a backoff, RFC 3339. `reply`: the codes and the masked words of the
     last reply, or why the last connection ended. `reason`: of a suspension."""
 
     site: str

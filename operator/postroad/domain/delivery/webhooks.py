@@ -29,7 +29,7 @@ SECRET_PREFIX = "whsec_"  # noqa: S105 - of secrets, and none itself
 MIN_SECRET, MAX_SECRETS = 24, 4
 """Octets of a secret; secrets that are valid at the same time."""
 
-MAX_REST = timedelta(hours=1)
+MAX_BACKOFF = timedelta(hours=1)
 """That `Retry-After` can ask for."""
 
 _UNPROVEN = (
@@ -210,10 +210,10 @@ def _phrase(status: int) -> str:
         return ""
 
 
-def rest_of(retry_after: str | None, now: datetime) -> timedelta:
+def backoff_of(retry_after: str | None, now: datetime) -> timedelta:
     """Return the rest that a header `Retry-After` asks for: none where it cannot be read.
 
-    >>> rest_of("120", datetime(2026, 1, 1, tzinfo=UTC))
+    >>> backoff_of("120", datetime(2026, 1, 1, tzinfo=UTC))
     datetime.timedelta(seconds=120)
     """
     text = (retry_after or "").strip()
@@ -225,4 +225,4 @@ def rest_of(retry_after: str | None, now: datetime) -> timedelta:
         except (TypeError, ValueError):
             return timedelta(0)
         asked = (until if until.tzinfo else until.replace(tzinfo=UTC)) - now
-    return max(timedelta(0), min(asked, MAX_REST))
+    return max(timedelta(0), min(asked, MAX_BACKOFF))

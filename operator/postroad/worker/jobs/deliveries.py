@@ -66,13 +66,13 @@ class Deliverer:
         untried: Mapping[str, str],
         unrecorded: Mapping[str, Outcome],
         duration: timedelta,
-        rest: timedelta = timedelta(0),
+        backoff: timedelta = timedelta(0),
         *,
         is_paced: bool = False,
     ) -> None:
         """Report to the sender what the outcomes of an attempt ask for, then end the item by them;
         `unrecorded` are those of them that `record` has not had, `untried` the reasons why other
-        recipients were not attempted. They are not to come again before a `rest` is over;
+        recipients were not attempted. They are not to come again before a `backoff` is over;
         `is_paced`: they come then, because limits by rate are why. Repeated until it succeeds.
         Raises: QueueClosed, EntryLost.
         """
@@ -80,7 +80,7 @@ class Deliverer:
             outcomes, unrecorded = softened(outcomes), softened(unrecorded)
         seconds = duration.total_seconds()
         heard = AttemptOutcomes.of(outcomes, seconds, item.mail.sender) if outcomes else None
-        ending = self._ending(item, outcomes, untried, rest, is_paced=is_paced)
+        ending = self._ending(item, outcomes, untried, backoff, is_paced=is_paced)
         if self.suppressing is not None:
             # Before the end: behind it, a crash would lose what the refusal teaches.
             await self.suppressing.learn(item.mail, outcomes)
@@ -112,7 +112,7 @@ class Deliverer:
         item: Item,
         outcomes: Mapping[str, Outcome],
         untried: Mapping[str, str],
-        rest: timedelta,
+        backoff: timedelta,
         *,
         is_paced: bool = False,
     ) -> ItemEnding:
@@ -129,7 +129,7 @@ class Deliverer:
             attempt=item.attempt,
             age=self.clock.now() - item.accepted_at,
             uniform=self.randomness.uniform(),
-            rest=rest,
+            backoff=backoff,
             is_paced=is_paced,
         )
 
@@ -137,7 +137,7 @@ class Deliverer:
         """Return the ending of an item whose report cannot be queued: all that were not delivered
         wait on, so that the item leaves the worker to those whose delivery makes room. None: all
         were delivered."""
-        delay = self.plan.rest(self.randomness.uniform())
+        delay = self.plan.backoff(self.randomness.uniform())
         delivered = _of_kind(outcomes, _DELIVERED)
         remaining = tuple(each for each in item.mail.recipients if each not in delivered)
         return DeferItem(delay, remaining, NO_ROOM_FOR_REPORT) if remaining else None

@@ -26,6 +26,7 @@ class ItemProgress:
     more."""
 
     __slots__ = (
+        "_backoff_until",
         "_being_recorded",
         "_deliverer",
         "_is_paced",
@@ -33,7 +34,6 @@ class ItemProgress:
         "_on_over",
         "_outcomes",
         "_recording",
-        "_rest_until",
         "_unrecorded",
         "_untried",
         "begun",
@@ -59,7 +59,7 @@ class ItemProgress:
         self._outcomes: dict[str, Outcome] = {}
         self._unrecorded: dict[str, Outcome] = {}
         self._untried: dict[str, str] = {}
-        self._rest_until = ZERO
+        self._backoff_until = ZERO
         self._is_paced = True
         """True if limits by rate are all why recipients were not tried."""
         self._keeper: asyncio.Task[None] | None = None
@@ -81,7 +81,7 @@ class ItemProgress:
         """Note what became of recipients, and how long that took; who is deferred is not to come
         again before `until` of the clock. Of an item that was given up it is counted and logged
         alone: the log then explains a second copy."""
-        self._rest_until = max(self._rest_until, until)
+        self._backoff_until = max(self._backoff_until, until)
         if not self.is_over:
             self._outcomes.update(outcomes)
             self._unrecorded.update(outcomes)
@@ -103,7 +103,7 @@ class ItemProgress:
         before `until` of the clock, and where a limit by rate `is_paced` at that time."""
         self._is_paced &= is_paced
         self._untried.update(dict.fromkeys(recipients, reason))
-        self._rest_until = max(self._rest_until, until)
+        self._backoff_until = max(self._backoff_until, until)
 
     def go_on(self) -> None:
         """Do what is due after changes: record, or end the item."""
@@ -198,7 +198,7 @@ class ItemProgress:
             self._untried,
             self._taken(),
             now - self.begun,
-            self._rest_until - now,
+            self._backoff_until - now,
             is_paced=self._is_paced,
         )
 

@@ -33,13 +33,13 @@ class OpenJob:
     __slots__ = (
         "_has_begun",
         "assigned_at",
+        "backoff_since",
         "connection",
         "is_late",
         "ledger",
         "number",
         "place",
         "recipients",
-        "rest_since",
         "route",
         "scheduled",
     )
@@ -65,8 +65,8 @@ class OpenJob:
         self.is_late = False
         """True if a connection that comes to it is to leave it out."""
         self.assigned_at = timedelta(0)
-        self.rest_since: timedelta | None = None
-        """When its site was found resting first."""
+        self.backoff_since: timedelta | None = None
+        """When its site was found backing off first."""
         self._has_begun = False
 
     def seconds_until(self, now: timedelta) -> float:

@@ -91,11 +91,11 @@ class SiteBook:
         for site, known in self._known.items():
             found = [look_at(each) for each in known.route.hops]
             connections = sum(each.connections for each in found)
-            rests = [each.rests_until for each in found]
+            backoffs = [each.backoff_until for each in found]
             until = None
-            if rests and not connections and all(each is not None for each in rests):
+            if backoffs and not connections and all(each is not None for each in backoffs):
                 wall, elapsed = now
-                first = min(each for each in rests if each is not None)
+                first = min(each for each in backoffs if each is not None)
                 until = wall + timedelta(seconds=first) - elapsed
             lost = reason(known.route.hops)
             reply = known.reply if lost is None else lost
@@ -113,7 +113,7 @@ class SiteBook:
 
 def _state_of(until: datetime | None, at_work: int, waiting: int) -> SiteState:
     if until is not None:
-        return SiteState.RESTING
+        return SiteState.BACKING_OFF
     if at_work:
         return SiteState.ACTIVE
     return SiteState.WAITING if waiting else SiteState.IDLE

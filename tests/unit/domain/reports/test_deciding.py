@@ -194,7 +194,7 @@ def test_one_report_is_about_all_recipients_of_an_attempt() -> None:
     dsn = DsnOptions(recipients={B: RecipientDsn(("NEVER",)), "d@y": RecipientDsn(("SUCCESS",))})
     envelope = Envelope(A, (B, C, "d@y", "e@z"), dsn=dsn)
     attempt = ReportedAttempt(
-        {B: NO, C: NO, "d@y": by(PLAIN)}, {"e@z": "451 rests"}, False, 5 * HOUR, 3 * HOUR
+        {B: NO, C: NO, "d@y": by(PLAIN)}, {"e@z": "451 backs off"}, False, 5 * HOUR, 3 * HOUR
     )
 
     found = reported_recipients(envelope, attempt, DEFAULT_RULES)
