@@ -13,9 +13,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from integration.cluster.test_in_flight import node_of
 
 from integration.cluster.load import DRAIN_SECONDS, mail_of, patiently, variables_of
+from integration.cluster.test_in_flight import node_of
 from postroad import Mail, open_queue
 from postroad.adapters.rabbitmq.topology import delay_queue
 from postroad.errors import PostroadError
