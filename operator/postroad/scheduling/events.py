@@ -73,14 +73,14 @@ class DeliveryJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LookupRequested:
     """An address is to be looked up."""
 
     job: RoutingJob
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class LookupFinished:
     """A look-up is over, well or not."""
 
     job: int
@@ -151,7 +151,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class BackoffReported:
     """Another process found a destination broken until this instant: here too, at most for the
     longest backoff. Source: SC-23; AMB-19."""
 
@@ -160,7 +160,7 @@ class Heard:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAlone:
+class BackoffRequested:
     """A destination asks for no mail until this instant."""
 
     destination: str
@@ -168,7 +168,7 @@ class LeftAlone:
 
 
 @dataclass(frozen=True, slots=True)
-class Forgiven:
+class BackoffCleared:
     """A destination is to be tried now, as if it had never failed: an administrator asks for it."""
 
     destination: str
@@ -180,14 +180,14 @@ class Tick:
 
 
 Event = (
-    Asked | Answered | Submitted | Withdrawn | Finished | Established | ConnectionPaused | Pipelined
-    | NotOpened | Closed | Heard | LeftAlone | Forgiven | Tick
+    LookupRequested | LookupFinished | Submitted | Withdrawn | Finished | Established | ConnectionPaused | Pipelined
+    | NotOpened | Closed | BackoffReported | BackoffRequested | BackoffCleared | Tick
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class LookUp:
-    """Look an address up; report `Answered`."""
+class StartLookup:
+    """Look an address up; report `LookupFinished`."""
 
     job: int
 
@@ -235,4 +235,4 @@ class BackOff:
     until: float
 
 
-Decision = LookUp | OpenConnection | Assign | CloseConnection | Defer | BackOff
+Decision = StartLookup | OpenConnection | Assign | CloseConnection | Defer | BackOff

@@ -16,10 +16,11 @@ from postroad.scheduling.choosing import Choice, Chooser, NoneWorks, OpenTo, Pic
 from postroad.scheduling.destination_records import ConnectionRecord, DestinationView, Standing
 from postroad.scheduling.destinations import Destinations
 from postroad.scheduling.events import (
-    Answered,
-    Asked,
     Assign,
     BackOff,
+    BackoffCleared,
+    BackoffReported,
+    BackoffRequested,
     CloseConnection,
     Closed,
     ConnectionPaused,
@@ -29,15 +30,14 @@ from postroad.scheduling.events import (
     Established,
     Event,
     Finished,
-    Forgiven,
-    Heard,
-    LeftAlone,
-    LookUp,
+    LookupFinished,
+    LookupRequested,
     NotOpened,
     OpenConnection,
     Pipelined,
     Precedence,
     Site,
+    StartLookup,
     Submitted,
     Tick,
     Withdrawn,
@@ -90,9 +90,9 @@ class Scheduler:
         if self._destinations.has_moment(now):
             self._pass_moments()
         match event:
-            case Asked(job):
+            case LookupRequested(job):
                 self._routing.ask(job)
-            case Answered(number):
+            case LookupFinished(number):
                 self._routing.answer(number)
             case Submitted(job):
                 self._submit(job)
@@ -106,12 +106,12 @@ class Scheduler:
                 self._lose(number, is_broken=True)
             case Closed(number):
                 self._lose(number, is_broken=False)
-            case Heard() | LeftAlone() | Forgiven():
+            case BackoffReported() | BackoffRequested() | BackoffCleared():
                 self._set_backoff(event)
             case Tick():
                 pass
         self._settle()
-        self._decisions += map(LookUp, self._routing.start())
+        self._decisions += map(StartLookup, self._routing.start())
         return self._decisions
 
     def _pass_moments(self) -> None:
@@ -126,13 +126,13 @@ class Scheduler:
         ):
             self._touch(name)
 
-    def _set_backoff(self, event: Heard | LeftAlone | Forgiven) -> None:
+    def _set_backoff(self, event: BackoffReported | BackoffRequested | BackoffCleared) -> None:
         match event:
-            case Heard(name, until):
+            case BackoffReported(name, until):
                 self._destinations.back_off(name, min(until, self._now + self._rules.max_backoff))
-            case LeftAlone(name, until):
+            case BackoffRequested(name, until):
                 self._destinations.back_off(name, until)
-            case Forgiven(name):
+            case BackoffCleared(name):
                 self._destinations.forgive(name, self._now)
         self._touch(event.destination)
 

@@ -21,13 +21,13 @@ from postroad.ports.mail_queue import Item
 from postroad.scheduling.events import (
     Assign,
     BackOff,
+    BackoffCleared,
     CloseConnection,
     Decision,
     Defer,
     Event,
-    Forgiven,
-    LookUp,
     OpenConnection,
+    StartLookup,
     Submitted,
     Tick,
     Withdrawn,
@@ -216,7 +216,7 @@ class SchedulerRunner:
         """Try a site as if it had never failed; return the domains whose mail goes there, as far as
         this worker knows. What is in flight and waits for a backoff goes at once."""
         for name in self._book.destinations(site):
-            self._on(Forgiven(name))
+            self._on(BackoffCleared(name))
         backing_off = self._backing_off
         self._backing_off = [each for each in backing_off if not self._is_at(each[1], site)]
         heapq.heapify(self._backing_off)
@@ -251,7 +251,7 @@ class SchedulerRunner:
                 self._links.close(number)
             case Defer(number, until):
                 self._defer(self._jobs[number], timedelta(seconds=until), now)
-            case LookUp(number):
+            case StartLookup(number):
                 self._look_ups.begin(number)
             case BackOff(destination, _):
                 reason = shown_reply(self._links.reason((destination,)) or BACKED_OFF)

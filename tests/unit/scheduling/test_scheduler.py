@@ -7,24 +7,24 @@ from collections import Counter
 import pytest
 
 from postroad.scheduling.events import (
-    Answered,
-    Asked,
     Assign,
     BackOff,
+    BackoffReported,
     CloseConnection,
     Closed,
     Defer,
     DeliveryJob,
     Established,
     Finished,
-    Heard,
-    LookUp,
+    LookupFinished,
+    LookupRequested,
     NotOpened,
     OpenConnection,
     Pipelined,
     Precedence,
     RoutingJob,
     Site,
+    StartLookup,
     Submitted,
     Tick,
 )
@@ -53,11 +53,11 @@ def test_look_ups_start_as_routers_become_free_beside_deliveries() -> None:
     """Source: SC-1."""
     it = scheduler(routers=2, connections=1)
 
-    asked = [it.on(Asked(RoutingJob(number, "a mail")), 0) for number in (1, 2, 3)]
+    asked = [it.on(LookupRequested(RoutingJob(number, "a mail")), 0) for number in (1, 2, 3)]
 
-    assert asked == [[LookUp(1)], [LookUp(2)], []]
+    assert asked == [[StartLookup(1)], [StartLookup(2)], []]
     assert it.on(job(1), 0) == [OpenConnection(1, "a"), Assign(1, 1)]
-    assert it.on(Answered(1), 0) == [LookUp(3)]
+    assert it.on(LookupFinished(1), 0) == [StartLookup(3)]
 
 
 def test_a_job_opens_a_connection_and_the_next_ones_wait_on_it() -> None:
@@ -269,14 +269,14 @@ def test_a_destination_that_another_process_found_broken_is_not_tried() -> None:
     """Source: SC-23; AMB-19."""
     it = scheduler()
 
-    assert it.on(Heard("a", 100), 0) == []
+    assert it.on(BackoffReported("a", 100), 0) == []
     assert it.on(job(1, site=AB), 1)[0] == OpenConnection(1, "b")
     assert it.on(job(2, site=A), 2) == [Defer(2, 100)]
 
 
 def test_what_is_heard_lasts_no_longer_than_the_longest_rest() -> None:
     it = scheduler(max_backoff=600)
-    it.on(Heard("a", 1e12), 10)
+    it.on(BackoffReported("a", 1e12), 10)
 
     assert it.on(job(1, site=A), 20) == [Defer(1, 610)]
 

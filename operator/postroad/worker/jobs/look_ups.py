@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from postroad.domain.mail.mail import Outcome, domain_of
 from postroad.routing.routes import NoRoute
 from postroad.routing.tables import RouteRequest
-from postroad.scheduling.events import Answered, Asked, RoutingJob, Site
+from postroad.scheduling.events import LookupFinished, LookupRequested, RoutingJob, Site
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.routing import DeliveryRoute, Routes
@@ -40,7 +40,7 @@ class RouteLookups:
         self,
         routes: Routes,
         numbers: Iterator[int],
-        on_event: Callable[[Asked | Answered], None],
+        on_event: Callable[[LookupRequested | LookupFinished], None],
         on_found: Callable[[ItemProgress, DeliveryRoute, tuple[str, ...]], None],
     ) -> None:
         self._routes = routes
@@ -78,7 +78,7 @@ class RouteLookups:
         # Before the event, by which it may begin: unknown, it seems to wait, and is put off.
         self._asked[job.number] = _LookUp(ledger, request, recipients)
         ledger.open_jobs.add(job.number)
-        self._on_event(Asked(job))
+        self._on_event(LookupRequested(job))
 
     def begin(self, number: int) -> None:
         """Begin a look-up, for which there is a router."""

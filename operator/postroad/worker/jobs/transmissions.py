@@ -23,12 +23,12 @@ from postroad.ports.delivery import (
 )
 from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.events import (
+    BackoffRequested,
     Closed,
     ConnectionPaused,
     Established,
     Event,
     Finished,
-    LeftAlone,
     NotOpened,
     OpenConnection,
     Pipelined,
