@@ -142,7 +142,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class RoutingTable:
-    """Rules in order. A table of thousands of domains costs a few look-ups in dictionaries."""
+    """Rules in order. A table of thousands of domains costs a few lookups in dictionaries."""
 
     rules: tuple[Rule, ...] = ()
 

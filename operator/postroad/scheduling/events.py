@@ -81,7 +81,7 @@ class LookupRequested:
 
 @dataclass(frozen=True, slots=True)
 class LookupFinished:
-    """A look-up is over, well or not."""
+    """A lookup is over, well or not."""
 
     job: int
 
@@ -180,8 +180,9 @@ class Tick:
 
 
 Event = (
-    LookupRequested | LookupFinished | Submitted | Withdrawn | Finished | Established | ConnectionPaused | Pipelined
-    | NotOpened | Closed | BackoffReported | BackoffRequested | BackoffCleared | Tick
+    LookupRequested | LookupFinished | Submitted | Withdrawn | Finished | Established
+    | ConnectionPaused | Pipelined | NotOpened | Closed
+    | BackoffReported | BackoffRequested | BackoffCleared | Tick
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ class RoutingShare(Share):
 
 
 class Routing:
-    """The look-ups that wait, and those that are under way."""
+    """The lookups that wait, and those that are under way."""
 
     def __init__(self, rules: SchedulerRules) -> None:
         self._free = rules.routers
@@ -36,7 +36,7 @@ class Routing:
         self._numbers = count()
 
     def ask(self, job: RoutingJob) -> None:
-        """Let a look-up wait."""
+        """Let a lookup wait."""
         share = self._shares.get(job.mail)
         if share is None:
             precedence = precedence_of(job.mail, job.priority)
@@ -46,7 +46,7 @@ class Routing:
         self._contests[share.precedence].enter(share)
 
     def answer(self, job: int) -> None:
-        """Take a look-up off its router."""
+        """Take a lookup off its router."""
         share = self._under_way.pop(job, None)
         if share is None:
             return
@@ -58,7 +58,7 @@ class Routing:
             del self._shares[share.mail]
 
     def start(self) -> list[int]:
-        """Return the look-ups that start now. Source: SC-6, SC-9."""
+        """Return the lookups that start now. Source: SC-6, SC-9."""
         started: list[int] = []
         if not self._shares:
             return started  # mostly: routes are known, and each event asks

@@ -1,6 +1,6 @@
 """The scheduler of one worker process: events in, decisions out.
 
-Two schedulers in one, which share nothing but the rules: look-ups go to routers, jobs go to
+Two schedulers in one, which share nothing but the rules: lookups go to routers, jobs go to
 connections. A job that finds no place waits here, where mails are ranked; what is on a connection
 is not ranked any more, so a connection's queue is short.
 Source: SC-1, SC-8, SC-22, SC-26; AMB-19, AMB-25; ADR 0036.
@@ -53,7 +53,7 @@ Placed = tuple[DeliveryJob, MailShare, SiteQueue, ConnectionRecord]
 
 
 class Scheduler:
-    """All look-ups, jobs and connections of a process. `pick(n)` draws one of 0 up to n-1.
+    """All lookups, jobs and connections of a process. `pick(n)` draws one of 0 up to n-1.
 
     Instants are seconds on a clock that never goes back.
     """

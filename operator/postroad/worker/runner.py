@@ -1,7 +1,7 @@
 """Delivers items by the scheduler: what happens becomes its events, its decisions are passed on to
-connections and look-ups. The only clock of the scheduler.
+connections and lookups. The only clock of the scheduler.
 
-Nothing here waits: connections, look-ups and ledgers have tasks of their own, and a tick a second
+Nothing here waits: connections, lookups and ledgers have tasks of their own, and a tick a second
 lets time pass. Source: ADR 0036, 0038.
 """
 
@@ -40,7 +40,7 @@ from postroad.worker.jobs.deferrals import Deferrals
 from postroad.worker.jobs.deliveries import Deliverer, ids_of
 from postroad.worker.jobs.item_progress import ItemProgress
 from postroad.worker.jobs.job_table import JobTable, OpenJob, Withdrawals, chunks_of
-from postroad.worker.jobs.look_ups import RouteLookups
+from postroad.worker.jobs.route_lookups import RouteLookups
 from postroad.worker.jobs.screening import Screening
 from postroad.worker.jobs.site_book import SiteBook, shown_reply
 from postroad.worker.jobs.transmissions import ENDING, NO_TIME_LEFT, Transmissions
@@ -65,7 +65,7 @@ MAX_GOODBYE = timedelta(seconds=2)
 30 seconds, of which `drain_seconds` are 25."""
 
 NO_PLACE = "451 4.4.5 other mail has all connections that the next hop is given"
-NO_ROUTER = "451 4.4.3 other mail has all look-ups of routes that are made at a time"
+NO_ROUTER = "451 4.4.3 other mail has all lookups of routes that are made at a time"
 FAILING = "451 4.4.1 the next hop fails or takes long, and other mail is to go out beside it"
 BACKED_OFF = "451 4.4.1 the next hop is in backoff after failures"
 
@@ -104,11 +104,11 @@ class SchedulerRunner:
             window, self._jobs, lambda name: self._scheduler.look_at(name).is_failing
         )
         self._numbers = count(1)
-        self._look_ups = RouteLookups(routes, self._numbers, self._on, self._submit)
+        self._lookups = RouteLookups(routes, self._numbers, self._on, self._submit)
         self._screening = None
         if suppressing is not None:
             self._screening = Screening(deliverer.queue, suppressing, self._numbers, self._screened)
-        self._withdrawals = Withdrawals(self._jobs, self._look_ups, self._withdrawn)
+        self._withdrawals = Withdrawals(self._jobs, self._lookups, self._withdrawn)
         self._deferrals = Deferrals()
         self._transmissions = Transmissions(
             deliverer,
@@ -155,7 +155,7 @@ class SchedulerRunner:
 
     def _take(self, ledger: ItemProgress, to: Iterable[str]) -> None:
         try:
-            self._look_ups.route(ledger, self._ledgers[ledger], to)
+            self._lookups.route(ledger, self._ledgers[ledger], to)
         except Exception:
             ids = ids_of(self._deliverer.queue, ledger.item)
             _log.exception("unexpected error in an item", **ids)
@@ -252,7 +252,7 @@ class SchedulerRunner:
             case Defer(number, until):
                 self._defer(self._jobs[number], timedelta(seconds=until), now)
             case StartLookup(number):
-                self._look_ups.begin(number)
+                self._lookups.begin(number)
             case BackOff(destination, _):
                 reason = shown_reply(self._links.reason((destination,)) or BACKED_OFF)
                 queue = self._deliverer.queue
@@ -328,7 +328,7 @@ class SchedulerRunner:
 
     def _only_waits(self, ledger: ItemProgress) -> bool:
         """True if all that is open of an item waits for a connection or a router."""
-        waiting = self._jobs.waiting(ledger) + self._look_ups.waiting(ledger)
+        waiting = self._jobs.waiting(ledger) + self._lookups.waiting(ledger)
         return waiting == len(ledger.open_jobs)
 
     # The end
@@ -356,7 +356,7 @@ class SchedulerRunner:
             pass
         for ledger in list(self._ledgers):  # behind the wait: what is not recorded is sent again
             ledger.cancel()
-        self._look_ups.cancel()
+        self._lookups.cancel()
         if self._screening is not None:
             self._screening.cancel()
         await self._links.close_all(MAX_GOODBYE.total_seconds())

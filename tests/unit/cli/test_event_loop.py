@@ -53,10 +53,10 @@ def test_names_that_are_not_answered_leave_files_and_a_few_other_names_alone(
         assert await loop.getaddrinfo("answers.example", 25)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    assert event_loop.MAX_LOOK_UPS == 200
+    assert event_loop.MAX_LOOKUPS == 200
     with asyncio.Runner(loop_factory=EventLoop) as runner:
         runner.run(main())
-    assert all(threads), "a look-up that hangs would block the end of the process"
+    assert all(threads), "a lookup that hangs would block the end of the process"
 
 
 async def test_a_threaded_call_raises_what_the_call_raises() -> None:

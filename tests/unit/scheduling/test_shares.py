@@ -1,4 +1,4 @@
-"""How much a mail may use, and which mail is next: SC-4 to SC-9, AMB-14, by look-ups, whose
+"""How much a mail may use, and which mail is next: SC-4 to SC-9, AMB-14, by lookups, whose
 routers are all alike."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def limits(least: int, scale: float = 10) -> Mapping[Precedence, ShareLimits]:
 
 
 def filled(routing: Routing, mails: int, jobs: int) -> dict[str, int]:
-    """Ask for look-ups of these mails, one mail after the other; return who has how many."""
+    """Ask for lookups of these mails, one mail after the other; return who has how many."""
     for mail in range(mails):
         ask(routing, f"m{mail}", jobs)
     return working(routing)

@@ -38,7 +38,7 @@ class ReplacedRoutes:
     def __init__(self, inner: FoundRoutes) -> None:
         self.inner = inner
         self.gate = asyncio.Event()
-        """Cleared, it holds look-ups back."""
+        """Cleared, it holds lookups back."""
         self.gate.set()
 
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:

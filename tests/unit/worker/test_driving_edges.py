@@ -203,7 +203,7 @@ async def test_a_recipient_whose_route_is_looked_up_blocks_no_other_of_its_mail(
 async def test_mails_that_wait_for_look_ups_do_not_keep_others_from_being_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Domains without an answer, more of them than there are look-ups at a time."""
+    """Domains without an answer, more of them than there are lookups at a time."""
     async with a_worker(window=300) as worker:
         worker.domain("well.example")
         await worker.enqueue("w@well.example")  # now its route is known

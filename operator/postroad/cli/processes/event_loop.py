@@ -27,7 +27,7 @@ MANY_KEPT = (5_000, 5, 5)
 """Thresholds for a program that keeps many objects, and comes to rest: what it had in hand while it
 read them is found before it has as many again."""
 
-MAX_LOOK_UPS = 200
+MAX_LOOKUPS = 200
 """Names that are looked up at a time: each takes a thread for as long as no name server answers."""
 
 MIN_DESCRIPTORS = 64
@@ -36,11 +36,11 @@ MIN_DESCRIPTORS = 64
 OWN_DESCRIPTORS = 32
 """Of a process without sessions and connections: its log, sockets, libraries."""
 
-_TOO_MANY = f"{MAX_LOOK_UPS} names are being looked up, and none more: do name servers answer?"
+_TOO_MANY = f"{MAX_LOOKUPS} names are being looked up, and none more: do name servers answer?"
 
 
 class EventLoop(uvloop.Loop):
-    """An event loop whose look-ups of names block nothing else.
+    """An event loop whose lookups of names block nothing else.
 
     uvloop makes two at a time, in half of libuv's four threads: two names whose servers hang would
     keep every other server from being found.
@@ -48,7 +48,7 @@ class EventLoop(uvloop.Loop):
 
     def __init__(self) -> None:
         super().__init__()
-        self._look_ups = ThreadedCalls(MAX_LOOK_UPS)
+        self._lookups = ThreadedCalls(MAX_LOOKUPS)
 
     async def getaddrinfo(
         self,
@@ -61,9 +61,9 @@ class EventLoop(uvloop.Loop):
         flags: int = 0,
     ) -> list[Any]:
         """Look a name up. Raises: OSError, also where too many are being looked up."""
-        if self._look_ups.is_full:
+        if self._lookups.is_full:
             raise socket.gaierror(socket.EAI_AGAIN, _TOO_MANY)
-        return await self._look_ups.run(socket.getaddrinfo, host, port, family, type, proto, flags)
+        return await self._lookups.run(socket.getaddrinfo, host, port, family, type, proto, flags)
 
 
 def run_long(

@@ -127,7 +127,7 @@ class Envelope:
     """All of a mail but its content. Its repr shows no address.
 
     `priority` is from MIN_PRIORITY to MAX_PRIORITY; higher is more urgent: a
-    worker prefers its look-ups and connections, the queue keeps its order. Raises: InvalidMail.
+    worker prefers its lookups and connections, the queue keeps its order. Raises: InvalidMail.
     """
 
     sender: str | None

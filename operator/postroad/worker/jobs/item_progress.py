@@ -48,7 +48,7 @@ class ItemProgress:
     ) -> None:
         self.item = item
         self.open_jobs: set[int] = set()
-        """Jobs and look-ups whose end is to come."""
+        """Jobs and lookups whose end is to come."""
         self.is_over = False
         self.is_cut_off = False
         """True if the process ends: an item with recipients that were not tried is not ended, and

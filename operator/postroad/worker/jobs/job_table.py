@@ -19,7 +19,7 @@ from postroad.scheduling.events import DeliveryJob
 from postroad.telemetry.logs import logger
 from postroad.worker.jobs.deliveries import UNEXPECTED
 from postroad.worker.jobs.item_progress import ItemProgress
-from postroad.worker.jobs.look_ups import RouteLookups
+from postroad.worker.jobs.route_lookups import RouteLookups
 from postroad.worker.routing import DeliveryRoute
 
 
@@ -137,7 +137,7 @@ def chunks_of(recipients: tuple[str, ...], most: int) -> Iterable[tuple[str, ...
 
 
 class JobTable:
-    """Each open job is here and, by its number, in its ledger, which has look-ups beside jobs."""
+    """Each open job is here and, by its number, in its ledger, which has lookups beside jobs."""
 
     def __init__(self) -> None:
         self._jobs: dict[int, OpenJob] = {}
@@ -169,7 +169,7 @@ class JobTable:
         job.ledger.open_jobs.discard(job.number)
 
     def of(self, ledger: ItemProgress) -> list[OpenJob]:
-        """Return the open jobs of an item, without its look-ups."""
+        """Return the open jobs of an item, without its lookups."""
         return [self._jobs[number] for number in ledger.open_jobs if number in self._jobs]
 
     def waiting(self, ledger: ItemProgress) -> int:
@@ -202,14 +202,14 @@ _log = logger("worker")
 
 
 class Withdrawals:
-    """Takes jobs and look-ups back. `on_withdrawn` gets each job, for the scheduler and the gate to
+    """Takes jobs and lookups back. `on_withdrawn` gets each job, for the scheduler and the gate to
     have it no longer."""
 
     def __init__(
-        self, jobs: JobTable, look_ups: RouteLookups, on_withdrawn: Callable[[OpenJob], None]
+        self, jobs: JobTable, lookups: RouteLookups, on_withdrawn: Callable[[OpenJob], None]
     ) -> None:
         self._jobs = jobs
-        self._look_ups = look_ups
+        self._lookups = lookups
         self._on_withdrawn = on_withdrawn
 
     def withdraw(self, job: OpenJob) -> None:
@@ -218,9 +218,9 @@ class Withdrawals:
         self._on_withdrawn(job)
 
     def drop_waiting(self, ledger: ItemProgress) -> tuple[str, ...]:
-        """Take back the jobs of an item that no connection has, and its look-ups; return their
+        """Take back the jobs of an item that no connection has, and its lookups; return their
         recipients."""
-        dropped = list(self._look_ups.drop(ledger))
+        dropped = list(self._lookups.drop(ledger))
         for job in self._jobs.of(ledger):
             if job.connection is None:
                 self.withdraw(job)

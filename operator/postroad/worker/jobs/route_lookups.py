@@ -22,8 +22,8 @@ ROUTING_FAILED = NoRoute(Outcome.deferred("451 4.3.5 routing failed"), None, ())
 
 
 @dataclass(slots=True)
-class _LookUp:
-    """A look-up that waits or is under way."""
+class _Lookup:
+    """A lookup that waits or is under way."""
 
     ledger: ItemProgress
     request: RouteRequest
@@ -32,7 +32,7 @@ class _LookUp:
 
 
 class RouteLookups:
-    """All look-ups of a worker, and the `numbers` that jobs have too. `on_event` gets events for
+    """All lookups of a worker, and the `numbers` that jobs have too. `on_event` gets events for
     the scheduler, `on_found` recipients that were not dropped, with their route. Needs a running
     event loop."""
 
@@ -47,12 +47,12 @@ class RouteLookups:
         self._numbers = numbers
         self._on_event = on_event
         self._on_found = on_found
-        self._asked: dict[int, _LookUp] = {}
+        self._asked: dict[int, _Lookup] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def route(self, ledger: ItemProgress, name: str, to: Iterable[str]) -> None:
         """Find the routes of recipients: at once where they are known; the others wait for a
-        look-up. `name`: the scheduler's, of the mail."""
+        lookup. `name`: the scheduler's, of the mail."""
         mail = ledger.item.mail
         groups: dict[str, list[str]] = {}
         for recipient in dict.fromkeys(to):  # a library's caller may name one twice
@@ -73,7 +73,7 @@ class RouteLookups:
     def _ask(
         self, ledger: ItemProgress, name: str, request: RouteRequest, recipients: tuple[str, ...]
     ) -> None:
-        """Let a look-up wait."""
+        """Let a lookup wait."""
         job = RoutingJob(next(self._numbers), name, ledger.item.mail.priority)
         # Before the event, by which it may begin: unknown, it seems to wait, and is put off.
         self._asked[job.number] = _LookUp(ledger, request, recipients)
@@ -81,7 +81,7 @@ class RouteLookups:
         self._on_event(LookupRequested(job))
 
     def begin(self, number: int) -> None:
-        """Begin a look-up, for which there is a router."""
+        """Begin a lookup, for which there is a router."""
         if (asked := self._asked.get(number)) is not None:
             asked.has_begun = True
         task = asyncio.get_running_loop().create_task(self._look_up(number))
@@ -89,12 +89,12 @@ class RouteLookups:
         task.add_done_callback(self._tasks.discard)
 
     def waiting(self, ledger: ItemProgress) -> int:
-        """Return how many look-ups of an item wait for a router."""
+        """Return how many lookups of an item wait for a router."""
         found = (self._asked.get(number) for number in ledger.open_jobs)
         return sum(each is not None and not each.has_begun for each in found)
 
     def drop(self, ledger: ItemProgress) -> Iterator[str]:
-        """Give the look-ups of an item up; yield their recipients."""
+        """Give the lookups of an item up; yield their recipients."""
         for number in list(ledger.open_jobs):
             if (asked := self._asked.pop(number, None)) is not None:
                 ledger.open_jobs.discard(number)
