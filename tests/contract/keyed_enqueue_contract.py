@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from contract.queue_harness import Consumer, Harness, dead_letter, eventually, names
+from contract.queue_harness import Consumer, Harness, eventually, names, plain_mail
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.references import MAX_KEY
 from postroad.errors import InvalidInput, KeyReused
@@ -26,8 +26,8 @@ class KeyedEnqueueContract:
         queue = await harness.open()
         consumer = Consumer(harness, queue)
 
-        first = await queue.enqueue(dead_letter("mail"), key="one")
-        assert await queue.enqueue(dead_letter("mail"), key="one") == first
+        first = await queue.enqueue(plain_mail("mail"), key="one")
+        assert await queue.enqueue(plain_mail("mail"), key="one") == first
 
         assert await names(queue.browse()) == ["mail"]
         item = await consumer.next()
@@ -39,10 +39,10 @@ class KeyedEnqueueContract:
     async def test_a_key_stands_for_its_mail_when_that_has_ended(self, harness: Harness) -> None:
         queue = await harness.open()
         consumer = Consumer(harness, queue)
-        first = await queue.enqueue(dead_letter("mail"), key="one")
+        first = await queue.enqueue(plain_mail("mail"), key="one")
         await (await consumer.next()).done()
 
-        assert await queue.enqueue(dead_letter("mail"), key="one") == first
+        assert await queue.enqueue(plain_mail("mail"), key="one") == first
 
         assert await consumer.nothing()
         assert await names(queue.browse()) == []
@@ -51,10 +51,10 @@ class KeyedEnqueueContract:
     async def test_a_key_stands_for_its_mail_when_that_was_replaced(self, harness: Harness) -> None:
         queue = await harness.open()
         consumer = Consumer(harness, queue)
-        first = await queue.enqueue(dead_letter("mail"), key="one")
+        first = await queue.enqueue(plain_mail("mail"), key="one")
         await (await consumer.next()).retry(timedelta(hours=1))
 
-        assert await queue.enqueue(dead_letter("mail"), key="one") == first
+        assert await queue.enqueue(plain_mail("mail"), key="one") == first
 
         assert await names(queue.browse()) == ["mail"]
         await consumer.close()
@@ -62,7 +62,7 @@ class KeyedEnqueueContract:
     async def test_of_many_enqueues_at_once_one_queues_the_mail(self, harness: Harness) -> None:
         handles = [await harness.open(), await harness.open()]
 
-        calls = [each.enqueue(dead_letter("mail"), key="one") for each in handles * AT_ONCE]
+        calls = [each.enqueue(plain_mail("mail"), key="one") for each in handles * AT_ONCE]
         found = await eventually(harness, asyncio.gather(*calls))
 
         assert len(set(found)) == 1
@@ -71,15 +71,15 @@ class KeyedEnqueueContract:
     @pytest.mark.parametrize(
         "other",
         [
-            dead_letter("mail", content=b"Subject: other\r\n\r\n"),
-            dead_letter("mail", sender=None),
-            dead_letter("mail", recipients=("other@example.net",)),
+            plain_mail("mail", content=b"Subject: other\r\n\r\n"),
+            plain_mail("mail", sender=None),
+            plain_mail("mail", recipients=("other@example.net",)),
         ],
         ids=["content", "sender", "recipients"],
     )
     async def test_a_key_is_refused_for_another_mail(self, harness: Harness, other: Mail) -> None:
         queue = await harness.open()
-        await queue.enqueue(dead_letter("mail"), key="one")
+        await queue.enqueue(plain_mail("mail"), key="one")
 
         with pytest.raises(KeyReused):
             await queue.enqueue(other, key="one")
@@ -92,9 +92,9 @@ class KeyedEnqueueContract:
         queue, other = await harness.open(), await harness.new_name()
 
         found = [
-            await queue.enqueue(dead_letter("mail"), key=key) for key in ("one", "two", None, None)
+            await queue.enqueue(plain_mail("mail"), key=key) for key in ("one", "two", None, None)
         ]
-        found.append(await other.enqueue(dead_letter("mail"), key="one"))
+        found.append(await other.enqueue(plain_mail("mail"), key="one"))
 
         assert len(set(found)) == 5
         assert await names(queue.browse()) == ["mail"] * 4
@@ -103,7 +103,7 @@ class KeyedEnqueueContract:
     async def test_a_mail_with_a_key_may_be_large_and_delayed(self, harness: Harness) -> None:
         queue = await harness.open()
         consumer = Consumer(harness, queue)
-        mail = dead_letter("mail", content=b"Subject: large\r\n\r\n" + b"0123456\r\n" * 300_000)
+        mail = plain_mail("mail", content=b"Subject: large\r\n\r\n" + b"0123456\r\n" * 300_000)
 
         first = await queue.enqueue(mail, timedelta(seconds=1), key="one")
         assert await queue.enqueue(mail, timedelta(seconds=1), key="one") == first
@@ -121,10 +121,10 @@ class KeyedEnqueueContract:
             yield b"Subject: stream\r\n\r\n"
 
         for mail, key in (
-            (dead_letter(), ""),
-            (dead_letter(), "k" * (MAX_KEY + 1)),
-            (dead_letter(), cast("str", b"one")),
-            (replace(dead_letter(), content=stream()), "one"),
+            (plain_mail(), ""),
+            (plain_mail(), "k" * (MAX_KEY + 1)),
+            (plain_mail(), cast("str", b"one")),
+            (replace(plain_mail(), content=stream()), "one"),
         ):
             with pytest.raises(InvalidInput):
                 await queue.enqueue(mail, key=key)

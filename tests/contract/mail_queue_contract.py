@@ -18,9 +18,9 @@ from prometheus_client import REGISTRY
 from contract.queue_harness import (
     Consumer,
     Harness,
-    dead_letter,
     eventually,
     names,
+    plain_mail,
 )
 from postroad.domain.delivery.endings import DeferItem, Done, ItemEnding, Reject, RetryItem
 from postroad.domain.mail.mail import (
@@ -67,7 +67,7 @@ class MailQueueContract(_Fixtures):
     async def test_dequeued_mail_is_the_enqueued_one(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        mail = dead_letter(
+        mail = plain_mail(
             attributes={"priority": "3", "λ": "ü"},
             origin=Origin("client.example.org", "192.0.2.1", "ESMTP"),
             dsn=DsnOptions("HDRS", "id-1", {"recipient@example.net": RecipientDsn(("NEVER",))}),
@@ -99,7 +99,7 @@ class MailQueueContract(_Fixtures):
     async def test_content_may_be_any_bytes(self, queue: MailQueue, consumer: Consumer) -> None:
         content = bytes(range(256)) * 5 + b"\r\n.\r\n\x00no final newline"
 
-        await queue.enqueue(dead_letter(content=content))
+        await queue.enqueue(plain_mail(content=content))
         item = await consumer.next()
 
         assert await item.content() == content
@@ -111,7 +111,7 @@ class MailQueueContract(_Fixtures):
         assert item.at_hand() is None
 
     async def test_content_may_be_empty(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter(content=b""))
+        await queue.enqueue(plain_mail(content=b""))
 
         assert await (await consumer.next()).content() == b""
 
@@ -172,7 +172,7 @@ class MailQueueContract(_Fixtures):
         replies = iter(["451 later"])
         async with Sink(lambda verb, _: next(replies, None) if verb == "MAIL" else None) as sink:
             relay = relay_to(sink)
-            await queue.enqueue(dead_letter(content=content))
+            await queue.enqueue(plain_mail(content=content))
             for _ in range(2):
                 item = await consumer.next()
                 outcomes = await relay.transmit(
@@ -191,7 +191,7 @@ class MailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         content = b"Subject: large\r\n\r\n" + b"0123456789abcdef" * (3 << 16)
-        await queue.enqueue(dead_letter(content=content))
+        await queue.enqueue(plain_mail(content=content))
         item = await consumer.next()
 
         chunks = [chunk async for chunk in item.stream()]
@@ -204,7 +204,7 @@ class MailQueueContract(_Fixtures):
     ) -> None:
         recipients = tuple(f"recipient-{number}@example.net" for number in range(2000))
 
-        await queue.enqueue(dead_letter(recipients=recipients))
+        await queue.enqueue(plain_mail(recipients=recipients))
 
         assert (await consumer.next()).mail.recipients == recipients
 
@@ -223,7 +223,7 @@ class MailQueueContract(_Fixtures):
         consumer = Consumer(harness, queue, prefetch=1)
         expected = [f"name{number}" for number in range(20)]
         for name in expected:
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
 
         found: list[object] = []
         for _ in expected:
@@ -237,28 +237,28 @@ class MailQueueContract(_Fixtures):
     async def test_the_same_mail_enqueued_twice_comes_twice(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        ids = {await queue.enqueue(dead_letter("same")), await queue.enqueue(dead_letter("same"))}
+        ids = {await queue.enqueue(plain_mail("same")), await queue.enqueue(plain_mail("same"))}
 
         first, second = await consumer.next(), await consumer.next()
         await first.done()
 
         assert {first.enqueue_id, second.enqueue_id} == ids
         assert first.mail_id != second.mail_id
-        assert await second.content() == dead_letter().content
+        assert await second.content() == plain_mail().content
 
     async def test_consumer_waits_for_a_mail_that_comes_later(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         assert await consumer.nothing()
 
-        await queue.enqueue(dead_letter("late"))
+        await queue.enqueue(plain_mail("late"))
 
         assert (await consumer.next()).mail.name == "late"
 
     async def test_mail_that_is_done_never_comes_again(
         self, harness: Harness, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         await (await consumer.next()).done()
         await consumer.close()
 
@@ -270,7 +270,7 @@ class MailQueueContract(_Fixtures):
 
     async def test_items_may_end_in_any_order(self, queue: MailQueue, consumer: Consumer) -> None:
         for name in ("first", "second", "third"):
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
         items = [await consumer.next() for _ in range(3)]
 
         for number in (1, 0, 2):
@@ -281,11 +281,11 @@ class MailQueueContract(_Fixtures):
     async def test_each_item_has_a_deadline_from_its_lease_on(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         first = await consumer.next()
         assert await consumer.nothing(SECOND)
 
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
         later = (await consumer.next()).lease_until - first.lease_until
         assert SECOND / 2 < later < 30 * SECOND
@@ -293,7 +293,7 @@ class MailQueueContract(_Fixtures):
     async def test_leased_mail_does_not_come_again(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
         await consumer.next()
 
@@ -304,7 +304,7 @@ class MailQueueContract(_Fixtures):
     ) -> None:
         consumer = Consumer(harness, queue, prefetch=2)
         for number in range(3):
-            await queue.enqueue(dead_letter(f"name{number}"))
+            await queue.enqueue(plain_mail(f"name{number}"))
         first = await consumer.next()
         await consumer.next()
 
@@ -324,7 +324,7 @@ class MailQueueContract(_Fixtures):
     async def test_two_consumers_share_the_mails(self, harness: Harness, queue: MailQueue) -> None:
         theirs = await harness.open()
         consumers = [Consumer(harness, queue, 10), Consumer(harness, theirs, 10)]
-        expected = {await queue.enqueue(dead_letter(f"name{number}")) for number in range(20)}
+        expected = {await queue.enqueue(plain_mail(f"name{number}")) for number in range(20)}
 
         found: list[object] = []
         while len(found) < len(expected):
@@ -344,7 +344,7 @@ class MailQueueContract(_Fixtures):
     ) -> None:
         consumer = Consumer(harness, queue, prefetch=50)
         enqueued = await eventually(
-            harness, asyncio.gather(*(queue.enqueue(dead_letter(f"{n}")) for n in range(50)))
+            harness, asyncio.gather(*(queue.enqueue(plain_mail(f"{n}")) for n in range(50)))
         )
 
         found: list[object] = []
@@ -365,7 +365,7 @@ class MailQueueContract(_Fixtures):
         await consumer.close()
 
     async def test_an_item_ends_once(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         item = await consumer.next()
         await item.done()
 
@@ -380,8 +380,8 @@ class MailQueueContract(_Fixtures):
         self, harness: Harness, queue: MailQueue
     ) -> None:
         consumer = Consumer(harness, queue)
-        await queue.enqueue(dead_letter("kept"))
-        await queue.enqueue(dead_letter("not handed out"))
+        await queue.enqueue(plain_mail("kept"))
+        await queue.enqueue(plain_mail("not handed out"))
         item = await consumer.next()
         await consumer.close()
 
@@ -397,7 +397,7 @@ class MailQueueContract(_Fixtures):
     ) -> None:
         theirs = await harness.open()
         consumer = Consumer(harness, theirs)
-        await queue.enqueue(dead_letter("back"))
+        await queue.enqueue(plain_mail("back"))
         await consumer.next()
         await theirs.close()
 
@@ -405,7 +405,7 @@ class MailQueueContract(_Fixtures):
         item = await other.next()
 
         assert item.mail.name == "back"
-        assert await item.content() == dead_letter().content
+        assert await item.content() == plain_mail().content
         await item.done()
         await other.close()
 
@@ -415,7 +415,7 @@ class MailQueueContract(_Fixtures):
         await queue.close()
 
         with pytest.raises(QueueClosed):
-            await queue.enqueue(dead_letter())
+            await queue.enqueue(plain_mail())
         with pytest.raises(QueueClosed):
             await anext(queue.dequeue())
         with pytest.raises(QueueClosed):
@@ -424,7 +424,7 @@ class MailQueueContract(_Fixtures):
     async def test_two_names_are_two_queues(self, harness: Harness, queue: MailQueue) -> None:
         other = await harness.new_name()
 
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
         assert (await queue.size()).size == 1
         assert (await other.size()).size == 0
@@ -433,7 +433,7 @@ class MailQueueContract(_Fixtures):
     async def test_second_handle_sees_the_first_ones_mail(
         self, harness: Harness, queue: MailQueue
     ) -> None:
-        await queue.enqueue(dead_letter("seen"))
+        await queue.enqueue(plain_mail("seen"))
 
         other = await harness.open()
 
@@ -443,7 +443,7 @@ class MailQueueContract(_Fixtures):
     async def test_repr_of_an_item_shows_no_address(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
         assert "example" not in repr(await consumer.next())
 
@@ -454,7 +454,7 @@ class RetryContract(_Fixtures):
     async def test_retried_mail_comes_again_after_its_delay(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        first_id = await queue.enqueue(dead_letter("again"))
+        first_id = await queue.enqueue(plain_mail("again"))
         first = await consumer.next()
 
         await first.retry(2 * SECOND, error="451 try later")
@@ -465,13 +465,13 @@ class RetryContract(_Fixtures):
         assert second.enqueue_id != first_id
         assert second.attempt == 1
         assert second.accepted_at == first.accepted_at
-        assert await second.content() == dead_letter().content
+        assert await second.content() == plain_mail().content
         await second.done()
 
     async def test_retried_and_requeued_mail_keeps_its_priority(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter(priority=100))
+        await queue.enqueue(plain_mail(priority=100))
 
         await (await consumer.next()).retry(timedelta(0))
         await (await consumer.next()).reject("no")
@@ -485,7 +485,7 @@ class RetryContract(_Fixtures):
     async def test_retried_mail_is_browsed_with_its_error_and_its_time(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("again"))
+        await queue.enqueue(plain_mail("again"))
 
         await (await consumer.next()).retry(HOUR, error="451 try later")
         (view,) = [each async for each in queue.browse()]
@@ -497,7 +497,7 @@ class RetryContract(_Fixtures):
     async def test_retry_keeps_only_those_who_remain(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example", "c@z.example")))
 
         await (await consumer.next()).retry(timedelta(0), remaining=("c@z.example", "b@y.example"))
 
@@ -509,7 +509,7 @@ class RetryContract(_Fixtures):
     ) -> None:
         """Another spelling, another address, a recorded one: recipients that are not named count as
         served."""
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example", "c@z.example")))
         item = await consumer.next()
         await item.record({"b@y.example": Outcome.delivered("250 ok")})
 
@@ -526,7 +526,7 @@ class RetryContract(_Fixtures):
     async def test_recorded_recipients_are_not_retried(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example", "c@z.example")))
         item = await consumer.next()
 
         await item.record({"a@x.example": Outcome.delivered("250 ok")})
@@ -542,7 +542,7 @@ class RetryContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         """Transmissions to several sites end in any order."""
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example", "c@z.example")))
         item = await consumer.next()
         await item.record({"a@x.example": Outcome.delivered("250 ok")})
         await item.record({"b@y.example": Outcome.failed("550 no such user")})
@@ -560,7 +560,7 @@ class RetryContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer, named: str
     ) -> None:
         """The recipient meant by another spelling would be attempted again."""
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example")))
         item = await consumer.next()
         outcomes = dict.fromkeys((named, "b@y.example"), Outcome.failed("550 no"))
 
@@ -578,7 +578,7 @@ class RetryContract(_Fixtures):
     ) -> None:
         consumer = Consumer(harness, queue, prefetch=20)
         for number in range(20):
-            await queue.enqueue(dead_letter(f"{number}", recipients=(f"a@{number}", f"b@{number}")))
+            await queue.enqueue(plain_mail(f"{number}", recipients=(f"a@{number}", f"b@{number}")))
         items = [await consumer.next() for _ in range(20)]
         for item in items:
             await item.record(dict.fromkeys(item.mail.recipients[:1], Outcome.failed("550 no")))
@@ -600,7 +600,7 @@ class RetryContract(_Fixtures):
     async def test_mail_that_is_deferred_comes_after_the_delay_for_those_who_remain(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example")))
         await (await consumer.next()).retry(timedelta(0))
         item = await consumer.next()
 
@@ -618,7 +618,7 @@ class RetryContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         counts = [_ended(queue, ending) for ending in ("defer", "retry")]
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
         await (await consumer.next()).defer(timedelta(0))
 
@@ -644,7 +644,7 @@ class RetryContract(_Fixtures):
         ending: ItemEnding,
         left: tuple[int, int, int],
     ) -> None:
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example")))
         item = await consumer.next()
 
         await item.end(ending)
@@ -671,7 +671,7 @@ class RetryContract(_Fixtures):
     async def test_what_is_no_ending_is_refused_and_ends_nothing(
         self, queue: MailQueue, consumer: Consumer, ending: ItemEnding
     ) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         item = await consumer.next()
 
         with pytest.raises(InvalidInput):
@@ -688,7 +688,7 @@ class RetryContract(_Fixtures):
             "served@x.example": Outcome.delivered("250 ok"),
             "late@x.example": Outcome.deferred("451 try later"),
         }
-        await queue.enqueue(dead_letter(recipients=(*refused, *others)))
+        await queue.enqueue(plain_mail(recipients=(*refused, *others)))
         item = await consumer.next()
 
         await item.record({})
@@ -703,7 +703,7 @@ class RetryContract(_Fixtures):
     async def test_retry_without_remaining_recipients_is_done(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         item = await consumer.next()
 
         await item.record({"recipient@example.net": Outcome.delivered("250 ok")})
@@ -715,7 +715,7 @@ class RetryContract(_Fixtures):
     async def test_records_survive_the_consumer(self, harness: Harness, queue: MailQueue) -> None:
         theirs = await harness.open()
         consumer = Consumer(harness, theirs)
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example")))
         await (await consumer.next()).record({"a@x.example": Outcome.delivered("250 ok")})
         await theirs.close()
 
@@ -732,7 +732,7 @@ class RetryContract(_Fixtures):
     ) -> None:
         theirs = await harness.open()
         consumer = Consumer(harness, theirs)
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example")))
         item = await consumer.next()
         await item.record({"a@x.example": Outcome.delivered("250 ok")})
         await item.record({"b@y.example": Outcome.delivered("250 ok")})
@@ -745,7 +745,7 @@ class RetryContract(_Fixtures):
         await other.close()
 
     async def test_a_mail_may_be_retried_often(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
         for attempt in range(10):
             item = await consumer.next()
@@ -763,7 +763,7 @@ class RejectContract(_Fixtures):
     async def test_rejected_mail_is_a_dead_letter_with_its_reason(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        enqueue_id = await queue.enqueue(dead_letter("dead"))
+        enqueue_id = await queue.enqueue(plain_mail("dead"))
 
         await (await consumer.next()).reject("no such user")
         (view,) = [each async for each in queue.dead_letters()]
@@ -778,7 +778,7 @@ class RejectContract(_Fixtures):
     async def test_dead_letter_is_for_those_who_did_not_get_the_mail(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter(recipients=("a@x.example", "b@y.example", "c@z.example")))
+        await queue.enqueue(plain_mail(recipients=("a@x.example", "b@y.example", "c@z.example")))
         item = await consumer.next()
         await item.record({"a@x.example": Outcome.delivered("250 ok")})
         await item.record({"b@y.example": Outcome.failed("550 no such user")})
@@ -790,7 +790,7 @@ class RejectContract(_Fixtures):
 
     async def test_dead_letters_are_selected(self, queue: MailQueue, consumer: Consumer) -> None:
         for name in ("one", "two"):
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
             await (await consumer.next()).reject("reason")
 
         assert await names(queue.dead_letters()) == ["one", "two"]
@@ -799,7 +799,7 @@ class RejectContract(_Fixtures):
     async def test_requeued_dead_letter_comes_again_with_its_bytes(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("dead"))
+        await queue.enqueue(plain_mail("dead"))
         item = await consumer.next()
         await item.record({"recipient@example.net": Outcome.failed("550 no such user")})
         await item.reject("550 no such user")
@@ -810,14 +810,14 @@ class RejectContract(_Fixtures):
         assert again.mail_id == item.mail_id
         assert again.mail.recipients == ("recipient@example.net",)
         assert again.failures == {}
-        assert await again.content() == dead_letter().content
+        assert await again.content() == plain_mail().content
         assert await names(queue.dead_letters()) == []
         await again.done()
         assert await queue.requeue(Selector.all()) == 0
 
     async def test_requeue_leaves_the_others(self, queue: MailQueue, consumer: Consumer) -> None:
         for name in ("one", "two"):
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
             await (await consumer.next()).reject("reason")
 
         assert await queue.requeue(Selector(name="one")) == 1
@@ -829,7 +829,7 @@ class RejectContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for name in ("one", "two"):
-            await queue.enqueue(dead_letter(name), timedelta(hours=1))
+            await queue.enqueue(plain_mail(name), timedelta(hours=1))
 
         assert await queue.expire(Selector(name="one")) == 1
         assert await queue.expire(Selector(name="one")) == 0
@@ -840,11 +840,11 @@ class RejectContract(_Fixtures):
         assert (await queue.size()).dead_letters == 1
         assert await queue.requeue(Selector.all()) == 1
         again = await consumer.next()
-        assert await again.content() == dead_letter("one").content
+        assert await again.content() == plain_mail("one").content
         await again.done()
 
     async def test_held_mail_expires_too(self, queue: MailQueue) -> None:
-        await queue.enqueue(dead_letter("held"))
+        await queue.enqueue(plain_mail("held"))
         await queue.hold(Selector.all())
 
         assert await queue.expire(Selector.all()) == 1
@@ -856,7 +856,7 @@ class RejectContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         recipients = ("a@x.example", "b@x.example", "c@x.example")
-        await queue.enqueue(dead_letter("shared", recipients=recipients))
+        await queue.enqueue(plain_mail("shared", recipients=recipients))
         item = await consumer.next()
         await item.record(dict.fromkeys(recipients[:1], Outcome.delivered()))
         await item.record(dict.fromkeys(recipients[1:2], Outcome.failed("550")))
@@ -870,7 +870,7 @@ class RejectContract(_Fixtures):
     async def test_mail_that_its_consumer_delivers_after_all_is_no_dead_letter(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("leased"))
+        await queue.enqueue(plain_mail("leased"))
         item = await consumer.next()
 
         await queue.expire(Selector.all())
@@ -884,10 +884,10 @@ class RejectContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for name in ("one", "two"):
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
             await (await consumer.next()).reject("reason")
         await queue.enqueue(
-            dead_letter("one", recipients=("waits@example.net",)), timedelta(hours=1)
+            plain_mail("one", recipients=("waits@example.net",)), timedelta(hours=1)
         )
 
         assert await queue.discard(Selector(name="one")) == 1
@@ -906,21 +906,21 @@ class DelayedMailQueueContract(_Fixtures):
     async def test_delayed_mail_comes_when_it_is_due_and_not_before(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("late"), delay=3 * SECOND)
+        await queue.enqueue(plain_mail("late"), delay=3 * SECOND)
 
         assert await consumer.nothing(2 * SECOND)
         assert (await consumer.next()).mail.name == "late"
 
     async def test_negative_delay_is_none(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter("now"), delay=-30 * SECOND)
+        await queue.enqueue(plain_mail("now"), delay=-30 * SECOND)
 
         assert (await consumer.next(5 * SECOND)).mail.name == "now"
 
     async def test_delayed_mail_lets_others_pass(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("late"), delay=HOUR)
-        await queue.enqueue(dead_letter("now"))
+        await queue.enqueue(plain_mail("late"), delay=HOUR)
+        await queue.enqueue(plain_mail("now"))
 
         assert (await consumer.next()).mail.name == "now"
         assert await consumer.nothing()
@@ -936,7 +936,7 @@ class DelayedMailQueueContract(_Fixtures):
     async def test_very_long_delay_is_kept(
         self, queue: MailQueue, consumer: Consumer, delay: timedelta
     ) -> None:
-        await queue.enqueue(dead_letter(), delay=delay)
+        await queue.enqueue(plain_mail(), delay=delay)
 
         assert await consumer.nothing()
         sizes = await queue.size()
@@ -944,7 +944,7 @@ class DelayedMailQueueContract(_Fixtures):
 
     async def test_delayed_mail_survives_the_handle(self, harness: Harness) -> None:
         first = await harness.open()
-        await first.enqueue(dead_letter("late"), delay=2 * SECOND)
+        await first.enqueue(plain_mail("late"), delay=2 * SECOND)
         await first.close()
 
         consumer = Consumer(harness, await harness.open())

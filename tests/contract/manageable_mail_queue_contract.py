@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from contract.mail_queue_contract import HOUR, SECOND, _Fixtures
-from contract.queue_harness import Consumer, Harness, dead_letter, names
+from contract.queue_harness import Consumer, Harness, names, plain_mail
 from postroad.domain.queues.documents import Sizes
 from postroad.domain.queues.selection import Selector
 from postroad.errors import InvalidInput
@@ -30,7 +30,7 @@ class ManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for number in range(3):
-            await queue.enqueue(dead_letter(f"name{number}"))
+            await queue.enqueue(plain_mail(f"name{number}"))
         await consumer.next()
 
         assert await queue.size() == Sizes(3, 0, 0, 0)
@@ -38,8 +38,8 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_done_decreases_the_size_and_retry_does_not(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("done"))
-        await queue.enqueue(dead_letter("again"))
+        await queue.enqueue(plain_mail("done"))
+        await queue.enqueue(plain_mail("again"))
 
         await (await consumer.next()).done()
         await (await consumer.next()).retry(HOUR)
@@ -49,13 +49,13 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_browse_yields_mails_in_order(self, queue: MailQueue) -> None:
         expected = [f"name{number}" for number in range(12)]
         for name in expected:
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
 
         assert await names(queue.browse()) == expected
 
     async def test_browse_shows_all_of_a_mail(self, queue: MailQueue) -> None:
         recipients = ("a@x.example",)
-        mail = dead_letter("shown", attributes={"color": "blue"}, recipients=recipients, priority=3)
+        mail = plain_mail("shown", attributes={"color": "blue"}, recipients=recipients, priority=3)
         enqueue_id = await queue.enqueue(mail)
 
         (view,) = [each async for each in queue.browse()]
@@ -69,7 +69,7 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_browse_shows_leased_mail_until_it_is_done(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("leased"))
+        await queue.enqueue(plain_mail("leased"))
         item = await consumer.next()
 
         assert await names(queue.browse()) == ["leased"]
@@ -80,7 +80,7 @@ class ManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for name in ("one", "two"):
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
 
         await names(queue.browse())
 
@@ -91,12 +91,12 @@ class ManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for number in range(10):
-            await queue.enqueue(dead_letter(f"name{number}"))
+            await queue.enqueue(plain_mail(f"name{number}"))
 
         found: list[object] = []
         async for view in queue.browse():
             found.append(view.mail.name)
-            await queue.enqueue(dead_letter("new"))
+            await queue.enqueue(plain_mail("new"))
             if len(found) < 3:
                 await (await consumer.next()).done()
 
@@ -129,11 +129,11 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_selector_selects_for_browse_and_remove(
         self, queue: MailQueue, selector: Selector, expected: list[str]
     ) -> None:
-        await queue.enqueue(dead_letter("one", "a@x.example", ("r@y.example",)))
+        await queue.enqueue(plain_mail("one", "a@x.example", ("r@y.example",)))
         await queue.enqueue(
-            dead_letter("two", "a@x.example", ("s@z.example",), attributes={"color": "blue"})
+            plain_mail("two", "a@x.example", ("s@z.example",), attributes={"color": "blue"})
         )
-        await queue.enqueue(dead_letter("three", None, ("s@z.example", "r@y.example")))
+        await queue.enqueue(plain_mail("three", None, ("s@z.example", "r@y.example")))
 
         assert await names(queue.browse(selector)) == expected
         assert await queue.remove(selector) == len(expected)
@@ -143,8 +143,8 @@ class ManageableMailQueueContract(_Fixtures):
         assert (await queue.size()).size == len(left)
 
     async def test_selector_by_id(self, queue: MailQueue) -> None:
-        await queue.enqueue(dead_letter("one"))
-        enqueue_id = await queue.enqueue(dead_letter("two"))
+        await queue.enqueue(plain_mail("one"))
+        enqueue_id = await queue.enqueue(plain_mail("two"))
 
         assert await queue.remove(Selector(enqueue_id=enqueue_id)) == 1
         assert await names(queue.browse()) == ["one"]
@@ -159,8 +159,8 @@ class ManageableMailQueueContract(_Fixtures):
             assert await getattr(queue, operation.value)(ALL) == 0
 
     async def test_removed_mail_never_comes(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter("removed"))
-        await queue.enqueue(dead_letter("stays"))
+        await queue.enqueue(plain_mail("removed"))
+        await queue.enqueue(plain_mail("stays"))
 
         await queue.remove(Selector(name="removed"))
 
@@ -170,17 +170,17 @@ class ManageableMailQueueContract(_Fixtures):
     async def test_remove_is_about_the_mails_that_wait_now(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("same"))
+        await queue.enqueue(plain_mail("same"))
         assert await queue.remove(Selector(name="same")) == 1
 
-        await queue.enqueue(dead_letter("same"))
+        await queue.enqueue(plain_mail("same"))
 
         assert await names(queue.browse()) == ["same"]
         await (await consumer.next()).done()
         assert await queue.remove(Selector(name="same")) == 0
 
     async def test_retried_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter("again"))
+        await queue.enqueue(plain_mail("again"))
         await (await consumer.next()).retry(SECOND)
 
         assert await queue.remove(Selector(name="again")) == 1
@@ -191,7 +191,7 @@ class ManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for name in ("done", "retried", "rejected"):
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
         items = [await consumer.next() for _ in range(3)]
 
         assert await queue.remove(ALL) == 3
@@ -203,9 +203,9 @@ class ManageableMailQueueContract(_Fixtures):
         assert await queue.size() == Sizes(0, 0, 0, 0)
 
     async def test_purge_removes_everything(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter("due"))
-        await queue.enqueue(dead_letter("delayed"), delay=2 * SECOND)
-        await queue.enqueue(dead_letter("held"))
+        await queue.enqueue(plain_mail("due"))
+        await queue.enqueue(plain_mail("delayed"), delay=2 * SECOND)
+        await queue.enqueue(plain_mail("held"))
         await queue.hold(Selector(name="held"))
 
         assert await queue.purge() == 3
@@ -215,8 +215,8 @@ class ManageableMailQueueContract(_Fixtures):
         assert await consumer.nothing(3 * SECOND)
 
     async def test_ages_count_by_domain_and_age(self, queue: MailQueue) -> None:
-        await queue.enqueue(dead_letter("one", recipients=("a@x.example", "b@y.example")))
-        await queue.enqueue(dead_letter("two", recipients=("c@X.example",)))
+        await queue.enqueue(plain_mail("one", recipients=("a@x.example", "b@y.example")))
+        await queue.enqueue(plain_mail("two", recipients=("c@X.example",)))
 
         ages = await queue.ages()
 
@@ -231,7 +231,7 @@ class HoldContract(_Fixtures):
     async def test_held_mail_does_not_come_until_it_is_released(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("held"))
+        await queue.enqueue(plain_mail("held"))
 
         assert await queue.hold(ALL) == 1
         assert await consumer.nothing()
@@ -241,12 +241,12 @@ class HoldContract(_Fixtures):
 
         item = await consumer.next()
         assert item.mail.name == "held"
-        assert await item.content() == dead_letter().content
+        assert await item.content() == plain_mail().content
         await item.done()
         assert await queue.size() == Sizes(0, 0, 0, 0)
 
     async def test_hold_and_release_count_what_they_changed(self, queue: MailQueue) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
         assert await queue.release(ALL) == 0
         assert await queue.hold(ALL) == 1
@@ -255,8 +255,8 @@ class HoldContract(_Fixtures):
         assert await queue.release(ALL) == 0
 
     async def test_hold_is_selective(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter("held"))
-        await queue.enqueue(dead_letter("free"))
+        await queue.enqueue(plain_mail("held"))
+        await queue.enqueue(plain_mail("free"))
 
         await queue.hold(Selector(name="held"))
 
@@ -266,7 +266,7 @@ class HoldContract(_Fixtures):
     async def test_released_mail_keeps_a_delay_that_is_not_over(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter(), delay=HOUR)
+        await queue.enqueue(plain_mail(), delay=HOUR)
 
         await queue.hold(ALL)
         await queue.release(ALL)
@@ -275,7 +275,7 @@ class HoldContract(_Fixtures):
         assert await consumer.nothing()
 
     async def test_held_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         await queue.hold(ALL)
 
         assert await queue.remove(ALL) == 1
@@ -285,7 +285,7 @@ class HoldContract(_Fixtures):
     async def test_mail_held_while_leased_and_done_does_not_come_when_released(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         item = await consumer.next()
 
         await queue.hold(ALL)
@@ -299,7 +299,7 @@ class HoldContract(_Fixtures):
     async def test_mail_held_while_leased_and_retried_comes_once_it_is_released(
         self, queue: MailQueue, consumer: Consumer, is_released: bool
     ) -> None:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         item = await consumer.next()
 
         assert await queue.hold(ALL) == 1
@@ -321,7 +321,7 @@ class DelayedManageableMailQueueContract(_Fixtures):
     """Delayed mail can be seen, removed and made due."""
 
     async def test_delayed_mail_is_counted_and_browsed(self, queue: MailQueue) -> None:
-        await queue.enqueue(dead_letter("late"), delay=HOUR)
+        await queue.enqueue(plain_mail("late"), delay=HOUR)
 
         assert await queue.size() == Sizes(1, 1, 0, 0)
         (view,) = [each async for each in queue.browse()]
@@ -329,8 +329,8 @@ class DelayedManageableMailQueueContract(_Fixtures):
         assert HOUR / 2 < view.due_at - view.accepted_at <= HOUR + SECOND
 
     async def test_delayed_mail_can_be_removed(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter("removed"), delay=2 * SECOND)
-        await queue.enqueue(dead_letter("stays"), delay=2 * SECOND)
+        await queue.enqueue(plain_mail("removed"), delay=2 * SECOND)
+        await queue.enqueue(plain_mail("stays"), delay=2 * SECOND)
 
         assert await queue.remove(Selector(name="removed")) == 1
 
@@ -339,19 +339,19 @@ class DelayedManageableMailQueueContract(_Fixtures):
         assert await consumer.nothing()
 
     async def test_flush_makes_delayed_mail_due(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter("late"), delay=30 * HOUR)
+        await queue.enqueue(plain_mail("late"), delay=30 * HOUR)
 
         assert await queue.flush(ALL) == 1
 
         assert await queue.size() == Sizes(1, 0, 0, 0)
         item = await consumer.next(5 * SECOND)
         assert item.mail.name == "late"
-        assert await item.content() == dead_letter().content
+        assert await item.content() == plain_mail().content
 
     async def test_flush_counts_and_selects(self, queue: MailQueue, consumer: Consumer) -> None:
-        await queue.enqueue(dead_letter("now"))
-        await queue.enqueue(dead_letter("one"), delay=HOUR)
-        await queue.enqueue(dead_letter("two"), delay=HOUR)
+        await queue.enqueue(plain_mail("now"))
+        await queue.enqueue(plain_mail("one"), delay=HOUR)
+        await queue.enqueue(plain_mail("two"), delay=HOUR)
 
         assert await queue.flush(Selector(name="now")) == 0
         assert await queue.flush(Selector(name="two")) == 1
@@ -362,7 +362,7 @@ class DelayedManageableMailQueueContract(_Fixtures):
 
     async def test_flush_keeps_the_order_of_what_it_flushes(self, queue: MailQueue) -> None:
         for name in ("one", "two", "three"):
-            await queue.enqueue(dead_letter(name), delay=HOUR)
+            await queue.enqueue(plain_mail(name), delay=HOUR)
 
         await queue.flush(ALL)
 
@@ -371,7 +371,7 @@ class DelayedManageableMailQueueContract(_Fixtures):
     async def test_flushed_mail_comes_once(
         self, harness: Harness, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("late"), delay=2 * SECOND)
+        await queue.enqueue(plain_mail("late"), delay=2 * SECOND)
 
         await queue.flush(ALL)
         await (await consumer.next()).done()
@@ -383,8 +383,8 @@ class DelayedManageableMailQueueContract(_Fixtures):
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
         for number in range(3):
-            await queue.enqueue(dead_letter(f"name{number}"))
-        await queue.enqueue(dead_letter("late"), delay=HOUR)
+            await queue.enqueue(plain_mail(f"name{number}"))
+        await queue.enqueue(plain_mail("late"), delay=HOUR)
 
         await queue.republish(timedelta(0))
         found: list[object] = []
@@ -401,8 +401,8 @@ class DelayedManageableMailQueueContract(_Fixtures):
     async def test_maintenance_changes_nothing_that_waits(
         self, queue: MailQueue, consumer: Consumer
     ) -> None:
-        await queue.enqueue(dead_letter("now"))
-        await queue.enqueue(dead_letter("late"), delay=HOUR)
+        await queue.enqueue(plain_mail("now"))
+        await queue.enqueue(plain_mail("late"), delay=HOUR)
 
         await queue.maintain()
         await queue.maintain()

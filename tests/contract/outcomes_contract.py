@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, Harness, dead_letter
+from contract.queue_harness import Consumer, Harness, plain_mail
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome
 from postroad.ports.mail_queue import MailQueue
@@ -46,7 +46,7 @@ class OutcomesContract:
     async def test_each_attempt_of_a_mail_is_kept_with_its_entry(
         self, harness: KeepingHarness, queue: MailQueue, consumer: Consumer
     ) -> None:
-        first = await queue.enqueue(dead_letter())
+        first = await queue.enqueue(plain_mail())
         await (await consumer.next()).retry(timedelta(0), None, "450 greylisted", HEARD)
         again = await consumer.next()
 
@@ -58,7 +58,7 @@ class OutcomesContract:
     async def test_mail_that_is_deferred_keeps_the_outcomes_of_those_attempted(
         self, harness: KeepingHarness, queue: MailQueue, consumer: Consumer
     ) -> None:
-        first = await queue.enqueue(dead_letter(recipients=(HERE, THERE)))
+        first = await queue.enqueue(plain_mail(recipients=(HERE, THERE)))
 
         await (await consumer.next()).defer(timedelta(0), (THERE,), "451 backs off", DELIVERED)
 
@@ -69,7 +69,7 @@ class OutcomesContract:
     async def test_a_rejection_is_kept_and_the_dead_letter_is_as_without_it(
         self, harness: KeepingHarness, queue: MailQueue, consumer: Consumer
     ) -> None:
-        dead = await queue.enqueue(dead_letter())
+        dead = await queue.enqueue(plain_mail())
 
         await (await consumer.next()).reject("550 5.1.1 unknown", REFUSED)
 
@@ -82,7 +82,7 @@ class OutcomesContract:
         self, harness: KeepingHarness, queue: MailQueue, consumer: Consumer
     ) -> None:
         for name in ("done", "rejected", "retried"):
-            await queue.enqueue(dead_letter(name))
+            await queue.enqueue(plain_mail(name))
         for _ in range(3):
             item = await consumer.next()
             if item.mail.name == "done":
@@ -99,7 +99,7 @@ class OutcomesContract:
     async def test_outcomes_are_kept_once_when_all_recipients_were_recorded_before(
         self, harness: KeepingHarness, queue: MailQueue, consumer: Consumer, ends_by: str
     ) -> None:
-        recorded = await queue.enqueue(dead_letter(recipients=(HERE, THERE)))
+        recorded = await queue.enqueue(plain_mail(recipients=(HERE, THERE)))
         item = await consumer.next()
         await item.record({HERE: Outcome.delivered("250 ok")})
         await item.record({THERE: Outcome.delivered("250 ok")})

@@ -108,7 +108,7 @@ async def eventually(harness: Time, work: Awaitable[T], within: timedelta = SOON
     return task.result()
 
 
-def dead_letter(
+def plain_mail(
     name: str = "name",
     sender: str | None = "sender@example.org",
     recipients: tuple[str, ...] = ("recipient@example.net",),

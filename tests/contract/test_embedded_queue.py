@@ -27,7 +27,7 @@ from contract.manageable_mail_queue_contract import (
     ManageableMailQueueContract,
 )
 from contract.outcomes_contract import KeepingHarness, OutcomesContract
-from contract.queue_harness import Consumer, dead_letter, eventually, names
+from contract.queue_harness import Consumer, eventually, names, plain_mail
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
@@ -214,7 +214,7 @@ async def test_a_small_mail_is_at_hand_until_it_ends_and_a_damaged_one_is_not(
     queue = await harness.open()
     try:
         items = queue.dequeue()
-        await queue.enqueue(dead_letter(content=b"whole"))
+        await queue.enqueue(plain_mail(content=b"whole"))
         item = await anext(items)
         kept = item.at_hand()
         assert kept is not None
@@ -224,7 +224,7 @@ async def test_a_small_mail_is_at_hand_until_it_ends_and_a_damaged_one_is_not(
         await item.done()
         assert item.at_hand() is None
 
-        await queue.enqueue(dead_letter(content=b"spoilt"))
+        await queue.enqueue(plain_mail(content=b"spoilt"))
         damaged = await anext(items)
         damaged.forget_content()
         files = [each for each in tmp_path.rglob("*") if each.is_file()]
@@ -238,7 +238,7 @@ async def test_a_small_mail_is_at_hand_until_it_ends_and_a_damaged_one_is_not(
 async def test_url_opens_a_directory_as_owner_and_then_as_client(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/outgoing"
     async with open_queue(url, create=True) as owner, open_queue(url) as client:
-        await owner.enqueue(dead_letter("seen"))
+        await owner.enqueue(plain_mail("seen"))
 
         assert await names(client.browse()) == ["seen"]
         assert owner.name == client.name == f"{tmp_path}/outgoing"
@@ -261,7 +261,7 @@ async def test_client_browses_more_than_its_owner_sends_unasked(tmp_path: Path) 
     url = f"embedded://{tmp_path}/outgoing"
     count = 2 * BURST + 1
     async with open_queue(url, create=True) as owner, open_queue(url) as client:
-        await asyncio.gather(*(owner.enqueue(dead_letter()) for _ in range(count)))
+        await asyncio.gather(*(owner.enqueue(plain_mail()) for _ in range(count)))
 
         async with asyncio.timeout(60):
             assert len([view async for view in client.browse()]) == count
@@ -271,11 +271,11 @@ async def test_client_takes_over_when_the_owner_goes(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/outgoing"
     owner = await open_queue(url, create=True)
     client = await open_queue(url)
-    await owner.enqueue(dead_letter("first"))
+    await owner.enqueue(plain_mail("first"))
     leased = await anext(owner.dequeue())
     await owner.close()
 
-    enqueued = await client.enqueue(dead_letter("second"))
+    enqueued = await client.enqueue(plain_mail("second"))
     items = client.dequeue()
     found = [await anext(items), await anext(items)]
 
@@ -290,7 +290,7 @@ async def test_item_of_an_owner_that_went_is_lost_and_its_mail_comes_again(
     url = f"embedded://{tmp_path}/outgoing"
     owner = await open_queue(url, create=True)
     client = await open_queue(url)
-    await client.enqueue(dead_letter("again"))
+    await client.enqueue(plain_mail("again"))
     items = client.dequeue()
     lost = await anext(items)
     await owner.close()
@@ -311,7 +311,7 @@ async def test_recovered_mail_comes_once(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/outgoing"
     async with open_queue(url, create=True) as queue:
         for number in range(4):
-            await queue.enqueue(dead_letter(f"{number}"))
+            await queue.enqueue(plain_mail(f"{number}"))
         leaving = queue.dequeue()
         await (await anext(leaving)).retry(timedelta(0))
         await anext(leaving)
@@ -328,19 +328,19 @@ async def test_recovered_mail_comes_once(tmp_path: Path) -> None:
 async def test_spool_files_may_lie_in_another_directory(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/outgoing"
     async with open_queue(f"{url}?mail={tmp_path}/disks", create=True) as queue:
-        await queue.enqueue(dead_letter("first"))
+        await queue.enqueue(plain_mail("first"))
     assert not (tmp_path / "outgoing" / "mail").exists()
 
     async with open_queue(url) as again:
         item = await anext(again.dequeue())
 
-        assert await item.content() == dead_letter().content
+        assert await item.content() == plain_mail().content
 
 
 async def test_store_whose_log_is_gone_never_opens_empty(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/outgoing"
     async with open_queue(url, create=True) as queue:
-        await queue.enqueue(dead_letter("kept"))
+        await queue.enqueue(plain_mail("kept"))
         await queue.maintain()
     for segment in (tmp_path / "outgoing" / "log").iterdir():
         segment.unlink()
@@ -358,16 +358,16 @@ async def test_delayed_mail_comes_to_a_consumer_that_waited_before_it_came(
     consumer, other = Consumer(harness, queue), Consumer(harness, queue)
     delay = timedelta(seconds=5)
     if is_retried:
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         item = await consumer.next()
         assert await other.nothing()
         await item.retry(delay, error="451 later")
     else:
         assert await other.nothing()
-        await queue.enqueue(dead_letter(), delay)
+        await queue.enqueue(plain_mail(), delay)
 
     assert await other.nothing(delay - timedelta(seconds=1))
-    assert (await other.next(timedelta(seconds=2))).mail == dead_letter().envelope
+    assert (await other.next(timedelta(seconds=2))).mail == plain_mail().envelope
     await consumer.close()
     await other.close()
     await harness.close()
@@ -377,7 +377,7 @@ async def test_a_client_lets_the_owner_maintain_the_store(tmp_path: Path) -> Non
     harness = EmbeddedHarness(tmp_path)
     await harness.open()
     client = await harness.open()
-    await client.enqueue(dead_letter())
+    await client.enqueue(plain_mail())
     checkpoint = tmp_path / "outgoing" / "checkpoint"
     before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
 
@@ -406,7 +406,7 @@ async def test_a_client_that_sends_nonsense_disturbs_no_other(tmp_path: Path) ->
         await asyncio.wait_for(reader.read(), 60)
         writer.close()
 
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
     assert (await queue.size()).size == 7
     await harness.close()
 
@@ -424,7 +424,7 @@ async def test_what_a_receiver_refuses_its_owner_counts(tmp_path: Path) -> None:
     before = failures(label)
 
     with pytest.raises(StoreFull):
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
     await queue.size()  # the owner reads in order: the refusal came before
     assert failures(label) == before + 1
@@ -453,7 +453,7 @@ async def test_fifty_refusals_with_texts_of_their_own_cost_at_most_three_syncs(
     monkeypatch.setattr(lanes, "write", counted)
     refused = {f"r{n}@x.example": Outcome.failed(f"550 no r{n}") for n in range(50)}
     queue = await harness.open()
-    await queue.enqueue(dead_letter(recipients=tuple(refused)))
+    await queue.enqueue(plain_mail(recipients=tuple(refused)))
     consumer = Consumer(harness, queue)
     item = await consumer.next()
     syncs = 0
@@ -479,7 +479,7 @@ async def test_a_content_is_read_once_for_many_sites(
     harness = EmbeddedHarness(tmp_path)
     queue = await harness.open()
     content = bytes(SMALL + 1)
-    await queue.enqueue(dead_letter(content=content))
+    await queue.enqueue(plain_mail(content=content))
     item = await Consumer(harness, queue).next()
 
     contents = await asyncio.gather(*(item.content() for _ in range(150)))

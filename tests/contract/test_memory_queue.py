@@ -22,7 +22,7 @@ from contract.manageable_mail_queue_contract import (
     ManageableMailQueueContract,
 )
 from contract.outcomes_contract import KeepingHarness, OutcomesContract
-from contract.queue_harness import VirtualTime, dead_letter, names
+from contract.queue_harness import VirtualTime, names, plain_mail
 from postroad import open_queue
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.history import FixedConfiguration
@@ -127,7 +127,7 @@ async def test_url_opens_one_queue_for_the_whole_process() -> None:
         open_queue("memory://contract", create=True) as first,
         open_queue("memory://contract") as second,
     ):
-        await first.enqueue(dead_letter("seen"))
+        await first.enqueue(plain_mail("seen"))
 
         assert await names(second.browse()) == ["seen"]
         async with asyncio.timeout(60):

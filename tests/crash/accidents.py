@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad import Outcome, Selector, open_queue
 from postroad.embedded.log import frames
 from postroad.embedded.log.envelopes import ENVELOPE_BYTES
@@ -24,7 +24,7 @@ async def fill(root: Path) -> Path:
         for name in ("done", "partly", "dead", "held", "waits", "late"):
             recipients = (f"{name}-a@x.example", f"{name}-b@y.example")
             delay = HOUR if name == "late" else timedelta(0)
-            await queue.enqueue(dead_letter(name, recipients=recipients), delay)
+            await queue.enqueue(plain_mail(name, recipients=recipients), delay)
         await queue.hold(Selector(name="held"))
         items = queue.dequeue()
         await (await anext(items)).done()
@@ -33,7 +33,7 @@ async def fill(root: Path) -> Path:
         await item.retry(HOUR)
         await (await anext(items)).reject("given up")
         await queue.maintain()
-        await queue.enqueue(dead_letter("newest"))
+        await queue.enqueue(plain_mail("newest"))
     return root
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles, Step
 from crash.world import start
 from postroad.adapters.memory.clock import ManualClock
@@ -70,7 +70,7 @@ class Steady:
             for _ in range(mails_a_minute):
                 fate = self._randomness.random()
                 kind = "never" if fate < GIVEN_UP else "later" if fate < 0.4 else "now"
-                await self.queue.enqueue(dead_letter(kind, content=b"Subject: x\r\n\r\n"))
+                await self.queue.enqueue(plain_mail(kind, content=b"Subject: x\r\n\r\n"))
             await self._attempt_all()
             self._clock.jump(MINUTE)
             yield minute

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from contract.test_memory_queue import MemoryHarness
 from postroad import Mail, Outcome, Selector, open_queue
 from postroad.adapters.memory.clock import ManualClock
@@ -159,7 +159,7 @@ async def test_a_cancelled_enqueue_queues_the_mail_whole_or_not_at_all(
         ).run()
         if key is not None:
             await queue.enqueue(mail, key=key)
-        await queue.enqueue(dead_letter("next", content=b"more"))
+        await queue.enqueue(plain_mail("next", content=b"more"))
         found = await drained(queue)
         assert found.count(("next", b"more")) == 1
         cut = [each for each in found if each[0] == "cut"]
@@ -197,7 +197,7 @@ async def test_a_cancelled_ending_is_made_or_gives_the_item_back(
         ).run()
         if ending == "record":
             await item.give_back()
-        await queue.enqueue(dead_letter("next", content=b"more"))
+        await queue.enqueue(plain_mail("next", content=b"more"))
 
         found, names = [], []
         while [view async for view in queue.browse()]:
@@ -223,7 +223,7 @@ async def test_a_cancelled_wait_leaves_no_item_behind(
     engine: str, is_late: bool, tmp_path: Path
 ) -> None:
     async def check(queue: MailQueue, at: int) -> bool:
-        await queue.enqueue(dead_letter("m", content=b"content"))
+        await queue.enqueue(plain_mail("m", content=b"content"))
         waiting = anext(queue.dequeue(1))
         reached = await Cancelled(_end(waiting), at, is_late=is_late).run()
         assert await drained(queue) == [("m", b"content")] or not reached
@@ -246,7 +246,7 @@ async def queue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_an_item_whose_handler_failed_comes_again_as_a_failed_attempt(
     queue: MailQueue,
 ) -> None:
-    await queue.enqueue(dead_letter("m"))
+    await queue.enqueue(plain_mail("m"))
     items = queue.dequeue(1)
     with pytest.raises(ArithmeticError):
         async with await anext(items):
@@ -262,7 +262,7 @@ async def test_an_item_whose_handler_failed_comes_again_as_a_failed_attempt(
 
 
 async def test_an_item_whose_handler_was_cancelled_comes_again_at_once(queue: MailQueue) -> None:
-    await queue.enqueue(dead_letter("m"))
+    await queue.enqueue(plain_mail("m"))
     items, has_begun = queue.dequeue(1), asyncio.Event()
 
     async def handle() -> None:
@@ -282,7 +282,7 @@ async def test_an_item_whose_handler_was_cancelled_comes_again_at_once(queue: Ma
 
 
 async def test_an_item_that_its_block_ended_is_left_alone(queue: MailQueue) -> None:
-    await queue.enqueue(dead_letter("m"))
+    await queue.enqueue(plain_mail("m"))
     async with await anext(queue.dequeue(1)) as item:
         await item.done()
     with pytest.raises(ArithmeticError):
@@ -293,7 +293,7 @@ async def test_an_item_that_its_block_ended_is_left_alone(queue: MailQueue) -> N
 
 
 async def test_an_item_that_is_left_open_goes_back_less_those_recorded(queue: MailQueue) -> None:
-    await queue.enqueue(dead_letter("m", recipients=RECIPIENTS))
+    await queue.enqueue(plain_mail("m", recipients=RECIPIENTS))
     items = queue.dequeue(1)
     async with await anext(items) as item:
         await item.record({RECIPIENTS[0]: Outcome.delivered()})

@@ -8,7 +8,7 @@ from pathlib import Path, PurePath
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.disk.files import DiskFile, DiskFiles, DiskLock
 from postroad.bootstrap import embedded_store
 from postroad.bootstrap.embedded_store import open_directory
@@ -66,7 +66,7 @@ async def test_the_lock_is_kept_while_a_thread_still_writes(
     slow = Slow()
     monkeypatch.setattr(embedded_store, "DiskFiles", slow_files(slow))
     queue = await open_directory(tmp_path, create=True)
-    enqueueing = asyncio.create_task(queue.enqueue(dead_letter("a@example.org")))
+    enqueueing = asyncio.create_task(queue.enqueue(plain_mail("a@example.org")))
     await asyncio.to_thread(slow.begun.wait)
     enqueueing.cancel()
     await asyncio.wait({enqueueing})
@@ -80,7 +80,7 @@ async def test_the_lock_is_kept_while_a_thread_still_writes(
 async def test_a_store_that_was_closed_leaves_no_threads(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     queue = await open_directory(tmp_path, create=True)
-    await queue.enqueue(dead_letter("a@example.org"))
+    await queue.enqueue(plain_mail("a@example.org"))
     started = {
         each for each in set(threading.enumerate()) - before if each.name[:4] in ("log-", "mail")
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.queue_harness import dead_letter, names
+from contract.queue_harness import names, plain_mail
 from postroad import Mail, open_queue
 from postroad.embedded.rpc import serving
 from postroad.errors import EntryLost
@@ -144,7 +144,7 @@ async def test_what_a_killed_owner_left_unanswered_is_unknown_and_the_rest_is_ce
 async def test_an_owner_lets_its_clients_end_what_they_have_begun(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/queue"
     owner, client = await open_queue(url, create=True), await open_queue(url)
-    await client.enqueue(dead_letter("m"))
+    await client.enqueue(plain_mail("m"))
     item = await anext(client.dequeue())
     begun, goes_on = asyncio.Event(), asyncio.Event()
 
@@ -160,7 +160,7 @@ async def test_an_owner_lets_its_clients_end_what_they_have_begun(tmp_path: Path
     await begun.wait()
     closing = asyncio.ensure_future(owner.close())
     waiting = asyncio.ensure_future(anext(client.dequeue()))
-    await client.enqueue(dead_letter("reply"))  # of the handler that has the item
+    await client.enqueue(plain_mail("reply"))  # of the handler that has the item
     await item.content()
     await item.done()
     assert not closing.done()
@@ -181,7 +181,7 @@ async def test_an_item_that_its_consumer_keeps_is_lost_behind_the_handover(
     monkeypatch.setattr(serving, "MAX_HANDOVER", serving.MAX_HANDOVER * 0)
     url = f"embedded://{tmp_path}/queue"
     owner, client = await open_queue(url, create=True), await open_queue(url)
-    await client.enqueue(dead_letter("m"))
+    await client.enqueue(plain_mail("m"))
     item = await anext(client.dequeue())
     await owner.close()
 
@@ -196,7 +196,7 @@ async def test_an_item_that_its_consumer_keeps_is_lost_behind_the_handover(
 async def test_a_mail_that_is_written_as_its_queue_is_closed_is_answered(tmp_path: Path) -> None:
     url = f"embedded://{tmp_path}/queue"
     queue = await open_queue(url, create=True)
-    calls = [asyncio.ensure_future(queue.enqueue(dead_letter(str(n)))) for n in range(20)]
+    calls = [asyncio.ensure_future(queue.enqueue(plain_mail(str(n)))) for n in range(20)]
     await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
 
     await queue.close()

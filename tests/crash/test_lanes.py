@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.cuts import disks_after
 from crash.lossy import Disk, LossyFiles, Name
 from crash.world import OPTIONS, ROOT, Outside, check, opened, start
@@ -93,7 +93,7 @@ async def test_the_settings_name_the_lanes(tmp_path: Path) -> None:
     async with open_queue(url, create=True, settings=settings) as queue:
         items = queue.dequeue()
         for delay in (7 * SECOND, 2 * MINUTE):
-            await queue.enqueue(dead_letter(f"after {delay}"))
+            await queue.enqueue(plain_mail(f"after {delay}"))
             await (await anext(items)).retry(delay)
         await queue.maintain()
 
@@ -110,7 +110,7 @@ async def test_each_lane_hands_out_in_the_order_of_due_times(
     await queue.maintenance.recovering
     consumer, due = queue.consumer(1000), dict[str, timedelta]()
     for number in range(120):
-        await queue.enqueue(dead_letter(f"{number}"))
+        await queue.enqueue(plain_mail(f"{number}"))
         item = await consumer.next()
         delay = plan.delay(number % 3, randomness.random())
         due[f"{number}"] = clock.elapsed() + delay

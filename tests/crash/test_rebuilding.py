@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.queue_harness import dead_letter, names
+from contract.queue_harness import names, plain_mail
 from crash.accidents import (
     LEFT,
     bit_flipped_in_the_first_record,
@@ -202,7 +202,7 @@ async def test_a_second_rebuild_does_not_believe_what_the_first_one_put_aside(ro
     async with open_queue(f"embedded://{root}") as queue:
         items = queue.dequeue()
         await (await anext(items)).done()
-        await queue.enqueue(dead_letter("between"))
+        await queue.enqueue(plain_mail("between"))
     checkpoint_deleted(root)
 
     second = await rebuild_directory(root)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.queue_harness import dead_letter, names
+from contract.queue_harness import names, plain_mail
 from crash.accidents import rewrite_record, unparsable
 from postroad import Selector, open_queue
 from postroad.bootstrap.embedded_store import dump_directory, verify_directory
@@ -26,7 +26,7 @@ async def root(tmp_path: Path) -> Path:
     root = tmp_path / "store"
     async with open_queue(f"embedded://{root}", create=True) as queue:
         for number in range(8):
-            await queue.enqueue(dead_letter(f"m{number}"))
+            await queue.enqueue(plain_mail(f"m{number}"))
     rewrite_record(root, lambda frame: b'"m5"' in frame.payload, unparsable)
     return root
 
@@ -45,7 +45,7 @@ async def delivered(queue: MailQueue, count: int) -> list[str]:
 async def all_delivered(queue: MailQueue) -> list[str]:
     """Deliver whatever is due, by one more mail behind it."""
     found: list[str] = []
-    await queue.enqueue(dead_letter("last"))
+    await queue.enqueue(plain_mail("last"))
     while "last" not in found:
         found += await delivered(queue, 1)
     return found[:-1]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from contract.queue_harness import dead_letter, names
+from contract.queue_harness import names, plain_mail
 from crash.accidents import (
     LEFT,
     checkpoint_deleted,
@@ -126,7 +126,7 @@ async def root_with_work(tmp_path: Path) -> Path:
     root = tmp_path / "store"
     async with open_queue(f"embedded://{root}", create=True) as queue:
         recipients = ("waits-a@x.example", "waits-b@y.example")
-        await queue.enqueue(dead_letter("waits", recipients=recipients))
+        await queue.enqueue(plain_mail("waits", recipients=recipients))
         item = await anext(queue.dequeue())
         await item.record(dict.fromkeys(recipients[:1], Outcome.delivered()))
     return root
@@ -170,10 +170,10 @@ async def test_without_a_finish_verify_does_not_guess_what_waits(tmp_path: Path)
     """Its mail would look alive, and its slot is another's by now: damage that is none."""
     root = tmp_path / "store"
     async with open_queue(f"embedded://{root}", create=True) as queue:
-        await queue.enqueue(dead_letter("ended"))
+        await queue.enqueue(plain_mail("ended"))
         await (await anext(queue.dequeue())).done()
         await asyncio.sleep(0.1)  # until its file is free
-        await queue.enqueue(dead_letter("has its slot"))
+        await queue.enqueue(plain_mail("has its slot"))
     slots = {each["slot"] for each in dump_directory(root) if each["record"] == "envelope"}
     assert len(slots) == 1
     rewrite_record(root, lambda frame: frame.type == FINISH, lambda payload: payload[:-1] + b"?")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import servers as names
-from contract.queue_harness import Consumer, RealTime, dead_letter
+from contract.queue_harness import Consumer, RealTime, plain_mail
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.queues.entries import Partition, PurgeWatermark, slices_between
@@ -56,7 +56,7 @@ async def enqueue_many(queue: DistributedQueue, count: int) -> int:
             done = False
             while not done:
                 with suppress(ServerError):
-                    await queue.enqueue(dead_letter(f"mail{number}"))
+                    await queue.enqueue(plain_mail(f"mail{number}"))
                     done = True
                 refused += not done
 

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 import servers as names
-from contract.queue_harness import Consumer, RealTime, dead_letter
+from contract.queue_harness import Consumer, RealTime, plain_mail
 from postroad.distributed.engine.timing import Timing
 from postroad.distributed.mail_queue import DistributedQueue
 from postroad.domain.queues.names import QueueName
@@ -50,7 +50,7 @@ async def test_nothing_is_lost_from_sight_with_clocks_that_differ_by_a_minute(
 
     async def produce(name: str) -> None:
         for number in range(EACH):
-            await producers[name].enqueue(dead_letter(f"{name}{number}"))
+            await producers[name].enqueue(plain_mail(f"{name}{number}"))
             acknowledged.add(f"{name}{number}")
 
     producing = asyncio.gather(*(produce(name) for name in producers))
@@ -90,7 +90,7 @@ async def test_a_clock_beyond_what_is_tolerated_makes_no_mail(
 
     for _ in range(3):
         with pytest.raises(ClockSkew):
-            await producer.enqueue(dead_letter("refused"))
+            await producer.enqueue(plain_mail("refused"))
     with pytest.raises(ClockSkew):
         await producer.maintain()
 

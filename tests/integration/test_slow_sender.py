@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad import Mail
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.disk.threads import ThreadPool
@@ -53,7 +53,7 @@ async def test_a_stream_that_never_ends_delays_no_other_client(queue: OwnedQueue
 
     slow = asyncio.create_task(queue.enqueue(Mail("a@x.example", ("b@y.example",), content())))
     await has_begun.wait()
-    await asyncio.gather(*(queue.enqueue(dead_letter(f"{number}")) for number in range(OTHERS)))
+    await asyncio.gather(*(queue.enqueue(plain_mail(f"{number}")) for number in range(OTHERS)))
     consumer = queue.consumer(OTHERS + 1)
     for _ in range(OTHERS):
         await (await consumer.next()).done()

@@ -11,7 +11,7 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import cast
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.errors import BlobMissing, EntryEnded, PostroadError
 from postroad.ports.mail_queue import Item, MailQueue
@@ -111,7 +111,7 @@ class Flow:
             self.offered += 1
             name = f"mail{self.offered}"
             try:
-                await self._producer.enqueue(dead_letter(name))
+                await self._producer.enqueue(plain_mail(name))
             except PostroadError as error:
                 if not error.transient:
                     raise

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapp
 from datetime import timedelta
 from uuid import UUID
 
-from contract.queue_harness import Consumer, VirtualTime, dead_letter
+from contract.queue_harness import Consumer, VirtualTime, plain_mail
 from postroad.adapters.memory.broker import BrokerQueues
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
@@ -167,7 +167,7 @@ class InMemoryCluster(VirtualTime):
     async def enqueue(self, process: Process, *names: str, delay: float = 0) -> list[UUID]:
         """Queue mails under these names."""
         seconds = timedelta(seconds=delay)
-        return [await process.queue.enqueue(dead_letter(name), seconds) for name in names]
+        return [await process.queue.enqueue(plain_mail(name), seconds) for name in names]
 
     async def pass_time(self, duration: timedelta) -> None:
         """Let time pass for all processes and servers."""

@@ -36,13 +36,14 @@ class Consumer:
             await asyncio.wait((consuming, passing, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
-            # Before the end, which takes back what is in hand: a later item would wait for a retry.
+            # Before the end, which takes back what is in flight: a later item would wait for a
+            # retry.
             consuming.cancel()
             ended = [*await asyncio.gather(consuming, return_exceptions=True)]
             if len(self._driving):
                 _log.info("draining", queue=self._queue.name, count=len(self._driving))
             await self._driving.end(within)
-            passing.cancel()  # behind the end, in which leases and rests still run out
+            passing.cancel()  # behind the end, in which leases and backoffs still run out
             ended += await asyncio.gather(passing, return_exceptions=True)
         for each in ended:
             if isinstance(each, Exception):

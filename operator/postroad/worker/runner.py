@@ -188,7 +188,7 @@ class SchedulerRunner:
             return
         job = OpenJob(next(self._numbers), self._ledgers[ledger], ledger, route, recipients)
         passage = self._gate.admit(job)
-        if passage is not Passage.PUT_OFF:
+        if passage is not Passage.DEFERRED:
             self._jobs.add(job)  # before the event: the decision on it looks the job up
         if passage is Passage.GOES:
             self._on(Submitted(job.scheduled))

@@ -12,7 +12,7 @@ from chaos.history import Event, ListRecorder
 from chaos.observed import ObservedLog
 from chaos.pace import QUICK
 from chaos.remains import is_note_of_gone, is_stamped_late, messages_left, outlives
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.distributed.engine.engine import Engine
 from postroad.domain.values.identifiers import id_at, moment_of
@@ -41,7 +41,7 @@ async def test_a_failed_enqueue_that_is_counted_a_redelivery_delay_later_is_note
         assert not await consumer.nothing()
 
     producer.faults.before = Before("end", take)
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
     await cluster.outcome(work, timedelta(minutes=2))
     item = await consumer.next()
 

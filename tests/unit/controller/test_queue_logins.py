@@ -55,7 +55,7 @@ def login(operator: RunningController, name: str = LOGIN) -> tuple[str, str]:
     return user, password
 
 
-def dead_letters(operator: RunningController, name: str = "outgoing") -> str:
+def letters(operator: RunningController, name: str = "outgoing") -> str:
     """Return which users of a queue exist."""
     found = [QueueUser.parse(each) for each in operator.world.users]
     return "".join(sorted(each.dead_letter for each in found if each and each.queue.name == name))
@@ -94,7 +94,7 @@ def test_pods_have_the_login_of_their_queue_instead_of_the_clusters() -> None:
             await declare(operator)
 
             assert operator.condition("Ready")["status"] == "True"
-            assert dead_letters(operator) == "a"
+            assert letters(operator) == "a"
             assert is_let_in(operator)
             (owner,) = operator.found(SECRET, LOGIN)["metadata"]["ownerReferences"]
             assert owner["uid"] == operator.found()["metadata"]["uid"]
@@ -115,14 +115,14 @@ def test_another_user_is_made_when_it_is_asked_for_and_the_former_stays_for_the_
             await ask(operator, "once")
             await move(10)
             after = login(operator)
-            assert dead_letters(operator) == "ab"
+            assert letters(operator) == "ab"
             assert operator.world.users[before[0]].password == before[1]
             assert is_let_in(operator)
             await move(OVERLAP - 30)
-            assert dead_letters(operator) == "ab"
+            assert letters(operator) == "ab"
             await move(A_FULL_RECONCILE)
 
-            assert dead_letters(operator) == "b"
+            assert letters(operator) == "b"
             assert login(operator) == after
             assert after[0] != before[0]
             assert after[1] != before[1]
@@ -149,7 +149,7 @@ def test_one_value_of_the_annotation_asks_once_and_the_next_waits_for_the_overla
             await move(10 * OVERLAP)
 
             assert len(operator.events("UserSwitched")) == 2
-            assert dead_letters(operator) == "a"
+            assert letters(operator) == "a"
 
     run(scene())
 
@@ -231,19 +231,19 @@ def test_the_users_of_a_queue_go_with_it_and_those_of_others_stay(policy: str) -
             await operator.change({"deletionPolicy": policy})
             await ask(operator, "once")
             await move(15)
-            assert dead_letters(operator) == "ab"
+            assert letters(operator) == "ab"
             foreign = "postroad.mail.outgoing.0123456789ab.a"
             operator.world.users[foreign] = operator.world.users[login(operator)[0]]
 
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(A_MINUTE)
-            assert (dead_letters(operator) == "aab") is (policy == "Retain"), "it may come back"
+            assert (letters(operator) == "aab") is (policy == "Retain"), "it may come back"
             await move(PATIENCE.total_seconds() + A_MINUTE)
 
             assert operator.at("mailqueues", NAMESPACE, "outgoing") is None
-            assert dead_letters(operator) == "a"  # the other QueueCluster's
+            assert letters(operator) == "a"  # the other QueueCluster's
             assert foreign in operator.world.users
-            assert dead_letters(operator, "second") == "a"
+            assert letters(operator, "second") == "a"
 
     run(scene())
 
@@ -253,11 +253,11 @@ def test_users_of_a_queue_that_went_while_no_operator_ran_go_when_one_runs() -> 
         async with running_controller() as operator:
             await declare(operator)
         await operator.delete(MAIL_QUEUE, "outgoing")
-        assert dead_letters(operator) == "a"
+        assert letters(operator) == "a"
 
         async with running_controller(beside=operator) as second:
             await move(PATIENCE.total_seconds() + 2 * A_MINUTE)
-            assert dead_letters(second) == ""
+            assert letters(second) == ""
 
     run(scene())
 
@@ -357,7 +357,7 @@ async def rotated(kills: Kills) -> None:
         for _ in range(20):
             await move(60)
             assert is_let_in(second), kills
-        assert dead_letters(second) == login(second)[0][-1], kills
+        assert letters(second) == login(second)[0][-1], kills
         assert second.condition("Ready")["status"] == "True"
         assert second.events("Repaired") == [], kills
         assert second.condition("Ready", QUEUE_CLUSTER, "main")["status"] == "True"

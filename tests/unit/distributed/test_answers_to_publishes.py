@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.memory import fault_injection
 from postroad.adapters.memory.fault_injection import Fault, Step, no_fault
 from postroad.errors import (
@@ -88,7 +88,7 @@ async def scenario(seed: int) -> None:
     producer.faults.plan, producer.faults.before = answers.plan, answers.before
 
     delay = timedelta(seconds=drawn.choice([0, 0, 0, 5, 30]))
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail"), delay))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail"), delay))
     begin = timedelta(seconds=drawn.choice([0, 0, drawn.uniform(0, 60)]))
     hold = timedelta(seconds=drawn.choice([1, 9, 60, 600]))
     delivering = asyncio.ensure_future(deliver_slowly(cluster, worker, begin, hold))

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, Stopped, at, away, no_fault
 from postroad.distributed.entries.dead_letters import month_of
 from postroad.distributed.maintenance import audit as audits
@@ -123,7 +123,7 @@ async def test_upload_whose_answer_was_lost_is_deleted(
     process.faults.plan = fails("put", fault)
 
     with pytest.raises(BlobsUnavailable):
-        await process.queue.enqueue(dead_letter("mail"))
+        await process.queue.enqueue(plain_mail("mail"))
 
     await process.queue._engine.finish_background()
     assert cluster.blobs == {}
@@ -142,7 +142,7 @@ async def test_upload_whose_caller_went_away_is_deleted(
             await asyncio.Event().wait()
 
     process.faults.before = hang
-    caller = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail")))
+    caller = asyncio.ensure_future(process.queue.enqueue(plain_mail("mail")))
     await entered.wait()
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
@@ -161,7 +161,7 @@ async def test_upload_slower_than_the_audit_waits_is_refused(
     process.faults.before = slow
 
     with pytest.raises(DeadlineExceeded, match="upload"):
-        await process.queue.enqueue(dead_letter("mail"))
+        await process.queue.enqueue(plain_mail("mail"))
 
     await process.queue._engine.finish_background()
     assert cluster.blobs == {}
@@ -173,7 +173,7 @@ async def test_upload_of_a_killed_process_is_found_by_maintenance_once_no_row_ca
     victim = await cluster.start()
     victim.faults.plan = fails("put", Fault.STOP_AFTER)
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(dead_letter("mail"))
+        await victim.queue.enqueue(plain_mail("mail"))
     await cluster.pass_time(5 * HOUR + 50 * MINUTE)
     await process.queue.maintain()
     assert len(cluster.blobs) == 1
@@ -458,7 +458,7 @@ async def test_nothing_is_deleted_when_rows_were_cleaned_while_they_were_read(
     victim = await cluster.start()
     victim.faults.plan = fails("put", Fault.STOP_AFTER)
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(dead_letter("orphan"))
+        await victim.queue.enqueue(plain_mail("orphan"))
     await cluster.pass_time(7 * HOUR)
     auditor = await cluster.start()
     view = process.queue._engine.view
@@ -639,10 +639,10 @@ async def _tell(story: list[tuple[str, int]]) -> None:
 async def _act(cluster: InMemoryCluster, process: Process, action: str, name: str) -> None:
     queue = process.queue
     if action in {"enqueue", "delayed"}:
-        await queue.enqueue(dead_letter(name), timedelta(hours=20 if action == "delayed" else 0))
+        await queue.enqueue(plain_mail(name), timedelta(hours=20 if action == "delayed" else 0))
     elif action == "upload":
         process.faults.plan = fails("put", Fault.STOP_AFTER)
-        await queue.enqueue(dead_letter(name))
+        await queue.enqueue(plain_mail(name))
     elif action in {"hold", "release", "remove"}:
         await getattr(queue, action)(Selector(name=name))
     elif action == "requeue":

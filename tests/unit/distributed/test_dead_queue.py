@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped
 from postroad.distributed.administration.dead_queue import KEPT_BYTES, UNREADABLE
@@ -181,7 +181,7 @@ async def test_a_mail_that_is_given_up_under_a_replacement_waits_for_its_success
 async def test_a_large_envelope_is_read_from_its_row(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await process.queue.enqueue(dead_letter("mail", recipients=MANY))
+    await process.queue.enqueue(plain_mail("mail", recipients=MANY))
     put_aside(cluster)
 
     await process.queue.maintain()
@@ -193,7 +193,7 @@ async def test_a_large_envelope_is_read_from_its_row(
 async def test_a_row_that_cannot_be_decoded_counts_as_no_crash(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await process.queue.enqueue(dead_letter("mail", recipients=MANY))
+    await process.queue.enqueue(plain_mail("mail", recipients=MANY))
     [key] = cluster.tables.rows
     cluster.tables.undecodable.add(key)
     put_aside(cluster)
@@ -210,7 +210,7 @@ async def test_a_row_that_cannot_be_decoded_counts_as_no_crash(
 async def test_a_large_envelope_whose_row_is_gone_leaves_the_message(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    await process.queue.enqueue(dead_letter("mail", recipients=MANY))
+    await process.queue.enqueue(plain_mail("mail", recipients=MANY))
     [key] = cluster.tables.rows
     del cluster.tables.rows[key]
     body = cluster.broker.ready[0].body
@@ -227,7 +227,7 @@ async def test_a_consumer_puts_aside_a_message_whose_mail_has_no_envelope(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     """Neither the message nor a row has it; others are delivered meanwhile."""
-    await process.queue.enqueue(dead_letter("mail", recipients=MANY))
+    await process.queue.enqueue(plain_mail("mail", recipients=MANY))
     [key] = cluster.tables.rows
     del cluster.tables.rows[key]
     await cluster.enqueue(process, "next")

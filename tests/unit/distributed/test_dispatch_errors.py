@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.broker import MemoryBroker, Message
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.entries.endings import SERVER_RETRY_SECONDS
@@ -119,7 +119,7 @@ async def test_ending_that_was_lost_is_repeated_although_it_fails_once_more(
 ) -> None:
     """All recipients are finished, so nothing is handed out, and the first try's lease ends."""
     who = ("one@example.net", "two@example.net")
-    await process.queue.enqueue(dead_letter("mail", recipients=who))
+    await process.queue.enqueue(plain_mail("mail", recipients=who))
     _, item = await cluster.take(process)
     await item.record(dict.fromkeys(who[:1], Outcome.delivered("250")))
     await item.record(dict.fromkeys(who[1:], Outcome.failed("550")))
@@ -154,7 +154,7 @@ async def test_reference_is_deferred_by_another_delay_queue_where_one_takes_noth
 ) -> None:
     """Its row cannot be decoded; the first delay queue has lost its quorum."""
     many = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
-    await process.queue.enqueue(dead_letter("mail", recipients=many))
+    await process.queue.enqueue(plain_mail("mail", recipients=many))
     cluster.tables.undecodable.update(cluster.tables.rows)
     cluster.broker.without_quorum.add(SERVER_RETRY_SECONDS)
     consumer = Consumer(cluster, process.queue)
@@ -195,7 +195,7 @@ async def test_repetition_of_a_mail_that_was_just_removed_is_over(
     the consumer replaces it."""
     admin = await cluster.start()
     process.faults.plan = nth("publish", 1, Fault.LOST)
-    enqueuing = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail")))
+    enqueuing = asyncio.ensure_future(process.queue.enqueue(plain_mail("mail")))
     assert await cluster.outcome(enqueuing, MINUTE)
     before = Before("end", lambda: admin.queue.remove(ALL))
     process.faults.before = before

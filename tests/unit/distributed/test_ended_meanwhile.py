@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, no_fault
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
@@ -144,7 +144,7 @@ async def test_what_a_late_retry_had_delivered_is_not_delivered_by_the_successor
 ) -> None:
     worker, person = await cluster.start(), await cluster.start()
     both = ("one@example.net", "two@example.net")
-    await worker.queue.enqueue(dead_letter("mail", recipients=both))
+    await worker.queue.enqueue(plain_mail("mail", recipients=both))
     consumer, item = await cluster.take(worker)
     await cluster.pass_time(ROUND)
     await person.queue.hold(ALL)

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Step
 from postroad.errors import BrokerUnavailable, ClockSkew, QueueClosed
 from support.in_memory_cluster import InMemoryCluster, Process
@@ -33,7 +33,7 @@ async def test_enqueue_is_withdrawn_whatever_the_error(
 ) -> None:
     broken_at(process, operation)
 
-    work = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(process.queue.enqueue(plain_mail("mail")))
     await cluster.outcome(work, timedelta(minutes=1))
 
     with pytest.raises(DriverBug):
@@ -49,7 +49,7 @@ async def test_enqueue_whose_withdrawal_is_broken_too_is_withdrawn_later(
     process.faults.plan = lambda step: Fault.AWAY if step.operation == "publish" else None
     broken_at(process, "end")
 
-    work = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(process.queue.enqueue(plain_mail("mail")))
     await cluster.outcome(work, timedelta(minutes=2))
 
     with pytest.raises(BrokerUnavailable):
@@ -69,7 +69,7 @@ async def enqueue_that_hangs(process: Process, operation: str) -> asyncio.Future
             await asyncio.Event().wait()
 
     process.faults.before = hang
-    caller = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail")))
+    caller = asyncio.ensure_future(process.queue.enqueue(plain_mail("mail")))
     await entered.wait()
     return caller
 
@@ -119,7 +119,7 @@ async def test_bytes_are_deleted_when_no_id_can_be_made_after_the_upload(
 
     process.faults.before = step_back
     with pytest.raises(ClockSkew):
-        await process.queue.enqueue(dead_letter("mail"))
+        await process.queue.enqueue(plain_mail("mail"))
 
     assert cluster.blobs == {}
 
@@ -134,7 +134,7 @@ async def test_enqueue_whose_queue_is_closed_during_the_upload_is_refused(
 
     process.faults.before = close
     with pytest.raises(QueueClosed):
-        await process.queue.enqueue(dead_letter("mail"))
+        await process.queue.enqueue(plain_mail("mail"))
 
     assert cluster.tables.live() == []
     assert cluster.blobs == {}

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.domain.queues.selection import Selector
@@ -23,7 +23,7 @@ MAX_STEPS = 60
 
 async def enqueue(cluster: InMemoryCluster, process: Process) -> UUID | None:
     """Queue the mail with its key; None where the process stops, or gets an error."""
-    work = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail"), key="one"))
+    work = asyncio.ensure_future(process.queue.enqueue(plain_mail("mail"), key="one"))
     try:
         await cluster.outcome(work, SOON)
         if not work.done():
@@ -83,7 +83,7 @@ async def test_an_enqueue_waits_for_the_one_that_has_its_key(
         await slow.clock.sleep(timedelta(seconds=3))
 
     slow.faults.before = Before(operation, linger)
-    calls = [each.queue.enqueue(dead_letter("mail"), key="one") for each in (slow, process)]
+    calls = [each.queue.enqueue(plain_mail("mail"), key="one") for each in (slow, process)]
     work = asyncio.gather(*calls)
 
     assert await cluster.outcome(work, timedelta(seconds=6))
@@ -98,7 +98,7 @@ async def test_an_enqueue_that_stood_still_with_the_key_adds_no_mail(
     """Its process goes on when another one has settled what the key stands for."""
     paused, resumed = await cluster.start(), asyncio.Event()
     paused.faults.before = Before(operation, resumed.wait)
-    late = asyncio.ensure_future(paused.queue.enqueue(dead_letter("mail"), key="one"))
+    late = asyncio.ensure_future(paused.queue.enqueue(plain_mail("mail"), key="one"))
     await cluster.pass_time(timedelta(seconds=40))
 
     found = await enqueue(cluster, process)
@@ -167,7 +167,7 @@ async def test_an_enqueue_begins_nothing_behind_a_close_that_comes_while_it_take
 ) -> None:
     closing = await cluster.start()
     closing.faults.before = Before("take_key", closing.queue.close)
-    work = asyncio.ensure_future(closing.queue.enqueue(dead_letter("mail"), key="one"))
+    work = asyncio.ensure_future(closing.queue.enqueue(plain_mail("mail"), key="one"))
 
     await cluster.outcome(work, SOON)
 

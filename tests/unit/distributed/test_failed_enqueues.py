@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory import fault_injection
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.engine import engine
@@ -73,7 +73,7 @@ def raise_at_publish(producer: Process, errors: Mapping[int, Exception]) -> None
 async def enqueue_fails(
     cluster: InMemoryCluster, producer: Process, error: type[PostroadError]
 ) -> None:
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
     await cluster.outcome(work, 2 * MINUTE)
     with pytest.raises(error):
         work.result()
@@ -92,7 +92,7 @@ async def test_enqueue_whose_mail_is_in_flight_is_accepted(cluster: InMemoryClus
     """The broker stores what it does not confirm; the delivery takes longer than the deadline."""
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = unconfirmed
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
     consumer = Consumer(cluster, worker.queue)
     item = await consumer.next()
 
@@ -141,7 +141,7 @@ async def test_mail_that_reached_some_recipients_before_it_was_withdrawn_is_coun
 
     producer.faults.before = Before("end", take)
     recipients = ("first@example.net", "other@example.net")
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail", recipients=recipients)))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail", recipients=recipients)))
     await cluster.outcome(work, 2 * MINUTE)
     with pytest.raises(BrokerUnavailable):
         work.result()
@@ -212,7 +212,7 @@ async def test_enqueue_whose_only_publish_was_slow_is_accepted_when_its_mail_is_
             await cluster.clock.sleep(25 * SECOND)
 
     producer.faults.before = slowly
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
     consumer = Consumer(cluster, worker.queue)
     assert not await consumer.nothing(26 * SECOND)
     item = await consumer.next()
@@ -260,7 +260,7 @@ async def test_enqueue_that_the_broker_refuses_fails_at_once(
     began = cluster.clock.elapsed()
 
     with pytest.raises(error):
-        await producer.queue.enqueue(dead_letter("mail"))
+        await producer.queue.enqueue(plain_mail("mail"))
 
     assert cluster.clock.elapsed() == began
     assert not cluster.blobs
@@ -276,7 +276,7 @@ async def test_enqueue_names_no_error_that_denies_its_first_message(
     first = nth_publish(1, Fault.ANSWER_LOST)
     producer.faults.plan = lambda step: first(step) or without_messages(step)
     before = unwithdrawn()
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
     await cluster.outcome(work, 2 * MINUTE)
 
     assert type(work.exception()) is BrokerUnavailable
@@ -292,7 +292,7 @@ async def test_message_that_was_under_way_when_an_exchange_was_missing_is_left_t
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = unconfirmed
     with patch.dict(fault_injection.UNAVAILABLE, {"broker": ExchangeGone}):
-        work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+        work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
         await cluster.pass_time(SECOND)
         assert not work.done()
         consumer, item = await cluster.take(worker)
@@ -310,7 +310,7 @@ async def test_refusal_of_a_repetition_leaves_the_first_message_to_a_consumer(
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = nth_publish(1, Fault.ANSWER_LOST)
     raise_at_publish(producer, {2: BrokerRefused("no")})
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail"), delay))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail"), delay))
     await cluster.pass_time(SECOND + delay)
     assert not work.done()
     consumer, item = await cluster.take(worker)
@@ -326,7 +326,7 @@ async def test_message_that_the_broker_cannot_have_is_no_repetition_when_it_is_s
     """So it waits for no redelivery delay, and its mail is not replaced."""
     producer, worker = await cluster.start(), await cluster.start()
     producer.faults.plan = nth_publish(1, Fault.AWAY)
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
     assert await cluster.outcome(work, 2 * SECOND)
 
     consumer, item = await cluster.take(worker)
@@ -354,7 +354,7 @@ async def test_mail_that_cannot_be_looked_for_at_the_end_of_a_lease_is_counted(
 
 async def fail_many(cluster: InMemoryCluster, producer: Process, count: int) -> None:
     """Let so many enqueues fail at once, and their withdrawals end."""
-    works = [asyncio.ensure_future(producer.queue.enqueue(dead_letter("x"))) for _ in range(count)]
+    works = [asyncio.ensure_future(producer.queue.enqueue(plain_mail("x"))) for _ in range(count)]
     assert await cluster.outcome(asyncio.gather(*works, return_exceptions=True), 2 * MINUTE)
     assert {type(each.exception()) for each in works} <= {BrokerUnavailable, NotPublished}
 
@@ -495,7 +495,7 @@ async def test_row_that_a_standing_host_inserts_after_the_withdrawal_waits_for_n
 
     producer.faults.plan = lambda step: Fault.AWAY if step.operation == "end" else None
     with patch.object(view, "insert", unanswered):
-        work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+        work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
         await cluster.outcome(work, 2 * MINUTE)
     with pytest.raises(ViewUnavailable):
         work.result()
@@ -544,7 +544,7 @@ async def test_enqueue_whose_limits_cannot_be_read_behind_its_confirm_is_accepte
             producer.faults.plan = lambda each: Fault.AWAY if each.server == "view" else None
 
     producer.faults.before = slowly
-    work = asyncio.ensure_future(producer.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(producer.queue.enqueue(plain_mail("mail")))
     assert await cluster.outcome(work, 2 * MINUTE)
 
     work.result()

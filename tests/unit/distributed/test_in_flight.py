@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Step
 from postroad.distributed.dequeue.leases import AT_ONCE
@@ -123,7 +123,7 @@ async def test_two_messages_of_one_mail_that_come_together_are_one_item(
     """A delay queue delivered it twice. The second is dispatched before the first is in flight,
     which no claim shows yet."""
     many = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
-    await process.queue.enqueue(dead_letter("mail", recipients=many))
+    await process.queue.enqueue(plain_mail("mail", recipients=many))
     [message] = cluster.broker.ready
     reference = decode(message.body)
     body = encode(reference.again()) if is_claimed else message.body

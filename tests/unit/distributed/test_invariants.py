@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery, Message
 from postroad.adapters.memory.fault_injection import Fault, Plan, Step, away, no_fault
 from postroad.distributed.engine.limits_cache import LimitsCache
@@ -86,7 +86,7 @@ async def test_invariant_1_enqueue_that_took_too_long_is_withdrawn(
             cluster.clock.jump(21 * SECOND)
 
     process.faults.before = slow
-    work = asyncio.ensure_future(process.queue.enqueue(dead_letter("mail")))
+    work = asyncio.ensure_future(process.queue.enqueue(plain_mail("mail")))
     await cluster.outcome(work, MINUTE)
 
     with pytest.raises(DeadlineExceeded):
@@ -880,7 +880,7 @@ async def test_delayed_mail_waits_for_weeks_step_by_step(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     weeks = timedelta(days=30)
-    await process.queue.enqueue(dead_letter("patient"), weeks)
+    await process.queue.enqueue(plain_mail("patient"), weeks)
 
     assert await cluster.deliver(process, weeks - timedelta(hours=1)) == []
     assert await cluster.deliver(process, timedelta(hours=2)) == ["patient"]

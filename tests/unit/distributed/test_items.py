@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.blobs import MemoryBlobs
 from postroad.distributed.dequeue.items import MAX_KEPT
 from postroad.domain.mail.mail import Mail, Outcome
@@ -29,7 +29,7 @@ async def test_fifty_refusals_with_texts_of_their_own_are_one_request(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     refused = {f"r{n}@x.example": Outcome.failed(f"550 no r{n}") for n in range(50)}
-    item = await _leased(cluster, process, dead_letter(recipients=tuple(refused)))
+    item = await _leased(cluster, process, plain_mail(recipients=tuple(refused)))
 
     await item.record(refused)
 
@@ -53,7 +53,7 @@ async def test_a_content_is_fetched_once_for_many_sites(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     content = b"x" * MAX_KEPT
-    item = await _leased(cluster, process, dead_letter(content=content))
+    item = await _leased(cluster, process, plain_mail(content=content))
     before = _count(process, "get")
 
     first = await asyncio.gather(*(_read(item) for _ in range(150)))
@@ -65,7 +65,7 @@ async def test_a_content_is_fetched_once_for_many_sites(
 
 async def test_a_large_content_is_not_kept(cluster: InMemoryCluster, process: Process) -> None:
     content = b"x" * (MAX_KEPT + 1)
-    item = await _leased(cluster, process, dead_letter(content=content))
+    item = await _leased(cluster, process, plain_mail(content=content))
     before = _count(process, "get")
 
     assert [await _read(item), await _read(item)] == [content, content]
@@ -77,7 +77,7 @@ async def test_a_large_content_is_not_kept(cluster: InMemoryCluster, process: Pr
 async def test_the_bytes_of_a_mail_are_missing_once(
     cluster: InMemoryCluster, process: Process, size: int
 ) -> None:
-    item = await _leased(cluster, process, dead_letter(content=b"x" * size))
+    item = await _leased(cluster, process, plain_mail(content=b"x" * size))
     cluster.world.bucket("bucket").objects.clear()
 
     found = await asyncio.gather(*(_read(item) for _ in range(3)), return_exceptions=True)
@@ -89,7 +89,7 @@ async def test_the_bytes_of_a_mail_are_missing_once(
 async def test_a_mail_that_all_got_is_no_dead_letter(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    item = await _leased(cluster, process, dead_letter())
+    item = await _leased(cluster, process, plain_mail())
     await item.record(dict.fromkeys(item.mail.recipients, Outcome.delivered("250 ok")))
 
     await item.reject("too late")
@@ -100,7 +100,7 @@ async def test_a_mail_that_all_got_is_no_dead_letter(
 async def test_an_item_that_has_ended_does_nothing_more(
     cluster: InMemoryCluster, process: Process
 ) -> None:
-    item = await _leased(cluster, process, dead_letter())
+    item = await _leased(cluster, process, plain_mail())
     (recipient,) = item.mail.recipients
     await item.done()
 
@@ -122,7 +122,7 @@ async def test_a_handle_closes_itself_behind_a_block(process: Process) -> None:
         assert queue is process.queue
 
     with pytest.raises(QueueClosed):
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
 
 
 async def _read(item: Item) -> bytes:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.broker import Message
 from postroad.adapters.memory.fault_injection import Fault, Step, away, no_fault
 from postroad.distributed.administration.dead_queue import KEPT_BYTES
@@ -322,7 +322,7 @@ async def test_delivery_records_live_as_long_as_the_mail_that_needs_them(
 ) -> None:
     """Cassandra forgets a record a row's lifetime after it was written; a held mail is kept."""
     both = ("one@example.net", "two@example.net")
-    await process.queue.enqueue(dead_letter("mail", recipients=both))
+    await process.queue.enqueue(plain_mail("mail", recipients=both))
     consumer, item = await cluster.take(process)
     assert await process.queue.hold(ALL) == 1
     await item.record(dict.fromkeys(both[:1], Outcome.delivered("250")))

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.memory.fault_injection import Step
 from postroad.distributed.entries import dead_letters
 from postroad.domain.queues.selection import Selector
@@ -116,7 +116,7 @@ async def test_administration_meets_administration(one: str, other: str) -> None
 async def give_up_in_flight(cluster: InMemoryCluster) -> tuple[Process, Item]:
     """Let one process move a mail to the dead letters that a consumer of another one has."""
     worker, other = await cluster.start(), await cluster.start()
-    await worker.queue.enqueue(dead_letter("mail", recipients=("a@x.example", "b@x.example")))
+    await worker.queue.enqueue(plain_mail("mail", recipients=("a@x.example", "b@x.example")))
     await cluster.pass_time(timedelta(seconds=1))
     _, item = await cluster.take(worker)
     (entry,) = cluster.tables.unexpired().values()

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Step, Stopped, at, away
 from postroad.adapters.memory.view.tables import Tables
 from postroad.distributed.engine.ownership import check_erasable
@@ -374,7 +374,7 @@ async def test_bytes_of_a_failed_upload_go_where_the_view_is_the_owner(
 
     victim.faults.plan = stops
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(dead_letter("mail"))
+        await victim.queue.enqueue(plain_mail("mail"))
     assert len(cluster.blobs) == 1
 
     await maintenance(cluster, process)

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Stopped, at
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.selection import Selector
@@ -133,7 +133,7 @@ class ScenarioRunner:
 
     async def enqueue(self, process: Process, delay: int) -> None:
         name = f"mail{len(self.ledger.accepted) + len(self.ledger.refused)}"
-        mail = dead_letter(name, recipients=BOTH)
+        mail = plain_mail(name, recipients=BOTH)
         done = await self.attempt(process.queue.enqueue(mail, timedelta(seconds=delay)))
         (self.ledger.accepted if done else self.ledger.refused).append(name)
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.fault_injection import Step
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.entries import Change, Ending, EndingKind, Entry, EntryKey, Mark
@@ -246,7 +246,7 @@ async def test_message_without_envelope_waits_for_a_release_that_decodes_its_row
 ) -> None:
     """A large envelope is not in the message. Meanwhile others are delivered."""
     recipients = tuple(f"user{number}@{'x' * 50}.example" for number in range(500))
-    await process.queue.enqueue(dead_letter("bad", recipients=recipients))
+    await process.queue.enqueue(plain_mail("bad", recipients=recipients))
     await cluster.enqueue(process, "good")
     key = row_of(cluster, "bad").key
     cluster.tables.undecodable.add(key)

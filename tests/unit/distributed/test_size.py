@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Plan, Stopped
 from postroad.distributed.entries import replacement
 from postroad.distributed.reading import size
@@ -56,7 +56,7 @@ async def withdrawn_before_its_row(cluster: InMemoryCluster) -> Entry:
     faults = {"insert": Fault.AWAY, "end": Fault.STOP_AFTER}
     victim.fail(lambda step: faults.get(step.operation))
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(dead_letter("failed"))
+        await victim.queue.enqueue(plain_mail("failed"))
     return entries[0]
 
 
@@ -68,7 +68,7 @@ async def test_withdrawal_that_ends_between_mark_and_row_is_not_subtracted(
     faults = {"insert": Fault.AWAY, "end": Fault.STOP_AFTER}
     victim.fail(lambda step: faults.get(step.operation))
     with pytest.raises(Stopped):
-        await victim.queue.enqueue(dead_letter("failed"))
+        await victim.queue.enqueue(plain_mail("failed"))
 
     assert len(cluster.tables.marks.keys() - cluster.tables.rows.keys()) == 1
     await check_sizes(cluster, ["waits"])

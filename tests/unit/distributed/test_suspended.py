@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import Consumer, dead_letter
+from contract.queue_harness import Consumer, plain_mail
 from postroad.adapters.memory.fault_injection import Fault, Stopped, away, no_fault
 from postroad.domain.queues.selection import Selector
 from support.in_memory_cluster import LONG, WINDOW, InMemoryCluster, Process, every_other
@@ -72,7 +72,7 @@ async def test_consumer_that_read_the_mark_long_ago_takes_a_claim(cluster: InMem
     """Its row took so long that the redelivery delay of a replacement is over."""
     slow, other = await cluster.start(), await cluster.start()
     recipients = tuple(f"{number:040}@example.net" for number in range(1000))
-    await slow.queue.enqueue(dead_letter("mail", recipients=recipients))
+    await slow.queue.enqueue(plain_mail("mail", recipients=recipients))
     suspension = Suspension(slow, "row")
     consumers = [Consumer(cluster, each.queue) for each in (slow, other)]
     assert await consumers[0].nothing(SECOND)

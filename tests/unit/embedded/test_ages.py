@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from crash.world import start
 from postroad.adapters.memory.clock import ManualClock
@@ -21,7 +21,7 @@ async def test_a_count_of_ages_is_repeated_when_it_is_a_minute_old() -> None:
     queue = await start(LossyFiles(), clock)
     await queue.maintenance.recovering
     assert await counted(queue) == 0
-    await queue.enqueue(dead_letter())
+    await queue.enqueue(plain_mail())
 
     clock.jump(FRESH)
     assert await counted(queue) == 0

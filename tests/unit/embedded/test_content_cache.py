@@ -1,6 +1,6 @@
 from typing import cast
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import Disk
 from crash.world import opened
 from postroad.domain.mail.shapes import Shape
@@ -51,9 +51,9 @@ def test_a_record_without_its_content_takes_room_too() -> None:
 
 async def test_a_new_mail_is_handed_out_from_memory() -> None:
     async with opened(Disk()) as (files, queue):
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         item = await queue.consumer(1).next()
         calls = files.calls
 
-        assert await item.content() == dead_letter().content
+        assert await item.content() == plain_mail().content
         assert files.calls == calls

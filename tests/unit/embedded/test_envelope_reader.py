@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from crash.world import Inline, opened, start
 from postroad.domain.mail.envelope_documents import envelope_value
@@ -28,7 +28,7 @@ async def test_recent_mail_is_listed_without_a_read_of_the_log() -> None:
     queue = await start(files)
     await queue.maintenance.recovering
     for number in range(3):
-        await queue.enqueue(dead_letter(f"mail{number}"))
+        await queue.enqueue(plain_mail(f"mail{number}"))
 
     assert len([each async for each in queue.browse()]) == 3
     assert queue.engine.reader.bytes_read == 0
@@ -39,7 +39,7 @@ async def test_recent_mail_is_listed_without_a_read_of_the_log() -> None:
         assert again.engine.reader.bytes_read > 0
 
 
-DOCUMENT = to_json(envelope_value(dead_letter().envelope))
+DOCUMENT = to_json(envelope_value(plain_mail().envelope))
 PAYLOAD = encode_new(bytes(16), 1, 0, 3, "example.net", DOCUMENT)
 SIZE = frame_size(len(PAYLOAD))
 

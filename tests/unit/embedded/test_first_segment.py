@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import Disk, LossyFiles, Sync, Write
 from crash.world import OPTIONS, ROOT, opened, start
 from postroad.embedded.log import segments
@@ -27,7 +27,7 @@ HOUR = timedelta(hours=1)
 async def fill(queue: OwnedQueue, count: int) -> None:
     """Queue mails of which three do not fit into a first segment."""
     for _ in range(count):
-        await queue.enqueue(replace(dead_letter(), attributes=LARGE))
+        await queue.enqueue(replace(plain_mail(), attributes=LARGE))
 
 
 def sizes(queue: OwnedQueue) -> list[int]:
@@ -78,7 +78,7 @@ async def test_segments_that_are_smaller_stay_so() -> None:
     files = LossyFiles()
     queue = await start(files)
     for _ in range(3 * OPTIONS.segment_envelopes):
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
     assert (await queue.size()).size == 3 * OPTIONS.segment_envelopes
     await queue.close()
 
@@ -96,7 +96,7 @@ async def test_segments_that_are_smaller_stay_so() -> None:
 async def test_a_record_that_is_larger_than_the_first_gets_the_room_it_needs() -> None:
     files = LossyFiles()
     queue = await start(files, options=USUAL)
-    await queue.enqueue(replace(dead_letter(), attributes={"x": "y" * (MIB + 1)}))
+    await queue.enqueue(replace(plain_mail(), attributes={"x": "y" * (MIB + 1)}))
     await queue.close()
 
     (size,) = sizes(queue)
@@ -107,7 +107,7 @@ async def test_other_lanes_are_not_filled() -> None:
     """They are written by flights that no client waits for."""
     files = LossyFiles()
     queue = await start(files, options=USUAL)
-    await queue.enqueue(dead_letter(), HOUR)
+    await queue.enqueue(plain_mail(), HOUR)
     await queue.close()
 
     marks = HEADER_BLOCK + USUAL.segment_envelopes

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import Disk
 from crash.world import OPTIONS, opened
 from postroad.domain.queues.documents import Sizes
@@ -27,7 +27,7 @@ A, B = "a@example.net", "b@example.net"
 
 async def test_a_done_that_is_cancelled_once_it_is_recorded_ends_the_item() -> None:
     async with opened(Disk()) as (_, queue):
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
         item = await queue.consumer(1).next()
         ending = asyncio.ensure_future(item.done())
         await asyncio.sleep(0)
@@ -47,7 +47,7 @@ async def test_a_mail_that_is_changed_while_a_retry_drops_a_recipient_stays_chan
     operation: str, sizes: Sizes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(Disk()) as (files, queue):
-        await queue.enqueue(letter(recipients=(A, B)))
+        await queue.enqueue(plain_mail(recipients=(A, B)))
         item = await queue.consumer(1).next()
         honest = leases.deliver
 
@@ -66,7 +66,7 @@ async def test_a_mail_that_is_changed_while_a_retry_drops_a_recipient_stays_chan
 
 async def test_the_file_of_a_mail_that_is_removed_is_free_when_its_consumer_has_ended() -> None:
     async with opened(Disk(), options=replace(OPTIONS, pool_files=100)) as (_, queue):
-        await queue.enqueue(letter())
+        await queue.enqueue(plain_mail())
         item = await queue.consumer(1).next()
         free = len(queue.engine.slots)
 
@@ -87,7 +87,7 @@ async def test_a_mail_that_is_changed_while_a_consumer_reads_its_record_is_not_l
     operation: str,
 ) -> None:
     async with opened(Disk()) as (files, queue):
-        await queue.enqueue(letter("changed"))
+        await queue.enqueue(plain_mail("changed"))
     async with opened(files.disk) as (_, queue):
         reader, is_changed = queue.engine.reader, asyncio.Event()
         honest = reader.read
@@ -102,6 +102,6 @@ async def test_a_mail_that_is_changed_while_a_consumer_reads_its_record_is_not_l
         reader.read = read  # type: ignore[method-assign]
         leasing = asyncio.ensure_future(queue.consumer(1).next())
         await is_changed.wait()
-        await queue.enqueue(letter("next"))
+        await queue.enqueue(plain_mail("next"))
 
         assert (await leasing).mail.name == "next"

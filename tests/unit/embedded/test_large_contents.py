@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import Disk, LossyFiles
 from crash.world import opened
 from postroad.embedded.log.spool_files import CHUNK, HEADER_BYTES
@@ -22,7 +22,7 @@ LARGE = b"Subject: large\r\n\r\n" + bytes(CHUNK)
 
 
 async def leased(queue: OwnedQueue) -> SpoolItem:
-    await queue.enqueue(dead_letter(content=LARGE))
+    await queue.enqueue(plain_mail(content=LARGE))
     return await queue.consumer(1).next()
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.records import DeliveryKind, DeliveryRecord
 from postroad.embedded.repair.log_salvage import MailHistory
 
 MAIL_ID = bytes(15) + b"m"
-LAST = EnvelopeRecord(MAIL_ID, bytes(16), 7, 3, dead_letter().envelope, (5,), 1, 1, 5)
+LAST = EnvelopeRecord(MAIL_ID, bytes(16), 7, 3, plain_mail().envelope, (5,), 1, 1, 5)
 FAILED_EARLIER = replace(LAST, failures={9: ("c@example.net", "550 no")})
 
 

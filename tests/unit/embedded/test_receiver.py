@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail.mail import Mail
@@ -98,17 +98,17 @@ class Bench:
 async def test_an_announced_mail_lies_whole_in_its_slot() -> None:
     bench = Bench()
 
-    assert await bench.enqueue(dead_letter()) == 1
+    assert await bench.enqueue(plain_mail()) == 1
 
     waiting = decode_envelope(bench.owner.stored[0])
     found = bench.contents.verify(waiting.slot)
     assert found is not None
     header, envelope = found
     assert header.mail_id == waiting.mail_id
-    assert header.content_length == waiting.size_bytes == len(dead_letter().content)  # type: ignore[arg-type]
-    assert envelope["to"] == list(waiting.envelope.recipients) == list(dead_letter().recipients)
+    assert header.content_length == waiting.size_bytes == len(plain_mail().content)  # type: ignore[arg-type]
+    assert envelope["to"] == list(waiting.envelope.recipients) == list(plain_mail().recipients)
     content, shape = bench.contents.read(waiting.slot, waiting.mail_id)
-    assert content == dead_letter().content
+    assert content == plain_mail().content
     assert shape is not None
 
 
@@ -116,11 +116,11 @@ async def test_each_slot_is_used_once_and_more_are_asked_for_before_they_are_nee
     bench = Bench()
 
     for _ in range(LEASED - FEW):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
         await asyncio.sleep(0)
     assert bench.owner.leased == LEASED
     for _ in range(2 * FEW):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
         await asyncio.sleep(0)
 
     assert bench.owner.leased == 2 * LEASED
@@ -135,15 +135,15 @@ async def test_a_mail_that_cannot_be_stored_is_not_announced_but_counted(
 ) -> None:
     """A slot in which the disk failed is not used again."""
     bench = Bench()
-    await bench.enqueue(dead_letter())
+    await bench.enqueue(plain_mail())
     calls = bench.files.calls
     bench.files.fail = dict.fromkeys(range(calls, calls + 100), error)
 
     with pytest.raises(type(error)):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
 
     bench.files.fail = {}
-    await bench.enqueue(dead_letter())
+    await bench.enqueue(plain_mail())
     first, second = bench.slots()
     assert second == first + step
     assert bench.owner.told == ["full" if isinstance(error, StoreFull) else "other"]
@@ -152,15 +152,15 @@ async def test_a_mail_that_cannot_be_stored_is_not_announced_but_counted(
 async def test_a_slot_whose_file_is_missing_is_a_failure_of_the_disk() -> None:
     """The mail is refused for now, and the slot is not used again."""
     bench = Bench()
-    await bench.enqueue(dead_letter())
+    await bench.enqueue(plain_mail())
     (first,) = bench.slots()
     bench.files.unlink(LAYOUT.spool_file(first + 1))
 
     with pytest.raises(StoreFailed, match="missing"):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
 
     assert bench.owner.told == ["other"]
-    await bench.enqueue(dead_letter())
+    await bench.enqueue(plain_mail())
     assert len(set(bench.slots())) == 2
 
 
@@ -169,22 +169,22 @@ async def test_who_cannot_borrow_hears_why_and_may_ask_again() -> None:
     bench.owner.refusal = StoreFull("no inodes")
 
     with pytest.raises(StoreFull):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
 
     bench.owner.refusal = None
-    assert await bench.enqueue(dead_letter()) == 1
+    assert await bench.enqueue(plain_mail()) == 1
 
 
 async def test_slots_of_an_owner_that_went_are_not_used_with_another() -> None:
     bench = Bench()
-    await bench.enqueue(dead_letter())
+    await bench.enqueue(plain_mail())
     bench.owner.refusal = StoreUnavailable("gone")
     with pytest.raises(StoreUnavailable):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
 
     other = Owner(LossyFiles())
     other.leased = 5 * LEASED
-    await bench.enqueue(dead_letter(), other)
+    await bench.enqueue(plain_mail(), other)
 
     assert decode_envelope(other.stored[0]).slot >= 5 * LEASED
 
@@ -200,14 +200,14 @@ async def test_where_storing_takes_long_threads_do_it() -> None:
 
     bench.files.do = do  # type: ignore[method-assign]
     for _ in range(LATELY):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
     assert bench.threads.calls == 0, "once is no proof"
     for _ in range(LATELY):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
     assert bench.threads.calls == LATELY
     bench.files.do = honest  # type: ignore[method-assign]
     for _ in range(2 * LATELY):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
 
     assert bench.threads.calls == LATELY + 1, "the first quick one tells"
 
@@ -215,11 +215,11 @@ async def test_where_storing_takes_long_threads_do_it() -> None:
 async def test_what_is_too_large_or_finds_no_room_costs_no_slot() -> None:
     bench = Bench(StoreOptions(largest_mail=10))
     with pytest.raises(MailTooLarge):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
     bench = Bench()
     bench.files.free = DiskSpace(1000, None)
     with pytest.raises(StoreFull):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
 
     assert bench.owner.leased == 0
     assert bench.owner.told == ["full"]
@@ -232,7 +232,7 @@ async def test_asking_whether_a_mail_finds_room_takes_none() -> None:
     answers = [bench.receiver.has_room(size) for size in (99_000, 99_001, 99_000)]
 
     assert answers == [True, False, True]
-    assert await bench.enqueue(dead_letter()) == 1
+    assert await bench.enqueue(plain_mail()) == 1
 
 
 async def test_a_disk_that_stalls_is_waited_for_in_threads() -> None:
@@ -243,13 +243,13 @@ async def test_a_disk_that_stalls_is_waited_for_in_threads() -> None:
         bench.clock.jump(timedelta(seconds=STALL_SECONDS))
         honest(step)  # type: ignore[arg-type]
 
-    await bench.enqueue(dead_letter())
+    await bench.enqueue(plain_mail())
     bench.files.do = do  # type: ignore[method-assign]
-    await bench.enqueue(dead_letter())
+    await bench.enqueue(plain_mail())
     assert bench.threads.calls == 0
     bench.files.do = honest  # type: ignore[method-assign]
     for _ in range(2 * LATELY):
-        await bench.enqueue(dead_letter())
+        await bench.enqueue(plain_mail())
 
     assert bench.threads.calls == LATELY, "until it was quick for a while"
 
@@ -267,7 +267,7 @@ async def test_a_mail_whose_client_was_sent_away_gives_its_slot_back_when_its_th
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
-    await bench.enqueue(dead_letter())
+    await bench.enqueue(plain_mail())
 
     assert sending.cancelled()
     assert bench.slots() == [0]

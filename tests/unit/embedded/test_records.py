@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Outcome
@@ -40,7 +40,7 @@ from postroad.embedded.store.recovery import Replay, Work, resumed
 from postroad.errors import StoreDamaged
 
 WAITING = replace(
-    EnvelopeRecord(bytes(15) + b"m", bytes(16), 7, 0, dead_letter().envelope, (0,), 1, 1, 5),
+    EnvelopeRecord(bytes(15) + b"m", bytes(16), 7, 0, plain_mail().envelope, (0,), 1, 1, 5),
     numbers=(3,),
     failures={1: ("c@example.net", "550 no")},
 )
@@ -63,7 +63,7 @@ def test_the_reserved_octet_of_a_frame_is_zero() -> None:
 
 def test_an_envelope_in_json_is_that_of_a_new_mail() -> None:
     """The spool file and the log have the same octets of it."""
-    new = EnvelopeRecord(bytes(15) + b"m", bytes(16), 7, 0, dead_letter().envelope, (0,), 1, 1, 5)
+    new = EnvelopeRecord(bytes(15) + b"m", bytes(16), 7, 0, plain_mail().envelope, (0,), 1, 1, 5)
 
     assert encode_envelope(new, to_json(envelope_value(new.envelope))) == encode_envelope(new)
 

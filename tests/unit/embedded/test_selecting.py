@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import Disk
 from crash.world import opened
 from postroad.domain.queues.selection import Selector
@@ -51,7 +51,7 @@ async def test_mails_that_the_index_excludes_are_not_read(
 ) -> None:
     async with opened(Disk()) as (_, queue):
         for name, recipients in MAILS.items():
-            await queue.enqueue(dead_letter(name, recipients=recipients))
+            await queue.enqueue(plain_mail(name, recipients=recipients))
         reader, seen = queue.engine.reader, set[str | None]()
         honest = reader.read
 
@@ -71,7 +71,7 @@ async def test_a_mail_to_more_domains_than_the_index_has_is_found_by_each() -> N
     domains = [f"{number:03}.{long}.example" for number in range(400)]
     recipients = tuple(f"a@{each}" for each in domains)
     async with opened(Disk()) as (_, queue):
-        await queue.enqueue(dead_letter("long", recipients=recipients))
+        await queue.enqueue(plain_mail("long", recipients=recipients))
         (entry,) = queue.engine.index.walk(dead=False)
         assert len(" ".join(domains).encode()) > MAX_DOMAINS
         assert domains[-1] not in entry.domains

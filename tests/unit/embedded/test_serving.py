@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from postroad.domain.mail.envelope_documents import envelope_value
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.documents import Sizes
@@ -64,7 +64,7 @@ async def begun(queue: SlowQueue) -> tuple[asyncio.StreamReader, Written, asynci
     """Let a client send a mail in many pieces; return when the owner does no more by itself."""
     reader, written = asyncio.StreamReader(), Written()
     arguments = {
-        "op": "enqueue", "mail": envelope_value(dead_letter().envelope), "delay": 0,
+        "op": "enqueue", "mail": envelope_value(plain_mail().envelope), "delay": 0,
         "whole": False, "key": None,
     }  # fmt: skip
     reader.feed_data(rpc.json_frame(9, FrameKind.CALL, HELLO))

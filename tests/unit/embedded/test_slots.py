@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from contract.blobs_contract import broken_off
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, Inline, start
 from postroad.embedded.log.layout import SLOTS_PER_DIRECTORY, Layout
@@ -109,11 +109,11 @@ async def test_a_file_that_is_missing_costs_the_pool_no_other() -> None:
 async def test_a_mail_whose_content_breaks_off_gives_its_slot_back() -> None:
     queue = await start(LossyFiles(), options=replace(OPTIONS, pool_files=2 * BATCH))
     await queue.maintenance.recovering
-    await queue.enqueue(dead_letter())
+    await queue.enqueue(plain_mail())
     free = len(queue.engine.slots)
 
     with pytest.raises(ConnectionResetError):
-        await queue.enqueue(replace(dead_letter(), content=broken_off(b"x")))
+        await queue.enqueue(replace(plain_mail(), content=broken_off(b"x")))
     await queue.close()
 
     assert len(queue.engine.slots) == free
@@ -233,12 +233,12 @@ async def test_a_full_disk_takes_a_mail_in_the_room_of_free_spool_files() -> Non
     engine.limits.renew()
     assert len(engine.slots)
     assert queue.has_room(1000)
-    assert await queue.enqueue(dead_letter())
+    assert await queue.enqueue(plain_mail())
 
     files.room = lambda path: DiskSpace(least - 1, None)  # type: ignore[method-assign]
     engine.limits.renew()
     with pytest.raises(StoreFull):
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
     assert not queue.has_room(1000), "the pool is used up"
     await queue.close()
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from crash.world import ROOT, Inline, start
 from postroad.embedded.store.engine import Engine
@@ -46,12 +46,12 @@ async def test_a_mail_that_was_stored_meanwhile_is_refused(
     files = LossyFiles()
     queue = await start(files)
     await queue.maintenance.recovering
-    await queue.enqueue(dead_letter())
+    await queue.enqueue(plain_mail())
     names = set(files.disk.names[ROOT / "log"])
     queue.engine.mail_threads = StopsMeanwhile(queue.engine, error)
 
     with pytest.raises(told):
-        await queue.enqueue(dead_letter(), delay)
+        await queue.enqueue(plain_mail(), delay)
 
     assert set(files.disk.names[ROOT / "log"]) == names
     await queue.close()
@@ -61,14 +61,14 @@ async def test_a_checkpoint_that_cannot_be_written_stops_the_store() -> None:
     files = LossyFiles()
     queue = await start(files)
     await queue.maintenance.recovering
-    await queue.enqueue(dead_letter())
+    await queue.enqueue(plain_mail())
     files.fail[files.calls + 1] = StoreFailed("Input/output error")
 
     with pytest.raises(StoreFailed):
         await queue.maintenance.checkpoint()
 
     with pytest.raises(StoreFailed):
-        await queue.enqueue(dead_letter())
+        await queue.enqueue(plain_mail())
     await queue.close()
 
 
@@ -89,7 +89,7 @@ async def test_a_recovery_that_fails_stops_the_store() -> None:
     files = LossyFiles()
     queue = await start(files)
     await queue.maintenance.recovering
-    await queue.enqueue(dead_letter())
+    await queue.enqueue(plain_mail())
     await queue.close()
     files = LossyFiles(files.disk)
     recovered = await start(files)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from prometheus_client import REGISTRY
 
-from contract.queue_harness import dead_letter
+from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from crash.world import start
 from postroad.domain.mail.envelope_documents import envelope_value
@@ -47,7 +47,7 @@ async def queue(files: LossyFiles) -> AsyncIterator[OwnedQueue]:
 
 def waiting(slot: int) -> EnvelopeRecord:
     return EnvelopeRecord(
-        bytes(15) + b"m", bytes(16), slot, 0, dead_letter().envelope, (0,), 1, 1, 5
+        bytes(15) + b"m", bytes(16), slot, 0, plain_mail().envelope, (0,), 1, 1, 5
     )
 
 
@@ -61,7 +61,7 @@ async def test_a_stored_mail_is_queued_under_an_id_of_the_owner(queue: OwnedQueu
     await queued
     (view,) = [each async for each in queue.browse()]
     assert view.enqueue_id == enqueue_id
-    assert view.mail.recipients == dead_letter().recipients
+    assert view.mail.recipients == plain_mail().recipients
     assert leased == set()
 
 
@@ -95,7 +95,7 @@ def garbled(**changes: object) -> bytes:
     return head + to_json(envelope | changes)
 
 
-JSON = to_json(envelope_value(dead_letter().envelope))
+JSON = to_json(envelope_value(plain_mail().envelope))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ async def test_what_cannot_be_understood_comes_into_no_log(
 
 
 async def test_an_envelope_that_no_record_may_hold_is_refused(queue: OwnedQueue) -> None:
-    mail = replace(dead_letter().envelope, attributes={"x": "y" * (5 << 20)})
+    mail = replace(plain_mail().envelope, attributes={"x": "y" * (5 << 20)})
     payload = encode(replace(waiting(7), envelope=mail))[1]
 
     with pytest.raises(InvalidInput, match="too large"):
@@ -210,7 +210,7 @@ async def test_the_owner_reads_the_envelope_of_a_stored_mail_once(queue: OwnedQu
     with patch.object(queue.engine.reader, "read") as read:
         item = await queue.consumer(1).next()
 
-    assert item.mail == dead_letter().envelope
+    assert item.mail == plain_mail().envelope
     assert not read.called
 
 
@@ -225,7 +225,7 @@ def test_of_the_domains_as_many_are_kept_as_the_record_counts(beyond: int) -> No
 
 def test_a_mail_of_a_receiver_has_the_record_that_the_owner_would_write() -> None:
 
-    mail = dead_letter()
+    mail = plain_mail()
     envelope = to_json(envelope_value(mail.envelope))
 
     record = encode_new(bytes(15) + b"m", 7, 1, 5, domains_of(mail.envelope), envelope)
@@ -237,7 +237,7 @@ def test_a_mail_of_a_receiver_has_the_record_that_the_owner_would_write() -> Non
 async def test_a_mail_that_is_rejected_when_all_have_it_leaves_no_dead_letter(
     queue: OwnedQueue,
 ) -> None:
-    await queue.enqueue(dead_letter())
+    await queue.enqueue(plain_mail())
     item = await queue.consumer(1).next()
     await item.record(dict.fromkeys(item.mail.recipients, Outcome.delivered("250 ok")))
 
@@ -256,6 +256,6 @@ async def test_a_consumer_that_was_cancelled_while_it_waited_has_its_place_again
     waiting.cancel()
     await asyncio.wait([waiting])
 
-    await queue.enqueue(dead_letter())
+    await queue.enqueue(plain_mail())
 
     assert await asyncio.wait_for(consumer.next(), 60)

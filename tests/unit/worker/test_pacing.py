@@ -254,14 +254,14 @@ async def test_pods_that_name_a_limit_at_once_wait_until_each_knows_of_the_other
 
 def _delay_board(pod: RateLimiter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each request wait, as those of servers do."""
-    for name in ("post", "posted"):
-        honest = getattr(pod._board, name)
+    for name in ("publish", "published"):
+        honest = getattr(pod._shared, name)
 
         async def waiting(*arguments: Any, honest: Any = honest) -> object:
             await asyncio.sleep(0)
             return await honest(*arguments)
 
-        monkeypatch.setattr(pod._board, name, waiting)
+        monkeypatch.setattr(pod._shared, name, waiting)
 
 
 async def test_a_pod_whose_note_was_long_on_its_way_sends_no_longer_than_the_note_stands(
@@ -269,13 +269,13 @@ async def test_a_pod_whose_note_was_long_on_its_way_sends_no_longer_than_the_not
 ) -> None:
     pods = Pods(per_site(60))
     pod = pods.start("one")
-    honest = pod._board.post
+    honest = pod._shared.publish
 
     async def slow(*arguments: Any) -> None:
         await honest(*arguments)
         await pods.clock.advance(15 * SECOND)
 
-    monkeypatch.setattr(pod._board, "post", slow)
+    monkeypatch.setattr(pod._shared, "publish", slow)
     pod.admit(1, MX)
     await pod.exchange()
     assert pod.due() == [1]

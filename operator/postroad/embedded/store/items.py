@@ -249,7 +249,7 @@ class SpoolItem(LeasedMail):
         if dead_letter is None:
             await self._finish()
         else:  # R2: a cut would have the mail sent again, though its failure was reported
-            await engine.wait_durable(engine.replace_entry(self._entry, letter))
+            await engine.wait_durable(engine.replace_entry(self._entry, dead_letter))
 
     def _leave(self) -> None:
         self._stage = _Stage.ENDED

@@ -1,7 +1,7 @@
 """Obstacles between jobs and the scheduler: suspensions, limits by rate, and the quota of sites in
-trouble, which would fill the window of mails in hand.
+trouble, which would fill the window of mails in flight.
 
-A site is in trouble when all its destinations failed or take long. While the window is nearly full,
+A site is failing when all its destinations failed or take long. While the window is nearly full,
 all such sites share an eighth of it.
 Source: AMB-27; ADR 0062, 0064, 0070.
 """
@@ -152,5 +152,5 @@ class InFlightLimit:
             return True
         return self._room.takes(self._jobs.count_at(route.name))
 
-    def _is_in_trouble(self, route: DeliveryRoute) -> bool:
-        return all(map(self._is_troubled, route.hops))
+    def _is_failing_site(self, route: DeliveryRoute) -> bool:
+        return all(map(self._is_failing, route.hops))

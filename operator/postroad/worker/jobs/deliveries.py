@@ -146,7 +146,7 @@ class Deliverer:
         """End an item for all who are not recorded, behind a record of those who were delivered: no
         attempt is counted. Repeated until it succeeds. Raises: QueueClosed, EntryLost."""
         await self.record(item, outcomes)  # first: who has the mail would get it again
-        delay = self.plan.rest(self.randomness.uniform())
+        delay = self.plan.backoff(self.randomness.uniform())
         await self._insist("end", partial(item.end, DeferItem(delay, None, reason)))
 
     async def _is_suppressed(self, address: str, item: Item) -> bool:

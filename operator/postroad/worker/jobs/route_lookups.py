@@ -75,8 +75,8 @@ class RouteLookups:
     ) -> None:
         """Let a lookup wait."""
         job = RoutingJob(next(self._numbers), name, ledger.item.mail.priority)
-        # Before the event, by which it may begin: unknown, it seems to wait, and is put off.
-        self._asked[job.number] = _LookUp(ledger, request, recipients)
+        # Before the event, by which it may begin: unknown, it seems to wait, and is deferred.
+        self._asked[job.number] = _Lookup(ledger, request, recipients)
         ledger.open_jobs.add(job.number)
         self._on_event(LookupRequested(job))
 
@@ -112,8 +112,8 @@ class RouteLookups:
                 found = await self._routes.find(asked.request)
             except Exception:
                 _log.exception("a route was not found", mail_id=str(asked.ledger.item.mail_id))
-        self._on_event(Answered(number))
-        # Looked at again: recipients that were taken back during the look-up would get two copies.
+        self._on_event(LookupFinished(number))
+        # Looked at again: recipients that were taken back during the lookup would get two copies.
         if (asked := self._asked.pop(number, None)) is not None:
             asked.ledger.open_jobs.discard(number)
             if isinstance(found, DeliveryRoute):

@@ -196,9 +196,9 @@ class Transmissions:
 
     def _finish(self, job: OpenJob, event: JobFinished, link: WorkerConnection) -> None:
         """Note the outcomes of a job; what is beyond them goes again at once, as no attempt. A
-        destination is left alone for the `rest` that it asks for, after which those that are
+        destination is left alone for the `backoff` that it asks for, after which those that are
         deferred come again."""
-        ledger, now, rest = job.ledger, self._deliverer.clock.elapsed(), event.rest
+        ledger, now, backoff = job.ledger, self._deliverer.clock.elapsed(), event.backoff
         self._jobs.forget(job)
         none = dict.fromkeys(job.recipients, NO_OUTCOME)
         placed = job.at_site(event.outcomes) or job.at_site(none)
@@ -206,9 +206,9 @@ class Transmissions:
             # The next mail of this connection ends behind it: else a kill would repeat both.
             link.unrecorded.append(ledger.recording())
         # Before all that may fail: a mail whose outcome is not noted is sent again.
-        ledger.heard(placed, job.seconds_until(now), now + rest if rest else timedelta(0))
-        if rest:
-            self._on_event(LeftAlone(link.destination, (now + rest).total_seconds()))
+        ledger.heard(placed, job.seconds_until(now), now + backoff if backoff else timedelta(0))
+        if backoff:
+            self._on_event(BackoffRequested(link.destination, (now + backoff).total_seconds()))
         self._on_replied(job.route.name, placed.values())
         self._deferrals.heard(ledger.item.mail_id, job.route, link.destination, placed)
         self._on_event(Finished(job.number, event.ended_session))

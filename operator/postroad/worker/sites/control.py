@@ -1,8 +1,8 @@
 """Sites under control of administrators: suspended ones, which a site's answers add to, and those
-that are to be tried now; and what the board has of this worker's sites.
+that are to be tried now; and what the shared state has of this worker's sites.
 
-A board that is away changes nothing: the suspensions that were read last hold until they are over.
-Source: ADR 0062, 0067.
+Shared state that is away changes nothing: the suspensions that were read last hold until they are
+over. Source: ADR 0062, 0067.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class SiteControl:
                 left = each.until - self._clock.now()
                 await self._shared.publish(Topic.SUSPENSIONS, site, each.text(), left)
                 read[site] = each
-            del self._own[site]  # behind the post: one that failed is posted the next time
+            del self._own[site]  # behind the publishing: one that failed is published the next time
 
     async def _publish(self, views: Iterable[SiteView]) -> None:
         with self._use.unless_away():
@@ -179,6 +179,8 @@ class FlushAnswers:
             more = len(domains) - len(shown)
             is_all = site == self._relay() and bool(domains)
             made = FlushAnswer(self._name, site, number, shown, more, is_all)
-            await self._board.post(Topic.FLUSHED, made.name, made.text(), ANSWERED_FOR)
-            self._answered[site] = number  # behind the post: one that failed is answered again
+            await self._shared.publish(Topic.FLUSHED, made.name, made.text(), ANSWERED_FOR)
+            self._answered[site] = (
+                number  # behind the publishing: one that failed is answered again
+            )
         self._answered = {site: each for site, each in self._answered.items() if site in asked}

@@ -167,8 +167,8 @@ class RateLimiter:
         try:
             # Posted before it reads: of two that begin at once each would see no other, and both
             # would send at the whole rate.
-            await self._board.post(Topic.LIMITS, self._name, note, NOTE_LIFETIME)
-            found = await self._board.posted(Topic.LIMITS)
+            await self._shared.publish(Topic.LIMITS, self._name, entry, ENTRY_LIFETIME)
+            found = await self._shared.published(Topic.LIMITS)
         except Exception as error:  # a driver's bug must not end the loop
             if not self.is_away:
                 text = error.explain() if isinstance(error, PostroadError) else repr(error)
@@ -177,8 +177,9 @@ class RateLimiter:
             return
         self.is_away = False
         self._read(names, {name: text for name, text in found.items() if name != self._name})
-        # From before the post: others must not take the share while this one still sends by it.
-        self._good_until = begun + NOTE_LIFETIME.total_seconds()
+        # From before the publishing: others must not take the share while this one still sends by
+        # it.
+        self._good_until = begun + ENTRY_LIFETIME.total_seconds()
         self._paces.forget(self._now)
         self._booked = {name: at for name, at in self._booked.items() if at > begun}
 

@@ -1,5 +1,5 @@
-"""The board of a queue, read for all that a worker obeys there, in one request; one that is away is
-warned of once.
+"""The shared state of a queue, read for all that a worker obeys there, in one request; one that is
+away is warned of once.
 
 Source: ADR 0062, 0067, 0069.
 """
