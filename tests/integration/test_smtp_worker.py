@@ -174,7 +174,7 @@ async def test_recipients_end_each_as_the_next_hop_answered(queue: MailQueue) ->
 
 
 async def test_a_mail_is_given_up_when_it_is_too_old(queue: MailQueue) -> None:
-    plan = RetryPlan((timedelta(milliseconds=20),), timedelta(milliseconds=50))
+    plan = RetryPlan((timedelta(milliseconds=100),), timedelta(seconds=3))
     await queue.enqueue(a_mail())
     async with Sink(rule_for("b@", None, None)) as sink, a_worker(queue, sink, plan):
         await until_empty(queue)
