@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from postroad.adapters.memory.connections import Loss
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.errors import BlobsUnavailable
 from postroad.ports.delivery import (
@@ -16,6 +15,7 @@ from postroad.ports.delivery import (
 )
 from postroad.routing.routes import ResolvedHop
 from support.connections import Events, HeldEnds, a_job, body_of
+from support.memory.connections import Loss
 
 DELIVERED, FAILED, DEFERRED = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED
 

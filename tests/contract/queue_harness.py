@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
-from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import Mail
 from postroad.ports.mail_queue import Item, MailQueue
+from support.memory.clock import ManualClock
 
 T = TypeVar("T")
 SOON = timedelta(seconds=30)

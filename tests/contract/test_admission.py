@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from contract.admission_contract import AdmissionContract
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.errors import KubernetesRefused
 from support.admission import admitted, program, schemas, violations
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from support.resources import mail_queue
 
 

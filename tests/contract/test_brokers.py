@@ -10,11 +10,11 @@ import pytest
 
 import servers
 from contract.broker_contract import BrokerContract, Process
-from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.domain.queues.names import QueueName
 from postroad.ports.broker import Broker
+from support.memory.clock import ManualClock
 
 
 class PassingClock(ManualClock):

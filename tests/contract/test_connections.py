@@ -18,7 +18,6 @@ from contract.connections_contract import (
     HopUnderTest,
     RecipientsContract,
 )
-from postroad.adapters.memory.connections import Loss, MemoryConnector
 from postroad.adapters.programs.function import FunctionConnector, HandlerFunction
 from postroad.domain.mail.envelope_documents import MAX_HANDED, HandedMail
 from postroad.domain.mail.mail import Outcome
@@ -26,6 +25,7 @@ from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.memory_budget import MemoryBudget
 from postroad.routing.routes import ResolvedHop
 from postroad.smtp.client.connections import SmtpConnector
+from support.memory.connections import Loss, MemoryConnector
 from support.sink import EXTENSIONS, HANG_UP, Sink
 from support.webhook_server import WebhookServer, a_webhook_connector
 

@@ -30,7 +30,6 @@ from contract.outcomes_contract import KeepingHarness, OutcomesContract
 from contract.queue_harness import Consumer, eventually, names, plain_mail
 from postroad import open_queue
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Outcome
 from postroad.embedded.log import lanes
@@ -47,6 +46,7 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.errors import EntryLost, InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFull
 from postroad.ports.mail_queue import MailQueue
+from support.memory.clock import ManualClock, SeededRandomness
 from support.outcomes import kept_in_log
 
 T = TypeVar("T")

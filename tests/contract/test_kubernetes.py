@@ -22,13 +22,13 @@ from contract.kubernetes_contract import (
 )
 from postroad.adapters.kubernetes.api_requests import ApiAccess
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import CONFIG_MAP
 from postroad.ports.kubernetes import COMPLETE, LISTED
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, api_over_http
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 
 FIRST, SECOND = "postroad", "postroad-test"
 

@@ -24,7 +24,6 @@ from contract.manageable_mail_queue_contract import (
 from contract.outcomes_contract import KeepingHarness, OutcomesContract
 from contract.queue_harness import VirtualTime, names, plain_mail
 from postroad import open_queue
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.engine.engine import Parts
@@ -34,6 +33,7 @@ from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.queues.names import QueueName
 from postroad.errors import QueueNotFound
 from postroad.ports.mail_queue import MailQueue
+from support.memory.clock import ManualClock, SeededRandomness
 
 CONFIGURATION = ViewConfiguration(slice_window=timedelta(seconds=10), bucket_count=3)
 

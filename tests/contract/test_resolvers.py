@@ -9,12 +9,12 @@ import pytest
 
 from contract.resolver_contract import FAILING, VALIDATED, ZONE, ResolverContract, ask
 from postroad.adapters.dns import CachingResolver, DnsResolver, NameServer
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.values.networks import NO_ADDRESS
 from postroad.ports.delivery import Resolver
 from postroad.routing.answers import MxRecord, RecordType, TlsaRecord
 from support.dns_server import DnsServer, running
+from support.memory.clock import ManualClock
+from support.memory.connections import MemoryResolver
 
 SCRIPT = "\n".join(" ".join(record) for record in ZONE) + f"\n{FAILING} !SERVFAIL"
 SCRIPT += "".join(f"\n{name} AD" for name in VALIDATED)

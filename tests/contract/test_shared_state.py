@@ -14,11 +14,11 @@ import servers
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.disk.shared_state import DirectorySharedState
-from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.names import QueueName
 from postroad.ports.delivery import SharedState, Topic
 from support.keyspaces import keyspace
+from support.memory.clock import ManualClock
 
 __all__ = ["keyspace"]
 

@@ -17,12 +17,12 @@ import servers
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.store import CassandraViewStore
 from postroad.adapters.disk.suppression_list import FileSuppressionList
-from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.delivery.suppressed import SuppressedAddress, SuppressedBy, suppressed
 from postroad.errors import StoreDamaged, StoreFailed
 from postroad.ports.delivery import SuppressionList
 from support.keyspaces import keyspace
+from support.memory.clock import ManualClock
 
 __all__ = ["keyspace"]
 

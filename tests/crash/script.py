@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from crash.lossy import Journal, LossyFiles
 from crash.world import Outside, start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.log.layout import NEW
+from support.memory.clock import ManualClock
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)

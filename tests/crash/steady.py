@@ -9,11 +9,11 @@ from datetime import timedelta
 from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles, Step
 from crash.world import start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.embedded.log.options import MIB, StoreOptions
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import OwnedQueue
+from support.memory.clock import ManualClock
 
 MINUTE = timedelta(minutes=1)
 ATTEMPT = 10 * MINUTE

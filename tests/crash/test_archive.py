@@ -16,7 +16,6 @@ from crash.lossy import Disk, Journal, LossyFile, LossyFiles
 from crash.script import first_mails
 from crash.test_strace import lives
 from crash.world import ROOT, Outside, check, opened, start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.values.instants import microseconds
 from postroad.embedded.history import read_history
 from postroad.embedded.log.layout import KEYS, NEW, Layout
@@ -33,6 +32,7 @@ from postroad.embedded.store.archive import (
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
+from support.memory.clock import ManualClock
 
 LAYOUT = Layout(ROOT, ROOT / "mail")
 

@@ -18,7 +18,6 @@ from crash.cuts import check_cuts
 from crash.lossy import LossyFile, LossyFiles
 from crash.script import Phase, aging, changing_minds, crowd, first_mails, hurried, received, record
 from crash.world import OPTIONS, Broken, Outside, start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.log import frames, spool_files
 from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.log.layout import NEW
@@ -29,6 +28,7 @@ from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance, Snapshot
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import PostroadError, QueueClosed
+from support.memory.clock import ManualClock
 
 
 async def broken(*phases: Phase) -> str:

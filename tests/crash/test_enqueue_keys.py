@@ -11,12 +11,12 @@ import pytest
 from crash.cuts import disks_after
 from crash.lossy import Journal, LossyFiles
 from crash.world import content_of, opened, start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.references import KEY_LIFETIME
 from postroad.embedded.log.index import KeyIndex
 from postroad.embedded.log.layout import KEYS
 from postroad.embedded.store.owner import OwnedQueue
+from support.memory.clock import ManualClock
 
 MAIL = Mail("a@example.org", ("keyed@example.net",), content_of("keyed"), name="keyed")
 OTHER = Mail(None, ("b@example.net",), content_of("other"), name="other")

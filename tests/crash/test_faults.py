@@ -15,11 +15,11 @@ import pytest
 from crash.lossy import Disk, Event, LossyFiles, Name
 from crash.script import Phase, aging, changing_minds, crowd
 from crash.world import Outside, check, opened, start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.log.lanes import LaneLog
 from postroad.embedded.repair.verification import dump, verify
 from postroad.errors import PostroadError, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace
+from support.memory.clock import ManualClock
 
 SECOND = timedelta(seconds=1)
 ERRORS = {

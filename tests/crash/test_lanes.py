@@ -16,7 +16,6 @@ from crash.cuts import disks_after
 from crash.lossy import Disk, LossyFiles, Name
 from crash.world import OPTIONS, ROOT, Outside, check, opened, start
 from postroad import open_queue
-from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.embedded.log.envelopes import EnvelopeRecord
 from postroad.embedded.log.options import StoreOptions
@@ -27,6 +26,7 @@ from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import Consumer, OwnedQueue
 from postroad.settings import Settings
 from postroad.settings.delivery import Retry
+from support.memory.clock import ManualClock
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)
 MOMENT = timedelta(milliseconds=1)

@@ -17,8 +17,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 
 from crash.lossy import Disk, Event, Fate, LossyFiles, survivors
 from crash.world import Broken, Outside, check, start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.store.owner import OwnedQueue
+from support.memory.clock import ManualClock
 
 DELAYS = st.sampled_from([timedelta(0), timedelta(minutes=1), timedelta(hours=1)])
 FATES = st.lists(st.sampled_from(["lost", "whole", "torn"]), min_size=1, max_size=6)

@@ -11,7 +11,6 @@ import pytest
 from crash.cuts import disks_after
 from crash.lossy import Bytes, Disk, LossyFile, LossyFiles
 from crash.world import OPTIONS, ROOT, Inline, Outside, opened, start
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.opening import describe
 from postroad.embedded.repair.log_salvage import PAGE
@@ -20,6 +19,7 @@ from postroad.embedded.repair.verification import verify
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import StoreFailed, StoreFull
+from support.memory.clock import ManualClock, SeededRandomness
 
 HOUR = timedelta(hours=1)
 LAYOUT = Layout(ROOT, ROOT / "mail")

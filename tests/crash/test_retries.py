@@ -12,10 +12,10 @@ from datetime import timedelta
 from crash.cuts import disks_after
 from crash.lossy import Disk, LossyFiles, Sync
 from crash.world import Outside, opened, start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import Outcome
 from postroad.domain.queues.documents import MailView
 from postroad.embedded.store.owner import OwnedQueue
+from support.memory.clock import ManualClock
 
 HOUR = timedelta(hours=1)
 KEPT = ("mail1@example.net",)

@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from typing import TypeVar, cast
 
 from crash.lossy import Disk, Event, LossyFiles
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail.mail import Mail, Outcome
 from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.options import StoreOptions
@@ -25,6 +24,7 @@ from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.errors import BlobMissing
 from postroad.ports.administration import Operation
+from support.memory.clock import ManualClock, SeededRandomness
 
 T = TypeVar("T")
 ROOT = PurePosixPath("/store")

@@ -12,7 +12,6 @@ import servers
 from postroad.adapters.cassandra import mark_statements, statements
 from postroad.adapters.cassandra.connection.session import Row, Session, Statement
 from postroad.adapters.cassandra.view.view import CassandraView
-from postroad.adapters.memory.clock import START, ManualClock, SeededRandomness
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.distributed.engine.engine import Engine, Parts
@@ -26,6 +25,7 @@ from postroad.domain.values.identifiers import id_at
 from postroad.domain.values.instants import Readings
 from postroad.ports.view import ClosedSlice
 from support.keyspaces import keyspace
+from support.memory.clock import START, ManualClock, SeededRandomness
 
 __all__ = ["keyspace"]
 

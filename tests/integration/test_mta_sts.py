@@ -14,8 +14,6 @@ import pytest
 from aiohttp import web
 
 from postroad.adapters import mta_sts
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.connections import MemoryResolver
 from postroad.adapters.mta_sts import (
     MAX_POLICY,
     FetchedPolicies,
@@ -26,6 +24,8 @@ from postroad.adapters.mta_sts import (
 from postroad.errors import InvalidSettings
 from postroad.routing.securing import StsMode, StsPolicy
 from support.issuing import issue
+from support.memory.clock import ManualClock
+from support.memory.connections import MemoryResolver
 
 DOMAIN = "d.example"
 HOST = f"mta-sts.{DOMAIN}"

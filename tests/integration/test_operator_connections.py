@@ -13,8 +13,6 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
 from postroad.controller.credentials import Connections, read_credentials
 from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
@@ -22,6 +20,8 @@ from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Checked
 from support import resources
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 
 pytestmark = pytest.mark.needs("rabbitmq", "cassandra", "s3")
 

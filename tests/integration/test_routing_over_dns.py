@@ -11,13 +11,13 @@ from typing import NamedTuple
 import pytest
 
 from postroad.adapters.dns import DnsResolver, NameServer
-from postroad.adapters.memory.clock import SeededRandomness
 from postroad.domain.mail.mail import domain_of
 from postroad.domain.values.networks import Networks
 from postroad.routing.routes import AddressFamily, NoRoute, OwnNames, Route, RoutingPlan
 from postroad.routing.tables import RouteRequest, RoutingTable
 from postroad.worker.routing import RouteFinder
 from support.dns_server import DnsServer, running
+from support.memory.clock import SeededRandomness
 
 OWN = OwnNames(frozenset({"ours"}), Networks.of(["198.51.100.0/24"]))
 PLAN = RoutingPlan(RoutingTable(), OWN, Networks.of(["10.0.0.0/8"]))

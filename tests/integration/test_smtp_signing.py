@@ -6,7 +6,6 @@ from itertools import count
 
 import pytest
 
-from postroad.adapters.memory.clock import START
 from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.routing.routes import ResolvedHop
@@ -14,6 +13,7 @@ from postroad.signing.signatures import MailSigner, SigningRule
 from postroad.smtp.client.connections import SmtpConnector
 from support.connections import Events, a_job
 from support.mails import samples
+from support.memory.clock import START
 from support.signing import records, selected, verified
 from support.sink import EXTENSIONS, HANG_UP, Sink
 from support.smtp_relay import hand_over, kinds, relay_to

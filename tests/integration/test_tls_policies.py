@@ -10,7 +10,6 @@ import pytest
 import uvloop
 
 from postroad.adapters.dns import DnsResolver, NameServer
-from postroad.adapters.memory.clock import SeededRandomness
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
 from postroad.ports.delivery import ConnectionClosed
@@ -30,6 +29,7 @@ from postroad.worker.routing import RouteFinder
 from support.connections import Events, a_job
 from support.dns_server import DnsServer, running
 from support.issuing import Issued, issue
+from support.memory.clock import SeededRandomness
 from support.sink import EXTENSIONS, Sink
 from support.smtp_relay import refusing
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.programs import webhook
 from postroad.adapters.programs.webhook import TOO_EARLY, UNSIGNABLE
 from postroad.domain.mail.mail import OutcomeKind
@@ -18,6 +17,7 @@ from postroad.ports.delivery import ConnectionOpened, JobFinished
 from postroad.routing.routes import ResolvedHop
 from support.certificates import Certificates
 from support.connections import Events, a_job
+from support.memory.clock import ManualClock
 from support.webhook_server import SECRET, AnsweringUnread, WebhookServer, a_webhook_connector
 
 D, F, L = OutcomeKind.DELIVERED, OutcomeKind.FAILED, OutcomeKind.DEFERRED

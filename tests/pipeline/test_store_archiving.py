@@ -20,7 +20,6 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from crash.world import Inline
 from pipeline.conftest import RunJob
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.delivery.attempts import AttemptOutcomes
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind
 from postroad.domain.queues.selection import Selector
@@ -41,6 +40,7 @@ from postroad.pipeline.spark.jobs.traffic import destinations, traffic
 from postroad.pipeline.spark.lake.extent import extent_of
 from postroad.pipeline.spark.lake.store_lake import StoreLake, open_store_lake
 from postroad.settings.pipeline import AddressKind
+from support.memory.clock import ManualClock, SeededRandomness
 from support.store_ledger import KINDS, RandomHistory
 
 pytestmark = [

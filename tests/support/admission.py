@@ -18,10 +18,10 @@ from urllib.parse import urlsplit
 
 import cel
 
-from postroad.adapters.memory.kubernetes.world import ObjectPlace, copied
 from postroad.errors import KubernetesRefused
 from postroad.ports.kubernetes import Object
 from support.kubectl import manifests
+from support.memory.kubernetes.world import ObjectPlace, copied
 from support.repository import ROOT
 
 Schema = Mapping[str, Any]

@@ -12,8 +12,6 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 
 from postroad.adapters.kubernetes.api_server import ACCESS_REVIEW, APPLY
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     EVENT,
@@ -27,6 +25,8 @@ from postroad.controller.kubernetes.api import (
 from postroad.errors import KubernetesConflict, KubernetesError, KubernetesUnavailable
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import control_deployments
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 
 KINDS = (MAIL_QUEUE, QUEUE_CLUSTER, *CHILDREN, EVENT, LEASE, NAMESPACE, POD, SECRET)
 PATH = re.compile(

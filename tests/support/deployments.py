@@ -7,11 +7,11 @@ from contextlib import suppress
 from copy import deepcopy
 from typing import Any
 
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.field_ownership import Manager, updated
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT
 from postroad.errors import KubernetesConflict
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.field_ownership import Manager, updated
+from support.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 
 EXCEEDED = "pods is forbidden: exceeded quota: small"
 

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from contract.queue_harness import Consumer, VirtualTime, plain_mail
 from postroad.adapters.memory.broker import BrokerQueues
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Plan, Step, no_fault
 from postroad.adapters.memory.history import FixedConfiguration
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
@@ -24,6 +23,7 @@ from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.errors import PostroadError
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.metrics import UNWITHDRAWN
+from support.memory.clock import ManualClock, SeededRandomness
 
 NAME = QueueName("mail", "outgoing")
 WINDOW = timedelta(minutes=5)

@@ -11,10 +11,7 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from postroad.adapters.memory.clock import START, SeededRandomness
 from postroad.adapters.memory.fault_injection import UNAVAILABLE, FaultInjector, Step
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.kubernetes.api import CHILDREN, MAIL_QUEUE, MANAGED_BY, QUEUE_CLUSTER
 from postroad.controller.reads import OWN
@@ -28,6 +25,9 @@ from support import resources
 from support.admission import admitted
 from support.deployments import control_deployments
 from support.manual_loop import move
+from support.memory.clock import START, SeededRandomness
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 
 NAMESPACE = "mail"
 CHECK_SECONDS = 4.0

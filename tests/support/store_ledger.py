@@ -9,11 +9,11 @@ from datetime import datetime, timedelta
 from random import Random
 
 from postroad import AttemptOutcomes, Mail, Outcome, Selector
-from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import slice_of
 from postroad.embedded.store.items import SpoolItem
 from postroad.embedded.store.owner import OwnedQueue
+from support.memory.clock import ManualClock
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 DOMAINS = ("a.example", "b.example", "c.example")

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from postroad.adapters.disk.files import DiskFiles
-from postroad.adapters.memory.clock import ManualClock
 from postroad.bootstrap.archiving import TRIED_AGAIN, LakeLock, begin_archive, lake_of
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
 from postroad.errors import ArchiveUnderWay, InvalidInput
+from support.memory.clock import ManualClock
 
 MINUTE, AT_ONCE = timedelta(minutes=1), timedelta(0)
 

@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.bootstrap.cluster import connect
 from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.health import ClusterHealth
@@ -21,6 +19,8 @@ from postroad.controller.pods.upgrades import Upgrades
 from postroad.controller.reads import Indexes
 from postroad.controller.status.status_writer import StatusWriter
 from postroad.ports.kubernetes import Kubernetes
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 from support.named_servers import named_cluster, named_secrets
 
 NAMESPACE = "mail"

@@ -15,12 +15,12 @@ from kubernetes import client
 from postroad.adapters.kubernetes import api_requests
 from postroad.adapters.kubernetes.api_requests import ApiAccess, load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.errors import KubernetesRefused, KubernetesUnavailable
 from support.api_over_http import HttpKubernetes, api_over_http
 from support.certificates import Certificates
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.world import KubernetesWorld
 
 
 @pytest.fixture(scope="module")

@@ -14,12 +14,12 @@ from prometheus_client import REGISTRY
 
 from postroad.adapters.kubernetes import api_requests
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.errors import KubernetesRefused, KubernetesUnavailable
 from support.access_to_kubernetes import access_to
 from support.api_over_http import HttpKubernetes, api_over_http
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.world import KubernetesWorld
 from support.resources import mail_queue
 
 NEW = mail_queue("mail")

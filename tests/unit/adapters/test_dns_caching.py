@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from postroad.adapters.dns import MAX_TTL, CachingResolver
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
-from postroad.adapters.memory.connections import MemoryResolver
 from postroad.routing.answers import NOT_KEPT, Answer, AnswerKind, Question, RecordType
 from postroad.routing.routes import RoutingPlan
 from postroad.routing.tables import RouteRequest, RoutingTable
 from postroad.worker.routing import RouteFinder
+from support.memory.clock import ManualClock, SeededRandomness, settle
+from support.memory.connections import MemoryResolver
 
 ASKED = Question("a.example", RecordType.A)
 SECOND = timedelta(seconds=1)

@@ -13,8 +13,6 @@ from aiohttp import web
 from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.adapters.rabbitmq.broker import RabbitMQ
 from postroad.adapters.rabbitmq.connection import Access as RabbitMQAccess
 from postroad.adapters.rabbitmq.connection import CoalescingConnection
@@ -28,6 +26,8 @@ from postroad.errors import LeadershipLost
 from support.access_to_kubernetes import access_to
 from support.amqp import amqp_server
 from support.api_over_http import api_over_http
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.world import KubernetesWorld
 from support.resources import mail_queue
 
 

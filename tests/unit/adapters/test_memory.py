@@ -10,12 +10,12 @@ from uuid import UUID
 import pytest
 
 from postroad.adapters.memory.broker import MemoryBroker, MemoryDelivery
-from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Stopped, at, away
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.queues.names import QueueName
 from postroad.errors import BrokerUnavailable, NotPublished, ViewUnavailable
 from postroad.ports.broker import Depths
+from support.memory.clock import ManualClock
 
 QUEUE = QueueName("mail", "outgoing")
 SECOND = timedelta(seconds=1)

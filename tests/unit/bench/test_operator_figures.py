@@ -17,10 +17,10 @@ from bench.operator_watch import watching
 from postroad import open_queue
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, api_over_http
+from support.memory.kubernetes.world import KubernetesWorld
 from support.resources import mail_queue
 from support.running_operator import Running
 

@@ -17,8 +17,6 @@ from kubernetes.config import kube_config
 from postroad import Mail, open_queue
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.broker import MemoryBroker
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.adapters.memory.servers import MemoryServers
 from postroad.bootstrap import engine
 from postroad.cli import main
@@ -29,6 +27,8 @@ from postroad.domain.queues.names import QueueName
 from postroad.errors import BlobsUnavailable
 from support.api_over_http import HttpKubernetes, api_over_http
 from support.leader_rounds import kubeconfig_of
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 
 MAIL = Mail(sender="a@example.org", recipients=("b@example.net",), content=b"x")
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
-from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT, QUEUE_CLUSTER, SECRET
 from support.manual_loop import move, run
+from support.memory.kubernetes.world import ObjectPlace
 from support.resources import workers
 from support.running_controller import NAMESPACE, running_controller
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
 from postroad.ports.kubernetes import Kind, Object
 from support.deployments import scale
 from support.manual_loop import move, run
+from support.memory.kubernetes.world import ObjectPlace
 from support.resources import workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -12,8 +12,6 @@ import pytest
 
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.adapters.memory.fault_injection import FaultInjector, Step
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.controller.cluster.clusters import Cluster, Clusters
 from postroad.controller.credentials import Connections
@@ -22,6 +20,8 @@ from postroad.controller.kubernetes.api import QUEUE_CLUSTER, SECRET
 from postroad.errors import ResourceConflict
 from postroad.settings import Settings
 from support import resources
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 
 
 class SchemaChanges:

@@ -12,9 +12,7 @@ import json
 import pytest
 
 from contract.view_contract import entry
-from postroad.adapters.memory.clock import START
 from postroad.adapters.memory.fault_injection import Step, away, no_fault
-from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     CONFIRM_DELETION,
@@ -34,6 +32,8 @@ from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
+from support.memory.clock import START
+from support.memory.kubernetes.world import ObjectPlace
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

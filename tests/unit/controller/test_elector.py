@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, away
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.leadership.elector import Elector, LeasePlace
 from postroad.controller.leadership.leases import LOST, Fence, Watchdog
@@ -25,6 +22,9 @@ from postroad.errors import (
     LeadershipLost,
 )
 from postroad.ports.kubernetes import Object
+from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 
 PLACE = LeasePlace("system", "postroad-operator")
 

@@ -6,7 +6,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.absences import PATIENCE
 from postroad.controller.kubernetes.api import (
     FINALIZER,
@@ -16,6 +15,7 @@ from postroad.controller.kubernetes.api import (
     has_finalizer,
 )
 from support.manual_loop import move, run
+from support.memory.kubernetes.world import ObjectPlace
 from support.resources import mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

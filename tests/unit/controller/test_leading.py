@@ -11,13 +11,13 @@ from aiohttp import web
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE
 from postroad.controller.run.causes import lease_name
 from postroad.controller.spec.cluster import DEFAULT_CLASS
 from postroad.errors import LeadershipLost
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, HttpKubernetes, api_over_http
+from support.memory.kubernetes.world import KubernetesWorld
 from support.resources import mail_queue, view
 from support.running_operator import Running
 from support.skipped_time import SkippedClock

@@ -6,9 +6,6 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import LEASE
 from postroad.controller.run.controller import LEASE_NAMESPACE
 from postroad.controller.run.program import LEASE_VERBS, missing_rights
@@ -16,6 +13,9 @@ from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
 from stack.images import BASE
 from support.kubectl import manifests
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,10 +10,10 @@ import pytest
 
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT, LEASE, MAIL_QUEUE, QUEUE_CLUSTER
 from support.access_to_kubernetes import access_to
 from support.api_over_http import KINDS, HttpKubernetes, api_over_http
+from support.memory.kubernetes.world import KubernetesWorld, ObjectPlace
 from support.resources import mail_queue, view, workers
 from support.running_operator import Running
 

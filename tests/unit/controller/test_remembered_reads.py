@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from datetime import timedelta
 
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import SECRET
 from postroad.controller.reads import MIN_AGE, READS_A_SECOND, RememberedReads
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 from support.resources import secret
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import (
     CHILDREN,
     DEPLOYMENT,
@@ -19,6 +18,7 @@ from postroad.controller.kubernetes.api import (
 )
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
+from support.memory.kubernetes.world import ObjectPlace
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -7,12 +7,12 @@ from itertools import count
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT
 from postroad.controller.kubernetes.drift import ANSWER_AGE, MAX_ANSWERS, ApplyAnswers, with_hash
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.world import ObjectPlace
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 
 from postroad.adapters.machine.clocks import MachineClock
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.credentials import read_credentials, server_settings
 from postroad.controller.kubernetes.api import CONFIG_MAP, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from postroad.controller.pods.children import wanted_children
@@ -22,6 +20,8 @@ from postroad.tls import Encryption
 from support import resources
 from support.certificates import Certificates
 from support.manual_loop import move, run
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 from support.running_controller import NAMESPACE, RunningController, running_controller
 
 CA, CLIENT = {"caRef": {"name": "ours"}}, {"clientCertRef": {"name": "client"}}

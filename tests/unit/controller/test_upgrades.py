@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Step
-from postroad.adapters.memory.kubernetes.world import ObjectPlace
 from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, MAIL_QUEUE, POD, QUEUE_CLUSTER
 from postroad.controller.pods import children
 from postroad.controller.pods.pods import pod_template
@@ -17,6 +16,7 @@ from postroad.controller.pods.upgrades import is_rolling
 from postroad.errors import KubernetesUnavailable
 from support.deployments import EXCEEDED
 from support.manual_loop import move, run
+from support.memory.kubernetes.world import ObjectPlace
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
 

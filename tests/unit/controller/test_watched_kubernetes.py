@@ -7,9 +7,6 @@ from typing import Any
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.client import MemoryKubernetes
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import (
     CONFIG_MAP,
     INSTANCE,
@@ -22,6 +19,9 @@ from postroad.controller.kubernetes.api import (
 from postroad.controller.reads import Indexes, WatchedKubernetes, as_object
 from postroad.errors import KubernetesConflict
 from postroad.ports.kubernetes import Kind, Object
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.client import MemoryKubernetes
+from support.memory.kubernetes.world import KubernetesWorld
 from support.resources import mail_queue, queue_cluster, secret
 
 LABELS = f"{MANAGED_BY}=postroad,{INSTANCE}=outgoing"

@@ -12,7 +12,6 @@ from uuid import UUID
 import pytest
 
 from contract.view_contract import NO_TRAITS, RECORDS, entry, key
-from postroad.adapters.memory.clock import START, ManualClock
 from postroad.adapters.memory.fault_injection import (
     Fault,
     FaultInjector,
@@ -33,6 +32,7 @@ from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.domain.queues.ownership import Owner
 from postroad.errors import BlobsUnavailable, BucketNotOwned, HistoryMissing
 from postroad.ports.view import ClosedSlice, DeadLetter, Limits
+from support.memory.clock import START, ManualClock
 
 HOUR, HALF = timedelta(hours=1), timedelta(minutes=30)
 NAME, OTHER = QueueName("mail", "outgoing"), QueueName("mail", "neighbour")

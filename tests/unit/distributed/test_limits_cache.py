@@ -8,12 +8,12 @@ from typing import cast
 
 import pytest
 
-from postroad.adapters.memory.clock import START, ManualClock
 from postroad.distributed.engine.limits_cache import LimitsCache
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.values.instants import HostTime, Readings
 from postroad.errors import ClockSkew, CredentialsRefused, ServerError, ViewUnavailable
 from postroad.ports.view import Limits, View
+from support.memory.clock import START, ManualClock
 
 SECOND, US = timedelta(seconds=1), timedelta(microseconds=1)
 TIMING = Timing(reading_lease=30 * SECOND, skew=5 * SECOND)

@@ -15,7 +15,6 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.adapters.memory.fault_injection import FaultInjector, away
 from postroad.adapters.memory.history import MemoryHistory
 from postroad.configuration import LeasedConfiguration, adopt, settle
@@ -25,6 +24,7 @@ from postroad.domain.queues.entries import Partition, place, slice_of
 from postroad.domain.values.identifiers import Identifiers
 from postroad.errors import ConfigurationStale, HistoryMissing, QueueNotFound
 from postroad.ports.history import Effective, Recorded
+from support.memory.clock import ManualClock, SeededRandomness
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

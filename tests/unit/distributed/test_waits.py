@@ -8,13 +8,13 @@ from typing import Any, cast
 
 import pytest
 
-from postroad.adapters.memory.clock import START, ManualClock
 from postroad.distributed.dequeue.leases import WaitLimits
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.timing import Backoff, Timing, persist
 from postroad.domain.queues.entries import EntryKey
 from postroad.domain.values.identifiers import id_at
 from postroad.errors import BrokerUnavailable, InvalidSettings, ViewRefused, ViewUnavailable
+from support.memory.clock import START, ManualClock
 
 SECOND, MINUTE, US = timedelta(seconds=1), timedelta(minutes=1), timedelta(microseconds=1)
 TIMING = Timing()

@@ -7,9 +7,9 @@ from datetime import timedelta
 from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
 from crash.world import start
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.store.administration import FRESH
 from postroad.embedded.store.owner import OwnedQueue
+from support.memory.clock import ManualClock
 
 
 async def counted(queue: OwnedQueue) -> int:

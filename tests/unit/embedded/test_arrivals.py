@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.log.layout import NEW, Lane, Layout
 from postroad.embedded.log.options import FreeSpace, StoreLimits, StoreOptions, reason_of
 from postroad.embedded.log.segments import LiveEntry, Segment, State
@@ -18,6 +17,7 @@ from postroad.embedded.store.engine import RECENT_SECONDS, ArrivalRate
 from postroad.embedded.store.ready_queues import ReadyQueues, Wakeups
 from postroad.errors import InvalidMail, MailTooLarge, StoreFailed, StoreFull
 from postroad.ports.files import DiskSpace, Files
+from support.memory.clock import ManualClock
 
 SECOND, MS = timedelta(seconds=1), timedelta(milliseconds=1)
 

@@ -13,8 +13,8 @@ from prometheus_client import REGISTRY
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, opened, start
 from postroad import Mail, Selector
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.store.owner import OwnedQueue
+from support.memory.clock import ManualClock
 
 DAY = timedelta(days=1)
 LIFETIME = replace(OPTIONS, dead_letter_lifetime=30 * DAY)

@@ -14,12 +14,12 @@ import pytest
 
 from crash.lossy import LossyFiles
 from postroad import open_queue
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.mail_queue import EmbeddedQueue
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
 from postroad.errors import StoreUnavailable
+from support.memory.clock import ManualClock
 
 SECOND = timedelta(seconds=1)
 

@@ -12,7 +12,6 @@ import pytest
 
 from contract.queue_harness import plain_mail
 from crash.lossy import LossyFiles
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.domain.mail.mail import Mail
 from postroad.embedded.log.envelopes import decode_envelope
 from postroad.embedded.log.layout import Layout
@@ -22,6 +21,7 @@ from postroad.embedded.rpc.connection import OwnerConnection
 from postroad.embedded.rpc.receiver import FEW, LATELY, QUICK_SECONDS, STALL_SECONDS, SpoolReceiver
 from postroad.errors import MailTooLarge, PostroadError, StoreFailed, StoreFull, StoreUnavailable
 from postroad.ports.files import DiskSpace
+from support.memory.clock import ManualClock, SeededRandomness
 
 T = TypeVar("T")
 LEASED = 32

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.store.ready_queues import Wakeups
+from support.memory.clock import ManualClock
 
 
 async def test_a_consumer_that_was_woken_and_cancelled_at_once_wakes_the_next() -> None:

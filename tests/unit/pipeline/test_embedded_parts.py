@@ -16,7 +16,6 @@ import pytest
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, ROOT, start
 from postroad import AttemptOutcomes, Mail, Outcome, Selector
-from postroad.adapters.memory.clock import ManualClock
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.queues.entries import slice_of
 from postroad.embedded.log.layout import Layout
@@ -25,6 +24,7 @@ from postroad.embedded.store.archive import end_of, frames_in, read_archive
 from postroad.embedded.store.owner import OwnedQueue
 from postroad.pipeline.archive.embedded_parts import HistoryPart, PartKind, lines_of, parts_of
 from postroad.pipeline.spark.lake.schema import ENTRIES
+from support.memory.clock import ManualClock
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 LAYOUT = Layout(ROOT, ROOT / "mail")

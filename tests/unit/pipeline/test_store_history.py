@@ -16,13 +16,13 @@ import pytest
 from crash.lossy import LossyFiles
 from crash.world import OPTIONS, ROOT, start
 from postroad import Mail, Selector
-from postroad.adapters.memory.clock import ManualClock
 from postroad.embedded.history import LEEWAY
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.store.archive import DAMAGED, read_archive
 from postroad.pipeline.archive.planning import Gap, Stretch, coverage_of
 from postroad.pipeline.spark.jobs.store_archiving import StoreRun, archive_history
 from postroad.pipeline.spark.lake.store_lake import StoreLake
+from support.memory.clock import ManualClock
 from support.plain_store_lake import Killed, PlainStoreLake, cells_of
 from support.store_ledger import HOUR, KINDS, MINUTE, Cells, RandomHistory
 

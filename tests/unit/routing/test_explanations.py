@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from postroad.adapters.memory.clock import SeededRandomness
-from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.domain.values.networks import Networks
 from postroad.routing.routes import OwnNames, RoutingPlan
 from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, Rule, SmartHost
 from postroad.worker.routing import RouteFinder
+from support.memory.clock import SeededRandomness
+from support.memory.connections import MemoryResolver
 
 RULES = (
     Rule(

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postroad.adapters.memory.clock import SeededRandomness
-from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
 from postroad.domain.values.networks import Networks
@@ -28,6 +26,8 @@ from postroad.routing.tables import (
     SmartHost,
 )
 from postroad.worker.routing import RouteFinder
+from support.memory.clock import SeededRandomness
+from support.memory.connections import MemoryResolver
 
 
 def host(name: str, *, by_mx: bool = False, port: int = 25) -> SmartHost:

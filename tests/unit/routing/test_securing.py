@@ -4,8 +4,6 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.clock import SeededRandomness
-from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.mail.mail import OutcomeKind
 from postroad.domain.smtp.next_hops import NextHop, OldestTls, TlsMode
 from postroad.routing.answers import Answer, AnswerKind, TlsaRecord
@@ -20,6 +18,8 @@ from postroad.routing.securing import (
 )
 from postroad.routing.tables import RouteRequest, RoutingTable
 from postroad.worker.routing import RouteFinder
+from support.memory.clock import SeededRandomness
+from support.memory.connections import MemoryResolver
 
 USABLE = TlsaRecord(3, 1, 1, b"x" * 32)
 UNUSABLE = [

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from postroad.adapters.memory.clock import ManualClock
 from postroad.bootstrap.delivery.file import DeliveryFile
 from postroad.bootstrap.delivery.signing import FileSigner
 from postroad.domain.mail.mail import TENANT, Envelope
 from postroad.errors import InvalidSettings
+from support.memory.clock import ManualClock
 from support.mounted_secret import MountedSecret
 from support.signing import ed25519_pem, rsa_pem
 

@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 
-from postroad.adapters.memory.connections import MemoryConnection, MemoryConnector
 from postroad.domain.mail.mail import Envelope, Outcome
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.ports.delivery import (
@@ -23,6 +22,7 @@ from postroad.routing.routes import ResolvedHop
 from postroad.scheduling.events import Site
 from postroad.worker.jobs.deferrals import MAX_REMEMBERED, Deferrals
 from postroad.worker.routing import DeliveryRoute
+from support.memory.connections import MemoryConnection, MemoryConnector
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker
 
 MAIL = UUID(int=1)

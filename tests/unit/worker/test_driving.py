@@ -11,8 +11,6 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.clock import SeededRandomness, settle
-from postroad.adapters.memory.connections import Loss, MemoryConnector, MemoryResolver
 from postroad.adapters.memory.fault_injection import Step
 from postroad.bootstrap.delivery.ways import rules_of
 from postroad.domain.delivery.retries import RetryPlan
@@ -27,6 +25,8 @@ from postroad.worker.consumer import Consumer
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
 from postroad.worker.runner import FAILING
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.clock import SeededRandomness, settle
+from support.memory.connections import Loss, MemoryConnector, MemoryResolver
 from support.workers import A_HOP, a_driving
 
 SECOND, MINUTE = timedelta(seconds=1), timedelta(minutes=1)

@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.clock import settle
 from postroad.distributed.dequeue.items import DistributedItem
 from postroad.domain.delivery.attempt_log import Attempted
 from postroad.domain.mail.mail import Mail, Outcome
@@ -22,6 +21,7 @@ from postroad.worker.jobs.deliveries import UNEXPECTED, Deliverer
 from postroad.worker.jobs.transmissions import KEPT_WHILE_WAITING, NO_TIME_LEFT
 from postroad.worker.routing import DeliveryRoute
 from postroad.worker.runner import NO_ROUTER
+from support.memory.clock import settle
 from support.workers import A_HOP
 from unit.worker.test_driving import MINUTE, SECOND, Worker, a_worker, until
 

@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness, settle
 from postroad.adapters.memory.fault_injection import Step
 from postroad.bootstrap.delivery.ways import rules_of, way_of, window_of
 from postroad.delivery_settings.delivery import DeliveryFileSettings
@@ -37,6 +36,7 @@ from postroad.worker.jobs.worker_connections import WorkerConnection
 from postroad.worker.routing import RelayRoutes
 from support.fake_hop import CLOSE, FakeHop, HopRule
 from support.in_memory_cluster import InMemoryCluster, Process
+from support.memory.clock import ManualClock, SeededRandomness, settle
 from support.smtp_connections import connect
 from support.workers import a_driving
 

@@ -3,9 +3,9 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
 from postroad.errors import ViewUnavailable
 from postroad.worker.maintenance_loop import run_maintenance
+from support.memory.clock import ManualClock, SeededRandomness
 
 
 class Maintained:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.servers import MemoryServers, MemoryWorld
 from postroad.domain.delivery.paces import LimitedBy, LimitedMail, LimitRule
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ViewUnavailable
 from postroad.ports.delivery import SharedState, Topic
 from postroad.worker.sites.rate_limiter import MAX_HOLD, MAX_LIMIT_NAME, RateLimiter
+from support.memory.clock import ManualClock
 
 SECOND = timedelta(seconds=1)
 MX = LimitedMail("mx.example", frozenset({"d.example"}), "acme", "192.0.2.1")

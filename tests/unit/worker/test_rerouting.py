@@ -11,7 +11,6 @@ from functools import partial
 
 import pytest
 
-from postroad.adapters.memory.clock import SeededRandomness
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.domain.delivery.sites import Reroute, RerouteOf, RerouteTable
 from postroad.domain.smtp.next_hops import NextHop, TlsMode
@@ -22,6 +21,7 @@ from postroad.routing.tables import DomainPatterns, RouteRequest, RoutingTable, 
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
 from postroad.worker.sites.rerouting import Reroutes
 from postroad.worker.sites.shared_state import SharedStateReader
+from support.memory.clock import SeededRandomness
 from support.workers import running
 from unit.worker.test_driving import SECOND, Worker, a_worker
 

@@ -7,8 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from postroad.adapters.memory.clock import ManualClock, SeededRandomness
-from postroad.adapters.memory.connections import MemoryResolver
 from postroad.domain.smtp.next_hops import NextHop
 from postroad.routing.routes import NoRoute, RoutingPlan
 from postroad.routing.tables import (
@@ -20,6 +18,8 @@ from postroad.routing.tables import (
 )
 from postroad.worker import routing
 from postroad.worker.routing import DeliveryRoute, FoundRoutes, RelayRoutes, RouteFinder
+from support.memory.clock import ManualClock, SeededRandomness
+from support.memory.connections import MemoryResolver
 
 ONE = RouteRequest("one.example", "a@x.example", "acme")
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from postroad.adapters.memory.kubernetes.world import copied
 from postroad.errors import KubernetesConflict
+from support.memory.kubernetes.world import copied
 
 Path = tuple[str, ...]
 """Steps as `fieldsV1` has them: `f:NAME`, `k:{KEYS}` of a list's entry, `v:VALUE` of a set's."""

@@ -7,21 +7,21 @@ from contextlib import aclosing
 from typing import Any
 
 from postroad.adapters.memory.fault_injection import FaultInjector
-from postroad.adapters.memory.kubernetes.field_ownership import (
+from postroad.errors import KubernetesConflict, KubernetesRefused
+from postroad.ports.kubernetes import COMPLETE, LISTED, Kind, Object, WatchEvent
+from support.memory.kubernetes.field_ownership import (
     SERVER_FIELDS,
     Manager,
     applied,
     updated,
 )
-from postroad.adapters.memory.kubernetes.world import (
+from support.memory.kubernetes.world import (
     KubernetesWorld,
     ObjectPlace,
     copied,
     has_labels,
     parsed,
 )
-from postroad.errors import KubernetesConflict, KubernetesRefused
-from postroad.ports.kubernetes import COMPLETE, LISTED, Kind, Object, WatchEvent
 
 STATUS_OF_ITS_OWN = frozenset(
     {"mailqueues", "queueclusters", "deployments", "poddisruptionbudgets", "pods", "services"}
