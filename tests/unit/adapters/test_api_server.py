@@ -16,6 +16,7 @@ from postroad.adapters.kubernetes import api_requests
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.errors import KubernetesRefused, KubernetesUnavailable
+from postroad.ports.kubernetes import Object
 from support.access_to_kubernetes import access_to
 from support.api_over_http import HttpKubernetes, api_over_http
 from support.memory.clock import ManualClock
@@ -145,6 +146,35 @@ async def test_what_is_no_answer_of_an_api_server_is_taken_for_none(
 
     with pytest.raises(KubernetesUnavailable):
         await api.list(MAIL_QUEUE)
+
+
+OTHER_ANSWERS = (
+    *({}, {"status": "ok"}, {"kind": "Status", "status": "Failure"}),
+    *({"kind": "MailQueueList", "items": each} for each in (5, [{}], ["x"], [{"metadata": None}])),
+    {"kind": "Status", "items": None, "resources": [{}]},
+    {"metadata": {"name": "outgoing"}, "status": "ok", "resources": ["x"]},
+)
+"""JSON that an API server does not answer with."""
+
+
+@pytest.mark.parametrize("answer", OTHER_ANSWERS, ids=str)
+@pytest.mark.parametrize("what", ["get", "list", "uids", "serves", "may", "create", "apply"])
+async def test_json_of_another_server_is_an_error_with_a_name(
+    server: HttpKubernetes, api: ApiServer, what: str, answer: Object
+) -> None:
+    requests = {
+        "get": lambda: api.get(MAIL_QUEUE, "mail", "outgoing"),
+        "list": lambda: api.list(MAIL_QUEUE),
+        "uids": lambda: api.uids(MAIL_QUEUE),
+        "serves": lambda: api.serves(MAIL_QUEUE),
+        "may": lambda: api.may("list", MAIL_QUEUE),
+        "create": lambda: api.create(MAIL_QUEUE, NEW),
+        "apply": lambda: api.apply(MAIL_QUEUE, NEW),
+    }
+    server.answers = [web.json_response(answer)]
+
+    with pytest.raises(KubernetesUnavailable, match="none of a Kubernetes API server"):
+        await requests[what]()
 
 
 async def test_a_pod_without_a_token_for_a_moment_asks_again_later(api: ApiServer) -> None:

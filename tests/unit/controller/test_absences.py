@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from postroad.adapters.memory.fault_injection import Fault
-from postroad.controller.kubernetes.api import DEPLOYMENT, QUEUE_CLUSTER, SECRET
+from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from support.manual_loop import move, run
 from support.memory.kubernetes.world import ObjectPlace
-from support.resources import workers
+from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, running_controller
 
 WORKERS = "outgoing-worker"
@@ -88,5 +88,41 @@ def test_a_list_of_nothing_ends_no_resource(monkeypatch: pytest.MonkeyPatch) -> 
             await operator.delete(DEPLOYMENT, WORKERS)
             await move(10)
             assert operator.at("deployments", NAMESPACE, WORKERS) is not None
+
+    run(scene())
+
+
+def test_a_fault_about_missed_deletions_ends_no_reconciles(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def confused(*_: object) -> set[str]:
+        raise TypeError("'int' object is not iterable")
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(1))
+            with monkeypatch.context() as patch:
+                patch.setattr(operator.api, "uids", confused)
+                await move(700)
+            await operator.change({"workers": workers(2)})
+            await move(10)
+
+            assert operator.found(DEPLOYMENT, WORKERS)["spec"]["replicas"] == 2
+
+    run(scene())
+
+
+def test_an_object_without_a_version_that_compares_holds_up_no_other() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare()
+            odd = deepcopy(operator.found())
+            odd["metadata"] |= {"uid": "odd", "resourceVersion": "odd"}
+            with pytest.raises(ValueError, match="odd"):
+                operator.controller.causes.on_event(MAIL_QUEUE, odd, gone=False, routine=False)
+            await operator.change({"workers": workers(2)})
+            await operator.create(mail_queue(NAMESPACE, "second"))
+            await move(700)
+
+            assert operator.found(DEPLOYMENT, WORKERS)["spec"]["replicas"] == 2
+            assert operator.condition("Ready", name="second")["status"] == "True"
 
     run(scene())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
 from postroad.adapters.kubernetes.api_requests import ApiAccess, ApiRequests
+from postroad.errors import KubernetesUnavailable
 from postroad.ports.kubernetes import Kind, Object, WatchEvent
 from postroad.ports.servers import Guard
 
@@ -28,24 +30,19 @@ class ApiServer(ApiRequests):
         self._manager = {"fieldManager": field_manager}
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
-        return await self.call("GET", _path(kind, namespace, name), missing_ok=True)
+        return await self._object("GET", _path(kind, namespace, name), missing_ok=True)
 
     async def list(
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Sequence[Object]:
-        query = {"labelSelector": labels} if labels else {}
-        found = await self.call("GET", _path(kind, namespace), query=query)
         type_meta = {"apiVersion": kind.api_version, "kind": kind.name}  # absent in lists
-        assert found is not None
-        return [{**type_meta, **each} for each in found["items"]]
+        return [{**type_meta, **each} for each in await self._items(kind, namespace, labels)]
 
     async def uids(
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Collection[str]:
-        query = {"labelSelector": labels} if labels else {}
-        found = await self.call("GET", _path(kind, namespace), query=query, accept=METADATA)
-        items = found["items"] if found else None  # null, where a list of metadata has none
-        return {each["metadata"]["uid"] for each in items or ()}
+        items = await self._items(kind, namespace, labels, accept=METADATA)
+        return {each["metadata"]["uid"] for each in items}
 
     def watch(
         self, kind: Kind, namespace: str | None = None, labels: str = ""
@@ -57,7 +54,9 @@ class ApiServer(ApiRequests):
     async def serves(self, *kinds: Kind) -> bool:
         for kind in kinds:
             found = await self.call("GET", kind.prefix, missing_ok=True)
-            served = {each["name"] for each in found["resources"]} if found else set()
+            with _answers_only(kind.prefix):
+                resources = () if found is None else found["resources"]
+                served = {each["name"] for each in resources}
             if kind.plural not in served:
                 return False
         return True
@@ -75,13 +74,15 @@ class ApiServer(ApiRequests):
             "kind": ACCESS_REVIEW.name,
             "spec": {"resourceAttributes": attributes},
         }
-        answer = await self.call("POST", _path(ACCESS_REVIEW, None), body=asked)
+        path = _path(ACCESS_REVIEW, None)
+        answer = await self.call("POST", path, body=asked)
         assert answer is not None
-        return bool(answer["status"]["allowed"])
+        with _answers_only(path):
+            return bool(answer["status"]["allowed"])
 
     async def apply(self, kind: Kind, wanted: Object, *, force: bool = True) -> Object:
         metadata = wanted["metadata"]
-        applied = await self.call(
+        applied = await self._object(
             "PATCH",
             _path(kind, metadata.get("namespace"), metadata["name"]),
             query={**self._manager, "force": "true" if force else "false"},
@@ -93,14 +94,14 @@ class ApiServer(ApiRequests):
 
     async def create(self, kind: Kind, wanted: Object) -> Object:
         path = _path(kind, wanted["metadata"].get("namespace"))
-        created = await self.call("POST", path, query=self._manager, body=wanted)
+        created = await self._object("POST", path, query=self._manager, body=wanted)
         assert created is not None
         return created
 
     async def patch(
         self, kind: Kind, namespace: str | None, name: str, change: Mapping[str, Any]
     ) -> Object | None:
-        return await self.call(
+        return await self._object(
             "PATCH",
             _path(kind, namespace, name),
             query=self._manager,
@@ -111,7 +112,7 @@ class ApiServer(ApiRequests):
 
     async def replace_status(self, kind: Kind, changed: Object) -> Object | None:
         metadata = changed["metadata"]
-        return await self.call(
+        return await self._object(
             "PUT",
             f"{_path(kind, metadata['namespace'], metadata['name'])}/status",
             query=self._manager,
@@ -132,6 +133,43 @@ class ApiServer(ApiRequests):
             },
             missing_ok=True,
         )
+
+    async def _object(self, method: str, path: str, **options: Any) -> Object | None:
+        """Make a request whose answer is an object. Raises: KubernetesError."""
+        answer = await self.call(method, path, **options)
+        with _answers_only(path):
+            return None if answer is None else _checked(answer)
+
+    async def _items(
+        self, kind: Kind, namespace: str | None, labels: str, **options: Any
+    ) -> list[Object]:
+        """Return the objects of a list. Raises: KubernetesError."""
+        path, query = _path(kind, namespace), {"labelSelector": labels} if labels else {}
+        answer = await self.call("GET", path, query=query, **options)
+        assert answer is not None
+        with _answers_only(path):
+            if not str(answer["kind"]).endswith("List"):
+                raise TypeError("not a list")
+            items = answer["items"]  # null, where a list of metadata has none
+            return [] if items is None else [_checked(each) for each in items]
+
+
+@contextmanager
+def _answers_only(path: str) -> Iterator[None]:
+    """Turn what fails about the JSON of a load balancer, for example, into an error with a name."""
+    try:
+        yield
+    except (KeyError, TypeError) as error:
+        text = f"{path}: the answer is none of a Kubernetes API server"
+        raise KubernetesUnavailable(text) from error
+
+
+def _checked(answer: Object) -> Object:
+    """Return an object that has what all have. Raises: KeyError, TypeError."""
+    metadata = answer["metadata"]
+    if not all(isinstance(metadata[each], str) for each in ("name", "uid", "resourceVersion")):
+        raise TypeError("not an object's metadata")
+    return answer
 
 
 def _path(kind: Kind, namespace: str | None, name: str | None = None) -> str:

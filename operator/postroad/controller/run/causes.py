@@ -12,9 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from postroad.controller.kubernetes.actions import log_unexpected
 from postroad.controller.kubernetes.api import MAIL_QUEUE, QUEUE_CLUSTER, Key, has_finalizer
 from postroad.controller.mailqueue.deletion_progress import answers
-from postroad.controller.reads import OWN, Indexes, WatchedKubernetes, key_of, owner_of
+from postroad.controller.reads import (
+    OWN,
+    Indexes,
+    WatchedKubernetes,
+    key_of,
+    owner_of,
+    version_of,
+)
 from postroad.controller.run.workqueue import Urgency, Workqueue
 from postroad.controller.spec.cluster import DEFAULT_CLASS, class_of_cluster
 from postroad.controller.spec.queue_resource import adopted_by, asks_to_rotate, cluster_of
@@ -53,6 +61,7 @@ class Causes:
         """Keep an object that was added, changed or deleted, and queue what depends on it: a
         MailQueue or QueueCluster itself, the owner of a child. `routine`: it was there when the
         watch began."""
+        version_of(body)  # raises before an index has what no read could put in order
         self._indexes.put(body, gone=gone)
         self._api.notice(body, gone=gone)
         if kind in OWN:
@@ -80,7 +89,10 @@ class Causes:
         """Handle the deletions that fell into an interruption of a watch, which none brings.
         Raises: KubernetesError."""
         for kind, body in await self._api.missed_deletions():
-            self.on_event(kind, body, gone=True, routine=False)
+            try:
+                self.on_event(kind, body, gone=True, routine=False)
+            except Exception:  # of one object: the others are not found a second time
+                log_unexpected("a missed deletion was not handled", kind=kind.name)
 
 
 def fingerprint_of(body: Mapping[str, Any]) -> Fingerprint:

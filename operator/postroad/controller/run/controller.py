@@ -179,9 +179,13 @@ class Controller:
             await self._clock.sleep(after)
             self._reads.forget_old()
             after = self._intervals.first_retry
-            with suppress(PostroadError):
+            try:
                 await self.causes.find_missed_deletions()
-                after = self._intervals.full
+            except PostroadError:
+                continue
+            except Exception:  # which must not end all reconciles
+                log_unexpected("missed deletions were not found")
+            after = self._intervals.full
 
     async def finish(self) -> None:
         """Begin nothing more; return when what is under way has ended."""

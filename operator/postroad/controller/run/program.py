@@ -38,7 +38,7 @@ from postroad.controller.leadership.leases import Watchdog
 from postroad.controller.reads import OWN
 from postroad.controller.run.causes import lease_name
 from postroad.controller.run.controller import Controller, Options, follow
-from postroad.errors import KubernetesRefused, KubernetesUnavailable, PostroadError
+from postroad.errors import KubernetesError, KubernetesRefused, PostroadError
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kubernetes
 from postroad.telemetry import logs
@@ -218,12 +218,12 @@ class Program:
         while True:
             try:
                 missing = await missing_rights(api, place.namespace, self._options.namespaces)
-            except KubernetesUnavailable:
-                await clock.sleep(MISSING_RIGHTS_INTERVAL)
-                continue
             except KubernetesRefused as error:
                 _log.warning("the operator's rights cannot be checked", error=str(error))
                 missing = ()
+            except KubernetesError:
+                await clock.sleep(MISSING_RIGHTS_INTERVAL)
+                continue
             if missing and missing != self._missing_rights:
                 _log.error("rights are missing: apply manifests/install.yaml", missing=missing)
             self._missing_rights = missing
@@ -236,7 +236,7 @@ class Program:
                 if await self._dependencies.unfenced.serves(MAIL_QUEUE, QUEUE_CLUSTER):
                     return
                 obstacle = "the CRDs are not installed: apply the files of crds/"
-            except KubernetesUnavailable as error:
+            except KubernetesError as error:
                 obstacle = str(error)
             if obstacle != known:
                 _log.warning(obstacle, group=GROUP)
