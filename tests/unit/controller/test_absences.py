@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from postroad.adapters.memory.clock import ManualClock
 
 from postroad.adapters.memory.fault_injection import Fault
+from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from support.manual_loop import move, run
 from support.memory.kubernetes.world import ObjectPlace
@@ -126,3 +129,14 @@ def test_an_object_without_a_version_that_compares_holds_up_no_other() -> None:
             assert operator.condition("Ready", name="second")["status"] == "True"
 
     run(scene())
+
+
+def test_an_absence_that_was_not_looked_at_begins_anew() -> None:
+    clock = ManualClock()
+    absences = Absences(clock)
+    looks = []
+    for after in (0, 6, 3, 1, 6, 10, 6, 4):
+        clock.jump(timedelta(minutes=after))
+        looks.append(absences.lasts("first"))
+
+    assert looks == [False, False, False, True, True, False, False, True]

@@ -513,3 +513,33 @@ def test_a_world_with_another_keyspace_has_the_same_broker_and_buckets() -> None
             assert world.schema is not operator.world.schema
 
     run(scene())
+
+
+def test_two_queueclusters_that_are_replaced_again_later_keep_what_each_has() -> None:
+    """The first absence of the one that has the keyspace is no part of the second one."""
+
+    async def scene() -> None:
+        async with running_controller() as operator:
+            first, second = (resources.queue_cluster(NAMESPACE, each) for each in ("main", "second"))
+            for each in (*resources.secrets(NAMESPACE), first):
+                await operator.create(each)
+            await move(10)
+            await operator.create(second)
+            await move(70)
+            await operator.delete(QUEUE_CLUSTER, "main")
+            await move(3)
+            await operator.delete(QUEUE_CLUSTER, "second")
+            await operator.create(first)
+            await move(3600)
+
+            await operator.delete(QUEUE_CLUSTER, "main")
+            await operator.create(second)
+            await move(5)
+            await operator.create(first)
+            await move(70)
+
+            assert operator.condition("Ready", QUEUE_CLUSTER, "main")["status"] == "True"
+            ready = operator.condition("Ready", QUEUE_CLUSTER, "second")
+            assert ready["reason"] == "ResourceConflict"
+
+    run(scene())

@@ -61,7 +61,8 @@ class Causes:
         """Keep an object that was added, changed or deleted, and queue what depends on it: a
         MailQueue or QueueCluster itself, the owner of a child. `routine`: it was there when the
         watch began."""
-        version_of(body)  # raises before an index has what no read could put in order
+        if not gone:
+            version_of(body)  # raises before an index has what no read could put in order
         self._indexes.put(body, gone=gone)
         self._api.notice(body, gone=gone)
         if kind in OWN:
