@@ -31,6 +31,7 @@ from postroad.controller.mailqueue.orphans import NAME as ORPHANS
 from postroad.domain.queues.entries import Partition
 from postroad.domain.queues.names import QueueName, key_of_owner
 from postroad.ports.kubernetes import Object
+from postroad.ports.view import Limits
 from support.manual_loop import move, run
 from support.memory.clock import START
 from support.memory.kubernetes.world import ObjectPlace
@@ -551,5 +552,43 @@ def test_entries_without_room_in_one_list_are_in_the_next() -> None:
             await operator.create(mail_queue(NAMESPACE))
             await move(10)
             assert orphans(operator, f"{ORPHANS}-2") == {}
+
+    run(scene())
+
+
+def test_a_queue_whose_limits_are_lost_asks_before_its_mail_is_deleted() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=17)
+            operator.world.tables(str(QUEUE)).limits = Limits(None, None)
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(60)
+            ready = operator.condition("Ready")
+            assert ready["reason"] == "ConfirmationNeeded"
+            assert ready["message"].startswith("mails may wait: Cassandra has no limits")
+            assert operator.world.queues(str(QUEUE)).declared
+            assert len(operator.world.bucket(BUCKET).objects) > 16
+
+            await annotate(operator, CONFIRM_DELETION)
+            await move(3)
+            assert is_gone(operator)
+
+    run(scene())
+
+
+def test_progress_that_a_backup_brings_back_is_no_progress() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator, mails=3)
+            found, at = operator.found(), "2026-01-01T00:00:00Z"
+            done = ["messages", "bytes", "rows", "history"]
+            deletion = {"beganAt": at, "progressedAt": at, "done": done}
+            restored = {**found, "status": {**found["status"], "deletion": deletion}}
+            await operator.user.replace_status(MAIL_QUEUE, restored)
+            await move(60)
+            assert "deletion" not in operator.found()["status"]
+            await operator.delete(MAIL_QUEUE, "outgoing")
+            await move(60)
+            assert operator.condition("Ready")["reason"] == "ConfirmationNeeded"
 
     run(scene())

@@ -21,6 +21,7 @@ from postroad.controller.cluster.finalizers import Finalizers
 from postroad.controller.cluster.plans import QueuePlace
 from postroad.controller.cluster.queue_claims import QueueClaims
 from postroad.controller.cluster.queue_logins import QueueLogins
+from postroad.controller.cluster.quotas import has_configuration
 from postroad.controller.kubernetes.actions import log_action
 from postroad.controller.kubernetes.api import (
     CRON_JOB,
@@ -197,7 +198,8 @@ class Deletion:
         that it may be delivered. Mail whose number is not known counts as waiting."""
         if is_confirmed(found, None):
             return False
-        is_known_later, count = await self._waiting(place)
+        begun = has_configuration(found)
+        is_known_later, count = await self._waiting(place, begun=begun)
         if count is None:
             return False
         namespace = await self._api.get(NAMESPACE, None, place.name.namespace)
@@ -215,12 +217,15 @@ class Deletion:
             )
         return True
 
-    async def _waiting(self, place: QueuePlace) -> tuple[bool, str | None]:
+    async def _waiting(self, place: QueuePlace, *, begun: bool) -> tuple[bool, str | None]:
         """Return whether time alone may change the answer, and how many mails wait as text, None
-        when none does."""
+        when none does. A queue that has `begun` has limits until it is erased, its messages
+        first."""
         try:
             if (await place.view().limits()).browse_start is None:
-                return False, None
+                if not begun or not await place.broker().exists():
+                    return False, None
+                return False, "mails may wait: Cassandra has no limits of this queue any more"
             size = (await self._engines.metrics(place))["size"]
         except TimeoutError:
             return True, "mails may wait: Cassandra did not count them in time"

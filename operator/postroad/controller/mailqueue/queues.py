@@ -151,7 +151,8 @@ class Queues:
         match due.scope:
             case Scope.FULL:
                 names = {"operatorClass": self._reader.operator_class}
-                report = Report(fields={"specHash": hash_of_spec(spec), **names})
+                deletion = {"deletion": None}  # of a backup; believed, nothing would be erased
+                report = Report(fields={"specHash": hash_of_spec(spec), **names, **deletion})
                 if plan is None:
                     return report + Report(blocked(facts.finding))
                 return await self._make_all(plan, due, report)
