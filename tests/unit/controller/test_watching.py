@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterable
+from contextlib import aclosing
 from itertools import islice
 
+import pytest
+from aiohttp import web
+
+from postroad.adapters.kubernetes import kopf_watch
+from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.kubernetes.kopf_watch import MAX_BACKOFF, watching_settings
+from postroad.adapters.memory.clock import ManualClock
+from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE
+from support.access_to_kubernetes import access_to
+from support.api_over_http import HttpKubernetes, api_over_http
 
 
 def test_no_error_of_the_api_server_ends_the_operator() -> None:
@@ -25,3 +37,37 @@ def test_the_api_server_ends_a_watch_before_the_operator_gives_it_up() -> None:
     assert (settings.watching.server_timeout, settings.watching.client_timeout) == (290, 300)
     assert (settings.watching.connect_timeout, settings.networking.connect_timeout) == (15, 15)
     assert settings.networking.request_timeout == 30
+
+
+GONE = json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}) + "\n"
+
+
+@pytest.mark.parametrize("line", ["", GONE], ids=["ends", "gone"])
+async def test_watches_that_end_at_once_are_spread(
+    monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    asked = 0
+
+    async def end_at_once(*_: object) -> web.Response:
+        nonlocal asked
+        asked += 1
+        return web.Response(text=line)
+
+    monkeypatch.setattr(HttpKubernetes, "_watched", end_at_once)
+    monkeypatch.setattr(kopf_watch, "WATCH_INTERVAL", 3600.0)
+    async with api_over_http(KubernetesWorld(ManualClock())) as (url, _):
+        api = ApiServer(access_to(url, "t0ken"), "postroad")
+
+        async def follow() -> None:
+            async with aclosing(api.watch(MAIL_QUEUE)) as events:
+                async for _ in events:
+                    pass
+
+        following = asyncio.create_task(follow())
+        while not asked:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.4)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await api.close()
+    assert asked == 1

@@ -163,10 +163,10 @@ class ApiRequests:
         self._responses: list[aiohttp.ClientResponse] = []
         self._free = asyncio.Semaphore(CALLS)
 
-    def open_session(self) -> aiohttp.ClientSession:
+    def open_session(self, *also: aiohttp.ClientMiddlewareType) -> aiohttp.ClientSession:
         """Return a session that proves who the operator is; a watch closes its own. `close` ends
-        responses that Kopf leaves open. Raises: KubernetesRefused for certificates that cannot
-        be used."""
+        responses that Kopf leaves open. `also`: what its requests go through first. Raises:
+        KubernetesRefused for certificates that cannot be used."""
         if self._connector is None:
             secured = self.access.address.startswith("https:")
             context = self.access.tls() if secured else True
@@ -175,7 +175,7 @@ class ApiRequests:
             connector=self._connector,
             connector_owner=False,
             request_class=aiohttp.ClientRequest if self.guard is None else guarded(self.guard),
-            middlewares=(self._authorize,),
+            middlewares=(*also, self._authorize),
             proxy=self.access.proxy,
             headers={"User-Agent": "postroad"},
         )

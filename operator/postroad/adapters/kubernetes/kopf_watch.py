@@ -27,6 +27,9 @@ from postroad.telemetry import logs
 MAX_BACKOFF = 30.0
 """Seconds between requests to an API server that refuses them or does not answer."""
 
+WATCH_INTERVAL = 1.0
+"""Seconds between two watches of a kind."""
+
 LISTED_AT_ONCE = 100
 """Objects of one answer. Larger ones are memory that the process keeps after the watches began."""
 
@@ -54,7 +57,7 @@ class _OneSession(Vault):
 
 async def watch(
     address: str,
-    open_session: Callable[[], aiohttp.ClientSession],
+    open_session: Callable[[aiohttp.ClientMiddlewareType], aiohttp.ClientSession],
     kind: Kind,
     namespace: str | None,
     labels: str,
@@ -65,7 +68,7 @@ async def watch(
     where = None if namespace is None else NamespaceName(namespace)
     for seconds in Backoffs():
         try:
-            async with open_session() as session:
+            async with open_session(paced()) as session:
                 info = kopf.AiohttpSession(server=address, aiohttp_session=session)
                 vault = _OneSession({"session": info})
                 stream = infinite_watch(settings=settings, resource=resource, namespace=where)
@@ -77,6 +80,25 @@ async def watch(
         except Exception as error:
             _log.warning("a watch begins anew", kind=kind.name, error=str(error))
         await asyncio.sleep(seconds)
+
+
+def paced() -> aiohttp.ClientMiddlewareType:
+    """Return what spreads the watches of a session. Kopf follows one that ends at once, as behind
+    some proxies, by the next without a pause, and one whose version is gone by a list."""
+    begins_at = 0.0
+
+    async def wait(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        nonlocal begins_at
+        if "watch" in request.url.query:
+            now = asyncio.get_running_loop().time()
+            begins_at = max(now, begins_at)
+            pause, begins_at = begins_at - now, begins_at + WATCH_INTERVAL
+            await asyncio.sleep(pause)
+        return await handler(request)
+
+    return wait
 
 
 def _event(raw: object) -> WatchEvent | None:
