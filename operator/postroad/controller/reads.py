@@ -155,8 +155,16 @@ def shared(value: Any) -> Any:
     if isinstance(value, str):  # most are
         return sys.intern(value)
     if isinstance(value, dict):
-        return {sys.intern(name): shared(each) for name, each in value.items()}
-    return [shared(each) for each in value] if isinstance(value, list) else value
+        kept = {}
+        for name, each in value.items():  # a comprehension would be one more frame for each level
+            kept[sys.intern(name)] = shared(each)
+        return kept
+    if isinstance(value, list):
+        entries = []
+        for each in value:
+            entries.append(shared(each))  # noqa: PERF401
+        return entries
+    return value
 
 
 def place_of(body: Mapping[str, Any]) -> Key | None:

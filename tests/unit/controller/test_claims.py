@@ -520,7 +520,9 @@ def test_two_queueclusters_that_are_replaced_again_later_keep_what_each_has() ->
 
     async def scene() -> None:
         async with running_controller() as operator:
-            first, second = (resources.queue_cluster(NAMESPACE, each) for each in ("main", "second"))
+            first, second = (
+                resources.queue_cluster(NAMESPACE, each) for each in ("main", "second")
+            )
             for each in (*resources.secrets(NAMESPACE), first):
                 await operator.create(each)
             await move(10)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from postroad.controller.kubernetes import api
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.mailqueue import MailQueueSpec
+from postroad.controller.spec.parts import MAX_LEVELS
 from postroad.controller.status.attempts import invalid_fields
 from support import spec_cases
 from support.kubectl import documents_in
@@ -140,3 +141,22 @@ def attempt(model: type[BaseModel], spec: dict[str, Any], case: spec_cases.Case)
     with pytest.raises(ValidationError) as refusal:
         model.model_validate(spec)
     assert case.said in invalid_fields(refusal.value)
+
+
+@pytest.mark.parametrize("levels", [MAX_LEVELS, MAX_LEVELS + 1, 9_000])
+def test_a_template_that_nests_too_deeply_is_refused_by_its_field(levels: int) -> None:
+    template: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        template = {"a": template}
+    spec = {
+        "clusterRef": {"name": "main"},
+        "workers": {"handler": {"relay": {"host": "sink"}}, "template": template},
+    }
+    if levels == MAX_LEVELS:
+        assert MailQueueSpec.model_validate(spec)
+        return
+    with pytest.raises(ValidationError) as refused:
+        MailQueueSpec.model_validate(spec)
+    assert invalid_fields(refused.value) == (
+        "spec.workers.template: Value error, must not nest deeper than 64 levels"
+    )

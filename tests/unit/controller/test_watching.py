@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 from itertools import islice
 
@@ -16,7 +17,9 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.kubernetes.kopf_watch import MAX_BACKOFF, watching_settings
 from postroad.adapters.memory.clock import ManualClock
 from postroad.adapters.memory.kubernetes.world import KubernetesWorld
-from postroad.controller.kubernetes.api import MAIL_QUEUE
+from postroad.controller.kubernetes.api import MAIL_QUEUE, Key
+from postroad.controller.kubernetes.drift import hash_of
+from postroad.controller.reads import Indexes
 from support.access_to_kubernetes import access_to
 from support.api_over_http import HttpKubernetes, api_over_http
 
@@ -71,3 +74,35 @@ async def test_watches_that_end_at_once_are_spread(
         await asyncio.gather(following, return_exceptions=True)
         await api.close()
     assert asked == 1
+
+
+@pytest.fixture
+def nested_objects() -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    kopf_watch.read_nested_objects()
+    yield
+    sys.setrecursionlimit(before)
+
+
+@pytest.mark.usefixtures("nested_objects")
+@pytest.mark.parametrize(("begin", "end"), [('{"a":', "}"), ("[", "]")])
+async def test_an_object_that_nests_as_deeply_as_it_may_breaks_no_watch(
+    begin: str, end: str
+) -> None:
+    levels = kopf_watch.MAX_NESTING - 10
+    template = begin * levels + "{}" + end * levels
+    metadata = '{"name": "deep", "namespace": "mail", "uid": "u", "resourceVersion": "7"}'
+    spec = f'{{"clusterRef": {{"name": "main"}}, "workers": {{"template": {template}}}}}'
+    item = f'{{"metadata": {{"generation": 1, {metadata[1:]}, "spec": {spec}}}'
+    text = f'{{"kind": "MailQueueList", "apiVersion": "postroad.dev/v1alpha1", "items": [{item}]}}'
+    indexes = Indexes()
+    async with api_over_http(KubernetesWorld(ManualClock())) as (url, server):
+        api = ApiServer(access_to(url, "t0ken"), "postroad")
+        server.answers = [web.Response(text=text, content_type="application/json")]
+        async with aclosing(api.watch(MAIL_QUEUE)) as events:
+            event = await anext(events)
+        indexes.put(event.object)
+        await api.close()
+
+    assert indexes.at(Key("MailQueue", "mail", "deep"))
+    assert hash_of(event.object)

@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from postroad.adapters.kubernetes.api_requests import load_access
 from postroad.adapters.kubernetes.api_server import ApiServer
-from postroad.adapters.kubernetes.kopf_watch import quiet_logs
+from postroad.adapters.kubernetes.kopf_watch import quiet_logs, read_nested_objects
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import cluster
 from postroad.controller.credentials import Connect
@@ -258,6 +258,7 @@ async def serve(options: Options, health_host: str, health_port: int) -> None:
     LeadershipLost.
     """
     quiet_logs()
+    read_nested_objects()
     readiness = Readiness()
     health = HealthServer(readiness)
     await health.listen(health_host, health_port)

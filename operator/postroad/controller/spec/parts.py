@@ -57,6 +57,20 @@ def holds(condition: Callable[[Any], bool], message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+MAX_LEVELS = 64
+"""Levels of a partial pod template; a pod has no twenty."""
+
+
+def nests_little(value: Any) -> bool:
+    """True if JSON has no more levels than `MAX_LEVELS`, each of which is a call where it is
+    merged, written or compared."""
+    level = [value]
+    for _ in range(MAX_LEVELS):
+        parts = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [inner for each in parts for inner in each if isinstance(inner, dict | list)]
+    return not level
+
+
 def has_port_in_range(url: str) -> bool:
     """True if a URL has no port, or one from 1 to 65535."""
     try:
@@ -74,6 +88,7 @@ Replicas = Annotated[int, Field(ge=0, le=1000)]
 Schedule = Annotated[str, Field(min_length=1, max_length=100)]
 Anything = Annotated[
     dict[str, Any],
+    holds(nests_little, f"must not nest deeper than {MAX_LEVELS} levels"),
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
 ]
 
