@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -150,6 +151,29 @@ def test_one_value_of_the_annotation_asks_once_and_the_next_waits_for_the_overla
 
             assert len(operator.events("UserSwitched")) == 2
             assert letters(operator) == "a"
+
+    run(scene())
+
+
+def test_users_are_rotated_after_a_clock_was_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await declare(operator)
+            ahead, now = timedelta(days=1000), operator.clock.now
+            with monkeypatch.context() as patch:
+                patch.setattr(operator.clock, "now", lambda: now() + ahead)
+                await move(A_FULL_RECONCILE)
+                assert letters(operator) == "ab", "the period is over"
+                user, _ = login(operator)
+            await move(OVERLAP + 2 * A_FULL_RECONCILE)
+            assert letters(operator) == "b"
+            assert is_let_in(operator)
+
+            await ask(operator, "1")
+            await move(A_MINUTE)
+            assert letters(operator) == "ab"
+            assert login(operator)[0] != user
+            assert is_let_in(operator)
 
     run(scene())
 

@@ -12,8 +12,8 @@ import base64
 import binascii
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import SecretStr
@@ -93,6 +93,9 @@ MAX_STEPS = 4
 """In one reconcile: no more follow each other at one instant."""
 
 PASSWORD_BYTES = 32
+
+TOLERATED = timedelta(minutes=5)
+"""Time that the clock of another operator may have been ahead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +182,15 @@ class QueueLogins:
                 f"Secret {queue.login_secret} exists already, and this MailQueue does not own it",
                 hint="delete or rename it; the API server removes that of an earlier MailQueue",
             )
-        kept = UserSecret.of(found, first)
-        if kept is not None and found is not None and not is_owned(found, queue.uid):
+        kept, now = UserSecret.of(found, first), self._clock.now()
+        if kept is None or found is None:
+            return None
+        is_ours, is_ahead = is_owned(found, queue.uid), kept.current.since > now + TOLERATED
+        if is_ahead:  # else neither user would be retired until then
+            kept = replace(kept, current=replace(kept.current, since=now))
+        if is_ahead or not is_ours:
             await self._api.apply(SECRET, kept.manifest(queue))
+        if not is_ours:
             log_action("took over a secret without an owner", secret=queue.login_secret)
         return kept
 
