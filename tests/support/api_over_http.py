@@ -156,11 +156,15 @@ async def answer_of(
     if request.method == "GET" and name is None:
         items = await client.list(kind, namespace, request.query.get("labelSelector", ""))
         version = str(client.world.version)
+        begin = int(request.query.get("continue") or 0)
+        end = begin + int(request.query.get("limit") or len(items))
+        more = str(end) if end < len(items) else ""
+        items = items[begin:end]
         metadata_only = "PartialObjectMetadataList" in request.headers.get("Accept", "")
         return {
             "kind": f"{kind.name}List",
             "apiVersion": kind.api_version,
-            "metadata": {"resourceVersion": version},
+            "metadata": {"resourceVersion": version, "continue": more},
             "items": None if metadata_only and not items else items,  # as API servers do
         }
     if request.method == "GET":

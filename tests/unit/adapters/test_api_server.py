@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 from aiohttp import web
@@ -148,9 +148,14 @@ async def test_what_is_no_answer_of_an_api_server_is_taken_for_none(
         await api.list(MAIL_QUEUE)
 
 
-OTHER_ANSWERS = (
-    *({}, {"status": "ok"}, {"kind": "Status", "status": "Failure"}),
-    *({"kind": "MailQueueList", "items": each} for each in (5, [{}], ["x"], [{"metadata": None}])),
+OTHER_ANSWERS: tuple[Object, ...] = (
+    {},
+    {"status": "ok"},
+    {"kind": "Status", "status": "Failure"},
+    {"kind": "MailQueueList", "items": 5},
+    {"kind": "MailQueueList", "items": [{}]},
+    {"kind": "MailQueueList", "items": ["x"]},
+    {"kind": "MailQueueList", "items": [{"metadata": None}]},
     {"kind": "Status", "items": None, "resources": [{}]},
     {"metadata": {"name": "outgoing"}, "status": "ok", "resources": ["x"]},
 )
@@ -162,7 +167,7 @@ OTHER_ANSWERS = (
 async def test_json_of_another_server_is_an_error_with_a_name(
     server: HttpKubernetes, api: ApiServer, what: str, answer: Object
 ) -> None:
-    requests = {
+    requests: dict[str, Callable[[], Awaitable[object]]] = {
         "get": lambda: api.get(MAIL_QUEUE, "mail", "outgoing"),
         "list": lambda: api.list(MAIL_QUEUE),
         "uids": lambda: api.uids(MAIL_QUEUE),
@@ -254,6 +259,29 @@ async def test_an_answer_that_is_too_large_is_not_kept(
         await api.get(MAIL_QUEUE, "mail", "outgoing")
 
     assert await api.get(MAIL_QUEUE, "mail", "outgoing") is None
+
+
+async def test_objects_too_large_for_one_answer_come_in_several(
+    server: HttpKubernetes, api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user who makes objects as large as they may be holds up no list of others."""
+    names = [f"queue-{number:02}" for number in range(25)]
+    large = {"annotations": {"text": "x" * 1000}}
+    for name in names:
+        queue = mail_queue("mail", name)
+        await api.create(MAIL_QUEUE, {**queue, "metadata": {**queue["metadata"], **large}})
+    monkeypatch.setattr(api_requests, "MAX_ANSWER", 20_000)
+    server.requests.clear()
+
+    found = await api.list(MAIL_QUEUE)
+
+    assert [each["metadata"]["name"] for each in found] == names
+    assert methods(server) == ["GET"] * 4
+    assert len(await api.uids(MAIL_QUEUE)) == 25
+
+    monkeypatch.setattr(api_requests, "MAX_ANSWER", 5_000)
+    with pytest.raises(KubernetesUnavailable, match="more than 5000 octets"):
+        await api.list(MAIL_QUEUE)
 
 
 async def test_an_answer_that_nests_too_deeply_is_no_object(

@@ -137,7 +137,7 @@ RETRY_SECONDS = 5.0
 """Time that a call waits in all for a server that answers 429."""
 
 MAX_ANSWER = 16 * 1024 * 1024
-"""Octets. Each answer is one object, and etcd takes 1.5 MiB. A longer one is that of another
+"""Octets, for ten objects as large as etcd takes them, 1.5 MiB. A longer one is that of another
 server, and would be memory of the operator."""
 
 JSON = "application/json"

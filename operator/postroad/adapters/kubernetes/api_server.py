@@ -9,10 +9,14 @@ from urllib.parse import quote
 
 from postroad.adapters.kubernetes.api_requests import ApiAccess, ApiRequests
 from postroad.errors import KubernetesUnavailable
+from postroad.http_answers import AnswerTooLarge
 from postroad.ports.kubernetes import Kind, Object, WatchEvent
 from postroad.ports.servers import Guard
 
 MERGE, APPLY = "application/merge-patch+json", "application/apply-patch+yaml"
+
+PAGES = (500, 10)
+"""Objects of one answer to a list, and where they are too large for that."""
 
 METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
 """Lists without spec and status."""
@@ -142,16 +146,32 @@ class ApiServer(ApiRequests):
 
     async def _items(
         self, kind: Kind, namespace: str | None, labels: str, **options: Any
-    ) -> list[Object]:
+    ) -> Sequence[Object]:
         """Return the objects of a list. Raises: KubernetesError."""
         path, query = _path(kind, namespace), {"labelSelector": labels} if labels else {}
-        answer = await self.call("GET", path, query=query, **options)
-        assert answer is not None
-        with _answers_only(path):
-            if not str(answer["kind"]).endswith("List"):
-                raise TypeError("not a list")
-            items = answer["items"]  # null, where a list of metadata has none
-            return [] if items is None else [_checked(each) for each in items]
+        for most in PAGES:
+            try:
+                return await self._pages(path, {**query, "limit": str(most)}, **options)
+            except KubernetesUnavailable as error:
+                if most == PAGES[-1] or not isinstance(error.__cause__, AnswerTooLarge):
+                    raise
+        raise AssertionError("the last size returns or raises")
+
+    async def _pages(self, path: str, query: Mapping[str, str], **options: Any) -> Sequence[Object]:
+        found: Sequence[Object] = ()
+        later: Mapping[str, str] = {}
+        while True:
+            answer = await self.call("GET", path, query={**query, **later}, **options)
+            assert answer is not None
+            with _answers_only(path):
+                if not str(answer["kind"]).endswith("List"):
+                    raise TypeError("not a list")
+                items = answer["items"]  # null, where a list of metadata has none
+                found = [*found, *(() if items is None else map(_checked, items))]
+                more = (answer.get("metadata") or {}).get("continue")
+            if not more:
+                return found
+            later = {"continue": more}
 
 
 @contextmanager
@@ -159,7 +179,7 @@ def _answers_only(path: str) -> Iterator[None]:
     """Turn what fails about the JSON of a load balancer, for example, into an error with a name."""
     try:
         yield
-    except (KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         text = f"{path}: the answer is none of a Kubernetes API server"
         raise KubernetesUnavailable(text) from error
 
