@@ -301,6 +301,28 @@ async def test_a_candidate_without_rights_waits_and_is_not_in_touch(stage: Stage
     assert one.is_leader
 
 
+async def test_a_lease_that_cannot_be_written_is_reported_once_until_it_can(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(*_: object) -> Object:
+        raise KubernetesConflict("409 for ever")
+
+    def reported() -> list[str]:
+        return [each.message for each in caplog.records if "cannot be used" in each.message]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryKubernetes, "create", refuse)
+        one = stage.start("one")
+        await stage.advance(300)
+        assert len(reported()) == 1
+    await stage.advance(5)
+    assert one.is_leader
+
+    monkeypatch.setattr(MemoryKubernetes, "patch", refuse)
+    await stage.advance(5)
+    assert len(reported()) == 2
+
+
 # The watchdog
 
 

@@ -137,7 +137,7 @@ class Elector:
             is_named = isinstance(error, KubernetesError | TimeoutError)
             self._complain(str(error) or "no answer in time" if is_named else repr(error))
             return
-        self._answered, self._complaint = self._clock.elapsed(), ""
+        self._answered = self._clock.elapsed()
 
     async def _read(self, sent: timedelta) -> None:
         found = await self._api.get(LEASE, self.place.namespace, self.place.name)
@@ -146,6 +146,8 @@ class Elector:
             record, version = record_of(found), found["metadata"]["resourceVersion"]
         now, chance = self._clock.elapsed(), self._randomness.uniform()
         self._state = self._state.found(record, version, sent, now, chance)
+        if not self._state.is_current:  # else the write that follows shows whether it can be used
+            self._complaint = ""
 
     async def _write(self, wanted: WriteLease, sent: timedelta) -> None:
         try:
@@ -158,6 +160,7 @@ class Elector:
         now, chance = self._clock.elapsed(), self._randomness.uniform()
         was_leader = self.is_leader
         self._state = self._state.wrote(wanted.record, version, sent, now, chance)
+        self._complaint = ""
         until, rules = self._state.until, self._state.rules
         if until is not None:
             self.fence.open(until, until - rules.deadline + rules.duration)
