@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from postroad.adapters.memory.clock import ManualClock
 
 from postroad.adapters.memory.fault_injection import Fault
 from postroad.controller.kubernetes.absences import Absences
 from postroad.controller.kubernetes.api import DEPLOYMENT, MAIL_QUEUE, QUEUE_CLUSTER, SECRET
 from support.manual_loop import move, run
+from support.memory.clock import ManualClock
 from support.memory.kubernetes.world import ObjectPlace
 from support.resources import mail_queue, workers
 from support.running_controller import NAMESPACE, running_controller

@@ -15,13 +15,13 @@ from aiohttp import web
 from postroad.adapters.kubernetes import kopf_watch
 from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.adapters.kubernetes.kopf_watch import MAX_BACKOFF, watching_settings
-from postroad.adapters.memory.clock import ManualClock
-from postroad.adapters.memory.kubernetes.world import KubernetesWorld
 from postroad.controller.kubernetes.api import MAIL_QUEUE, Key
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Indexes
 from support.access_to_kubernetes import access_to
 from support.api_over_http import HttpKubernetes, api_over_http
+from support.memory.clock import ManualClock
+from support.memory.kubernetes.world import KubernetesWorld
 
 
 def test_no_error_of_the_api_server_ends_the_operator() -> None:

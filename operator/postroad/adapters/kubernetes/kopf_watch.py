@@ -133,7 +133,7 @@ def watching_settings(kind: Kind, labels: str) -> kopf.OperatorSettings:
 
 def read_nested_objects() -> None:
     """Let this process read objects that nest as deeply as an API server takes them. Else one of
-    them would break each list and each watch of its kind. Costs 2 MB of a stack of 8 at most."""
+    them would break each list and each watch of its kind. Costs 3 MB of a stack of 8 at most."""
     sys.setrecursionlimit(MAX_NESTING + SPARE_FRAMES)
 
 
