@@ -11,9 +11,11 @@ import re
 import ssl
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from pathlib import Path
 
 from postroad.errors import TlsRefused
+from postroad.file_stamps import Stamp, stamp_of
 
 _NAME = re.compile(r"mismatch|doesn't match|NotValidForName|not valid for name", re.IGNORECASE)
 _CERTIFICATE = re.compile(
@@ -81,6 +83,20 @@ def client_context(tls: ClientTls) -> ssl.SSLContext:
                 f"the client certificate {tls.certificate} cannot be used: {error}",
                 hint="name PEM files of a certificate and of its unencrypted key",
             ) from error
+    return context
+
+
+def verifying_context(ca_file: Path | None, oldest: ssl.TLSVersion = OLDEST_TLS) -> ssl.SSLContext:
+    """Return a context that checks certificates and names, for a connection that begins now: the
+    same one until the file of authorities changes, which costs a system call. Raises: TlsRefused.
+    """
+    return _context_at(() if ca_file is None else stamp_of(ca_file), ca_file, oldest)
+
+
+@lru_cache(maxsize=64)
+def _context_at(_: Stamp, ca_file: Path | None, oldest: ssl.TLSVersion) -> ssl.SSLContext:
+    context = client_context(ClientTls(ca_file))
+    context.minimum_version = oldest
     return context
 
 

@@ -107,3 +107,39 @@ async def test_the_authorities_of_a_hop_count_in_place_of_those_for_every_server
 
     delivered = [set(each.values()) for each in events.finished.values()]
     assert delivered == ([{OutcomeKind.DELIVERED}] if is_named else [])
+
+
+async def test_authorities_count_as_their_file_has_them_when_a_connection_opens(
+    certificates: Certificates, tmp_path: Path
+) -> None:
+    file, strangers = tmp_path / "ca.pem", Certificates.make(tmp_path / "others").authority
+    connector = SmtpConnector(ehlo_name="relay.example")
+    recorder = Recorder(is_pipelined=False)
+    tls = certificates.server_context()
+    server = await asyncio.start_server(recorder.serve, "127.0.0.1", 0, ssl=tls)
+    port = server.sockets[0].getsockname()[1]
+    hop = ResolvedHop(
+        NextHop("localhost", port, TlsMode.IMPLICIT, authorities=file), ("127.0.0.1",)
+    )
+
+    async def is_delivered(authority: Path) -> bool:
+        new = tmp_path / "new.pem"
+        new.write_bytes(authority.read_bytes())
+        new.replace(file)
+        events = Events()
+        connection = connector.open(hop, events)
+        connection.submit(a_job(1, content=body_of(1)))
+        if authority == certificates.authority:
+            async with asyncio.timeout(20):
+                await events.until_finished(1)
+            connection.close()
+        await events.until_closed()
+        return bool(events.finished)
+
+    found = [
+        await is_delivered(each)
+        for each in (strangers, certificates.authority, strangers, certificates.authority)
+    ]
+    server.close()
+
+    assert found == [False, True, False, True]

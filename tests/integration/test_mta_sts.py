@@ -208,6 +208,23 @@ async def test_what_is_no_policy_is_none(
     assert server.paths == [f"{HOST}/.well-known/mta-sts.txt"]
 
 
+async def test_authorities_that_replace_others_verify_the_next_fetch(
+    server: WebServer, authorities: Path, tmp_path: Path
+) -> None:
+    file, others = tmp_path / "ca.pem", tmp_path / "others"
+    others.mkdir()
+    file.write_bytes(issue("others", is_authority=True).write(others)[0].read_bytes())
+    fetcher = PolicyFetcher(dns(), lambda _: True, file, server.port)
+    with pytest.raises(PolicyNotFetched, match="certificate is not accepted"):
+        await fetcher.fetch(DOMAIN)
+    file.write_text("none")
+    with pytest.raises(PolicyNotFetched, match="cannot be read"):
+        await fetcher.fetch(DOMAIN)
+    file.write_bytes(authorities.read_bytes())
+
+    await fetcher.fetch(DOMAIN)
+
+
 async def test_a_web_server_without_the_right_certificate_has_no_policy(
     authorities: Path, tmp_path: Path
 ) -> None:

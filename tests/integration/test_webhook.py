@@ -192,6 +192,30 @@ async def test_a_certificate_is_verified(
         assert closed.text.startswith("451 4.7.5 the webhook's certificate is not accepted")
 
 
+async def test_authorities_that_replace_others_verify_the_next_connection(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    file = tmp_path / "ca.pem"
+    file.write_bytes(Certificates.make(tmp_path / "others").authority.read_bytes())
+    async with WebhookServer(certificates.server_context()) as server:
+        connector, refused, events = (
+            a_webhook_connector(server, tmp_path, ca_file=file),
+            Events(),
+            Events(),
+        )
+        connector.open(NO_HOP, refused).submit(a_job(1))
+        await refused.until_closed()
+        file.write_bytes(certificates.authority.read_bytes())
+        connection = connector.open(NO_HOP, events)
+        connection.submit(a_job(1))
+        async with asyncio.timeout(20):
+            await events.until_finished(1)
+        connection.close()
+        await events.until_closed()
+
+    assert len(server.requests) == 1
+
+
 async def test_a_mail_that_is_too_large_is_refused_unsent(tmp_path: Path) -> None:
     async with WebhookServer() as server:
         events = Events()

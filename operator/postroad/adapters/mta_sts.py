@@ -66,11 +66,11 @@ class PolicyFetcher:
     def __init__(
         self, resolver: Resolver, allow: Allow, ca_file: Path | None = None, port: int = 443
     ) -> None:
+        self._ca_file = ca_file
         try:
-            self._context = tls.client_context(tls.ClientTls(ca_file))
+            tls.verifying_context(ca_file)
         except TlsRefused as error:
             raise InvalidSettings(str(error), hint=error.hint) from error
-        self._context.minimum_version = tls.OLDEST_TLS
         self._resolver, self._allow, self._port = resolver, allow, port
         self._slots = asyncio.Semaphore(MAX_FETCHES)
 
@@ -90,6 +90,8 @@ class PolicyFetcher:
             raise PolicyNotFetched(f"it has more than {MAX_POLICY} octets") from None
         except (InvalidInput, UnicodeDecodeError) as error:
             raise PolicyNotFetched(f"it is no policy: {error}") from None
+        except TlsRefused as error:  # of authorities that changed
+            raise PolicyNotFetched(error.explain()) from None
         except (aiohttp.ClientError, OSError, ssl.SSLError, ValueError) as error:
             refused = tls.refusal("the server", str(error))
             raise PolicyNotFetched(str(refused or type(error).__name__)) from None
@@ -97,7 +99,10 @@ class PolicyFetcher:
     async def _get(self, url: str) -> str:
         names = _Names(self._resolver, self._allow, self._port)
         connector = aiohttp.TCPConnector(
-            resolver=names, ssl=self._context, force_close=True, use_dns_cache=False
+            resolver=names,
+            ssl=tls.verifying_context(self._ca_file),
+            force_close=True,
+            use_dns_cache=False,
         )
         async with (
             aiohttp.ClientSession(connector=connector) as session,

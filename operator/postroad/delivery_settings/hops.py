@@ -140,8 +140,8 @@ class Hop(ConnectionSection):
     the MailQueue. Absent: the system's."""
 
     ca_file: AbsolutePath | None = None
-    """PEM file of these authorities, in place of caRef. It is read when the process connects
-    first."""
+    """PEM file of these authorities, in place of caRef. It is read again where it has
+    changed."""
 
     protocol: Protocol = Protocol.SMTP
     """Protocol that the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""

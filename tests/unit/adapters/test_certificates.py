@@ -121,3 +121,16 @@ def test_a_file_of_authorities_that_is_refused_comes_with_a_hint(tmp_path: Path)
         context_for(TlsMode.REQUIRED, tmp_path / "missing.pem")
 
     assert refused.value.hint
+
+
+def test_a_context_stays_until_the_file_of_authorities_changes(tmp_path: Path) -> None:
+    file, authority = tmp_path / "ca.pem", Certificates.make(tmp_path / "made").authority
+    file.write_bytes(authority.read_bytes())
+    first = context_for(TlsMode.REQUIRED, file)
+
+    assert context_for(TlsMode.REQUIRED, file) is first
+    file.write_text("garbage")
+    with pytest.raises(InvalidSettings):
+        context_for(TlsMode.REQUIRED, file)
+    file.write_bytes(authority.read_bytes())
+    assert context_for(TlsMode.REQUIRED, file) is not first

@@ -85,19 +85,22 @@ class WebhookConnector:
 
     def __init__(self, webhook: Webhook, clock: Clock, room: MemoryBudget) -> None:
         self._webhook, self._clock, self._room = webhook, clock, room
-        try:
-            self._context = tls.client_context(tls.ClientTls(webhook.ca_file))
-        except TlsRefused as error:
-            raise InvalidSettings(str(error), hint=error.hint) from error
-        self._context.minimum_version = tls.OLDEST_TLS
+        self._context()
 
     def open(
         self, hop: ResolvedHop, on_event: OnEvent, before_end: BeforeEnd = at_once
     ) -> SerialConnection:
         """Begin to open a connection (see the port); it opens with its first mail."""
-        posting = _Posting(self._webhook, self._context, self._clock)
+        posting = _Posting(self._webhook, self._context(), self._clock)
         most = self._webhook.largest_bytes
         return SerialConnection(posting, self._room, most, on_event, before_end)
+
+    def _context(self) -> ssl.SSLContext:
+        """Raises: InvalidSettings."""
+        try:
+            return tls.verifying_context(self._webhook.ca_file)
+        except TlsRefused as error:
+            raise InvalidSettings(str(error), hint=error.hint) from error
 
 
 class _Posting:

@@ -318,7 +318,6 @@ class SmtpConnector:
         self._shunned = Shunned()
         self._addresses_of = lru_cache(Addresses)
         self._ca_file = ca_file
-        self._context_for = lru_cache(context_for)
         self._broken_tls, self._unfit = RememberedHops(), RememberedHops()
         self._fit_for_tls = RememberedHops()
         self._authentication_of = lru_cache(MAX_LOGINS)(authentication_at)
@@ -335,7 +334,7 @@ class SmtpConnector:
             SessionTerms(
                 next_hop,
                 ehlo_name_to(next_hop, self._ehlo_name),
-                self._context_for(
+                context_for(
                     next_hop.tls,
                     next_hop.authorities or self._ca_file,
                     next_hop.oldest_tls,

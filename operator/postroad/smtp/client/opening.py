@@ -9,6 +9,7 @@ import re
 import ssl
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from postroad import tls
@@ -184,18 +185,24 @@ def context_for(
     *,
     by_tlsa: bool = False,
 ) -> ssl.SSLContext | None:
-    """Return what TLS to a next hop of this mode is started with; None: no TLS. `by_tlsa`: the
-    certificate is compared afterwards. Raises: InvalidSettings."""
+    """Return what TLS to a next hop of this mode is started with; None: no TLS. `ca_file` is read
+    again where it has changed. `by_tlsa`: the certificate is compared afterwards. Raises:
+    InvalidSettings."""
     if mode is TlsMode.NONE:
         return None
-    if mode.is_verified and not by_tlsa:
-        try:
-            context = tls.client_context(tls.ClientTls(ca_file))
-        except TlsRefused as error:
-            raise InvalidSettings(str(error), hint=error.hint) from error
-    else:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    context.minimum_version = ssl.TLSVersion.TLSv1_3 if oldest is OldestTls.TLS_1_3 else OLDEST_TLS
+    version = ssl.TLSVersion.TLSv1_3 if oldest is OldestTls.TLS_1_3 else OLDEST_TLS
+    if by_tlsa or not mode.is_verified:
+        return _unverified(version)
+    try:
+        return tls.verifying_context(ca_file, version)
+    except TlsRefused as error:
+        raise InvalidSettings(str(error), hint=error.hint) from error
+
+
+@lru_cache(maxsize=2)
+def _unverified(oldest: ssl.TLSVersion) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.minimum_version = oldest
     return context
