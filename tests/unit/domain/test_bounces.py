@@ -360,6 +360,41 @@ def test_a_fault_of_the_senders_side_is_no_missing_mailbox_in_any_wrapper(wrappe
     assert [each for each, reason in found.items() if reason is B.NO_MAILBOX] == []
 
 
+@pytest.mark.parametrize("wrapper", [*WRAPPERS, "550 5.1.1 {}", "551 {}", "550 5.1.0 {}"])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("too many invalid recipients", B.RATE),
+        ("invalid recipient limit exceeded", B.RATE),
+        ("directory harvest attack detected", B.RATE),
+        ("mailbox unavailable: invalid DNS MX or A/AAAA resource record", B.SENDER),
+    ],
+)
+def test_a_fault_of_the_senders_side_outweighs_codes_and_words(
+    wrapper: str, fault: str, reason: BounceClass
+) -> None:
+    assert bounce_of(wrapper.format(fault)).reason is reason
+
+
+@pytest.mark.parametrize("code", ["550 5.1.1", "550 5.1.0", "551"])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("this server requires authentication to send to others", B.SECURITY),
+        ("SMTP AUTH required", B.SECURITY),
+        ("must issue a STARTTLS command first", B.SECURITY),
+        ("we do not relay", B.RELAYING),
+        ("relaying denied: user unknown", B.RELAYING),
+        ("sender not whitelisted", B.POLICY),
+        ("unauthenticated senders not allowed", B.POLICY),
+    ],
+)
+def test_codes_of_a_missing_mailbox_are_given_to_faults_of_the_senders_side(
+    code: str, fault: str, reason: BounceClass
+) -> None:
+    assert bounce_of(f"{code} {fault}").reason is reason
+
+
 @pytest.mark.parametrize(
     "wrapper",
     ["550 5.1.0 <a@b.example>: Sender address rejected: {}", "550 {}: Sender verify failed"],
@@ -403,6 +438,8 @@ def test_each_row_of_the_table_has_its_source_and_is_reached() -> None:
     """By a reply of the corpus, or by one of these tests."""
     texts = [text for text, _ in replies()] + [text for text, _ in CASES]
     texts += [wrapper.format(each) for wrapper in WRAPPERS for each in SENDERS_FAULTS]
+    texts += ["550 5.1.1 too many bad users", "550 invalid DNS MX", "551 we do not relay"]
+    texts += ["550 5.1.1 starttls required", "551 sender not permitted"]
     texts += [f"550 5.{code} x" for _, codes in ENHANCED for code in codes.split()]
     texts += [f"{code} x" for code in range(400, 560)]
     reached = {id(decided(text)[1]) for text in texts}
