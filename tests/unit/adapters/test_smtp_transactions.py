@@ -278,6 +278,24 @@ async def test_an_lmtp_hop_that_takes_no_recipient_is_not_waited_for() -> None:
     assert not hop.received.endswith(b".\r\n")
 
 
+@pytest.mark.parametrize(
+    ("refusal", "outcome"),
+    [
+        ("550 5.7.1 no", Outcome.failed("550 5.7.1 no")),
+        ("451 4.7.1 later", Outcome.deferred("451 4.7.1 later")),
+    ],
+)
+async def test_a_hop_that_takes_a_recipient_of_a_refused_mail_gets_no_empty_one(
+    refusal: str, outcome: Outcome
+) -> None:
+    hop = ScriptedHop(lines(*GREETED, refusal, "250 ok", "354 go", "250 kept"))
+
+    outcomes = await hand_over(hop, ONE)
+
+    assert outcomes == {"b@dest.example": outcome}
+    assert b"\r\n.\r\n" not in hop.received
+
+
 class SlowHop(ScriptedHop):
     """Accepts a mail, and replies to its end for one recipient after the other."""
 

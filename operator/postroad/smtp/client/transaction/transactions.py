@@ -82,6 +82,8 @@ class MailReplies:
         """True if another transaction may follow on the same connection."""
         self._is_unclear = False
         """True if the next hop may have accepted recipients that are not `accepted`."""
+        self._is_contradicted = False
+        """True if it accepted a recipient of a mail that it had refused at MAIL."""
 
     @property
     def accepted(self) -> int:
@@ -99,8 +101,9 @@ class MailReplies:
             )
 
     def _note(self, recipient: str, reply: Reply) -> None:
-        if recipient in self.outcomes:
-            return  # MAIL was refused: the reply to a pipelined RCPT means nothing
+        if recipient in self.outcomes:  # MAIL was refused: the reply means nothing for it
+            self._is_contradicted |= reply.is_positive
+            return
         if reply.is_positive:
             self._accepted.append(recipient)
         elif self._accepted and reply.is_too_many_recipients:
@@ -219,7 +222,7 @@ class ClientTransaction(MailReplies):
                 await self._reset()
         elif self._accepted:
             return True
-        elif self._protocol is Protocol.LMTP or self._is_unclear:
+        elif self._protocol is Protocol.LMTP or self._is_unclear or self._is_contradicted:
             # LMTP has no reply to a mail for no recipient (RFC 2033), and a next hop that did
             # accept one would deliver an empty mail.
             self._exchange.wire.abort()
