@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from itertools import count
 
 import pytest
 
 from postroad.controller.kubernetes.api import DEPLOYMENT
-from postroad.controller.kubernetes.drift import ANSWER_AGE, MAX_ANSWERS, ApplyAnswers, with_hash
+from postroad.controller.kubernetes.drift import (
+    ANSWER_AGE,
+    MAX_ANSWERS,
+    MAX_REPAIRS,
+    ApplyAnswers,
+    with_hash,
+)
 from postroad.ports.kubernetes import Object
 from support.manual_loop import move, run
 from support.memory.clock import ManualClock
+from support.memory.kubernetes.client import MemoryKubernetes
 from support.memory.kubernetes.world import ObjectPlace
 from support.resources import intake, mail_queue, queue_cluster, secrets, workers
 from support.running_controller import NAMESPACE, RunningController, running_controller
@@ -174,6 +182,33 @@ def test_webhook_that_writes_another_value_each_time_is_no_repair() -> None:
             await move(3600)
             assert applies(operator) < 12
             assert operator.events("Repaired") == []
+
+    run(scene())
+
+
+def test_controller_that_undoes_each_repair_is_let_alone_for_ten_minutes() -> None:
+    async def scene() -> None:
+        async with running_controller() as operator:
+            await operator.declare(workers=workers(2))
+            other = MemoryKubernetes(operator.kubernetes, "other-controller")
+
+            async def undo() -> None:
+                async for _, body in operator.kubernetes.watch(DEPLOYMENT):
+                    if body["spec"].get("replicas") == 2:
+                        name, change = body["metadata"]["name"], {"spec": {"replicas": 0}}
+                        await other.patch(DEPLOYMENT, NAMESPACE, name, change)
+
+            undoing = asyncio.create_task(undo())
+            before = applies(operator)
+            await move(3600)
+            undoing.cancel()
+
+            assert applies(operator) - before < 2 * MAX_REPAIRS * 3600 / ANSWER_AGE.total_seconds()
+            found = operator.condition("WorkersReady")
+            assert (found["status"], found["reason"]) == ("False", "Rewritten")
+
+            await move(A_FULL_RECONCILE + ANSWER_AGE.total_seconds())
+            assert operator.found(DEPLOYMENT, "outgoing-worker")["spec"]["replicas"] == 2
 
     run(scene())
 

@@ -33,6 +33,10 @@ MAX_ANSWERS = 10_000
 ANSWER_AGE = timedelta(minutes=10)
 """After so long an answer is asked for again: the webhook may be gone, or have been mended."""
 
+MAX_REPAIRS = 5
+"""Repairs of a child within `ANSWER_AGE`. Another controller that undoes so many undoes the next
+one, too."""
+
 FIELDS_OF_SERVICE = (("data",), ("spec", "replicas"), ("spec", "ports"), ("spec", "selector"))
 """Fields without whose values a queue does not work: pods get other settings, or no mail, or there
 are none. Those of pod templates show in the pods."""
@@ -65,6 +69,7 @@ class ApplyAnswers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._known: dict[str, tuple[str, timedelta]] = {}
+        self._repairs: dict[str, list[timedelta]] = {}
 
     def is_settled(self, wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
         """True if applying the wanted object would change nothing, as far as is known."""
@@ -78,6 +83,17 @@ class ApplyAnswers:
         """True if an object is as the API server last made it of the wanted one."""
         known, _ = self._known.get(found["metadata"]["uid"], ("", None))
         return known == _fingerprint(wanted, found)
+
+    def is_contested(self, found: Mapping[str, Any]) -> bool:
+        """True if another process undid `MAX_REPAIRS` of a child lately; else counts one more."""
+        uid, now = found["metadata"]["uid"], self._clock.elapsed()
+        recent = [at for at in self._repairs.get(uid, ()) if now - at < ANSWER_AGE]
+        if len(recent) >= MAX_REPAIRS:
+            return True
+        if len(self._repairs) >= MAX_ANSWERS:
+            self._repairs.clear()
+        self._repairs[uid] = [*recent, now]
+        return False
 
     def note(self, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Keep the answer to an apply."""

@@ -74,13 +74,17 @@ async def apply_children(
             yield AppliedChild(present, rewritten=_rewritten(child, present))
             continue
         was_answer = present is not None and answers.is_answer(child, present)
+        done = repair_of(child, present, expected=place in expected)
+        if present and done and answers.is_contested(present):
+            answers.note(child, present)
+            yield AppliedChild(present, rewritten=_rewritten(child, present))
+            continue
         now = await api.apply(kind, child)
         answers.note(child, now)
         rewritten = _rewritten(child, now)
         if present is not None and version_of(now) == version_of(present):
             yield AppliedChild(now, rewritten=rewritten)
             continue  # a webhook rewrites it, also what another operator applied
-        done = repair_of(child, present, expected=place in expected)
         if done is None or was_answer:
             log_action("applied a child", child=" ".join(place), existed=present is not None)
             yield AppliedChild(now, is_written=True, rewritten=rewritten)
