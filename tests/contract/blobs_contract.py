@@ -14,7 +14,7 @@ from postroad.domain.mail.shapes import shape_of
 from postroad.errors import BlobMissing, BlobsError, MailTooLarge
 from postroad.ports.blobs import Blobs, Stored
 
-MAIL = b"Subject: a dead letter\r\nTo: b\r\n\r\nbody\r\n"
+MAIL = b"Subject: a letter\r\nTo: b\r\n\r\nbody\r\n"
 LARGE_BYTES = 20 << 20
 
 
@@ -66,7 +66,7 @@ class BlobsContract:
     async def test_a_file_and_a_stream_are_put_like_bytes(
         self, blobs: Blobs, tmp_path: Path
     ) -> None:
-        file = tmp_path / "dead letter.eml"
+        file = tmp_path / "letter.eml"
         file.write_bytes(MAIL)
 
         from_file = await blobs.put("queue/file", file)

@@ -20,7 +20,7 @@ class Case:
     """Mails that differ only in their Message-ID."""
 
     name: str
-    body: bytes = b"Hello,\r\n\r\nthis is a dead letter.\r\n"
+    body: bytes = b"Hello,\r\n\r\nthis is a letter.\r\n"
     sender: str | None = "sender@origin.example"
     recipients: tuple[str, ...] = ("recipient@dest.example",)
     fields: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Case:
             "To: undisclosed-recipients:;",
             "Date: Sat, 21 Nov 2026 12:00:00 +0000",
             f"Message-ID: <{self.token(number)}>",
-            "Subject: a dead letter",
+            "Subject: a letter",
             "MIME-Version: 1.0",
             *self.fields,
             "",

@@ -89,8 +89,8 @@ def test_the_bucket_and_the_moment_of_an_id(
     assert [EPOCH + at * MILLISECOND for _, at in times] == [moment_of(each) for each, _ in times]
 
 
-dead_letters = st.characters(max_codepoint=0x52F, categories=("L", "Nd"))
-names = st.text(dead_letters, min_size=1, max_size=8)
+letters = st.characters(max_codepoint=0x52F, categories=("L", "Nd"))
+names = st.text(letters, min_size=1, max_size=8)
 addresses = st.just("Postmaster") | st.builds(
     lambda local, *domain: f"{local}@{'.'.join(domain)}",
     st.sampled_from(["a", '"a@b"', "A.B+c"]), names, names,

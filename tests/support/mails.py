@@ -11,7 +11,7 @@ from email.policy import SMTP, SMTPUTF8
 from postroad.domain.mail.mail import DsnOptions, Mail, RecipientDsn
 
 WORDS = (
-    *("road", "post", "coach", "horse", "inn", "dead_letter", "seal", "wax", "rider", "relay"),
+    *("road", "post", "coach", "horse", "inn", "letter", "seal", "wax", "rider", "relay"),
     *("bell", "milestone", "bridge", "toll", "lantern", "harness", "stable", "courier"),
 )
 

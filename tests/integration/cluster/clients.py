@@ -50,14 +50,14 @@ def execute(session: Any, statement: str, level: int = QUORUM) -> list[Any]:
     return list(session.execute(SimpleStatement(statement, consistency_level=level)))
 
 
-def make_dead_letters(session: Any, keyspace: str) -> None:
+def make_letters(session: Any, keyspace: str) -> None:
     """Make a table with a copy on each of three nodes."""
     execute(
         session,
         f"CREATE KEYSPACE {keyspace} WITH replication ="
         " {'class': 'NetworkTopologyStrategy', 'dc1': 3}",
     )
-    execute(session, f"CREATE TABLE {keyspace}.dead letters (id int PRIMARY KEY, body text)")
+    execute(session, f"CREATE TABLE {keyspace}.letters (id int PRIMARY KEY, body text)")
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from integration.cluster.clients import (
     declare,
     drain,
     execute,
-    make_dead_letters,
+    make_letters,
     publish,
     store,
 )
@@ -49,18 +49,18 @@ def eventually(condition: object, timeout: float = 120) -> None:
 def test_a_killed_cassandra_node_is_gone_and_the_others_are_a_quorum(cluster: Cluster) -> None:
     keyspace = fresh()
     with cql(cluster, "cassandra-1", "cassandra-2") as session:
-        make_dead_letters(session, keyspace)
+        make_letters(session, keyspace)
         cluster.kill("cassandra-3")
         assert cluster.state("cassandra-3") is State.STOPPED
         assert not ports.answers(9042, cluster.node("cassandra-3").host)
 
-        execute(session, f"INSERT INTO {keyspace}.dead letters (id, body) VALUES (1, 'a')", QUORUM)
+        execute(session, f"INSERT INTO {keyspace}.letters (id, body) VALUES (1, 'a')", QUORUM)
         with pytest.raises((RequestExecutionException, NoHostAvailable)):
-            execute(session, f"INSERT INTO {keyspace}.dead letters (id, body) VALUES (2, 'b')", ALL)
+            execute(session, f"INSERT INTO {keyspace}.letters (id, body) VALUES (2, 'b')", ALL)
 
         cluster.start("cassandra-3")
         cluster.settled()
-        assert execute(session, f"SELECT body FROM {keyspace}.dead letters WHERE id = 1", ALL)
+        assert execute(session, f"SELECT body FROM {keyspace}.letters WHERE id = 1", ALL)
 
 
 def test_a_killed_rabbitmq_node_is_gone_and_the_others_serve_its_queues(cluster: Cluster) -> None:
@@ -93,11 +93,11 @@ def test_all_nodes_killed_at_once_come_back_with_what_was_acknowledged(cluster: 
     queue, keyspace = fresh(), fresh()
     with amqp(cluster) as channel, cql(cluster, "cassandra-1") as session:
         declare(channel, queue)
-        make_dead_letters(session, keyspace)
+        make_letters(session, keyspace)
         cluster.settled()
         for number in range(20):
             publish(channel, queue, str(number))
-            statement = f"INSERT INTO {keyspace}.dead letters (id, body) VALUES ({number}, 'a')"
+            statement = f"INSERT INTO {keyspace}.letters (id, body) VALUES ({number}, 'a')"
             execute(session, statement, QUORUM)
         for name in cluster.nodes:
             cluster.kill(name)
@@ -106,7 +106,7 @@ def test_all_nodes_killed_at_once_come_back_with_what_was_acknowledged(cluster: 
 
     with amqp(cluster) as channel, cql(cluster, "cassandra-2") as session:
         assert drain(channel, queue) == {str(number) for number in range(20)}
-        assert len(execute(session, f"SELECT id FROM {keyspace}.dead letters", QUORUM)) == 20
+        assert len(execute(session, f"SELECT id FROM {keyspace}.letters", QUORUM)) == 20
         channel.queue_delete(queue)
 
 
@@ -114,12 +114,12 @@ def test_a_killed_gateway_leaves_the_other_one_with_all_objects(cluster: Cluster
     bucket = fresh()
     client = store(cluster.environment())
     client.create_bucket(Bucket=bucket)
-    client.put_object(Bucket=bucket, Key="a", Body=b"dead_letter")
+    client.put_object(Bucket=bucket, Key="a", Body=b"letter")
 
     cluster.kill("s3-1")
 
     for _ in range(4):
-        assert client.get_object(Bucket=bucket, Key="a")["Body"].read() == b"dead_letter"
+        assert client.get_object(Bucket=bucket, Key="a")["Body"].read() == b"letter"
 
 
 @pytest.mark.parametrize("name", ["cassandra-2", "rabbitmq-2", "s3-2"])
@@ -137,8 +137,8 @@ def test_a_paused_node_does_not_answer_until_it_is_resumed(cluster: Cluster, nam
 def test_a_partition_cuts_groups_off_from_each_other_alone(cluster: Cluster) -> None:
     keyspace = fresh()
     with cql(cluster, "cassandra-1") as session:
-        make_dead_letters(session, keyspace)
-    statement = f"INSERT INTO {keyspace}.dead letters (id, body) VALUES (1, 'a')"
+        make_letters(session, keyspace)
+    statement = f"INSERT INTO {keyspace}.letters (id, body) VALUES (1, 'a')"
     with cql(cluster, "cassandra-2") as majority, cql(cluster, "cassandra-1") as minority:
         cluster.partition(["cassandra-1"], ["cassandra-2", "cassandra-3"])
 
@@ -206,14 +206,14 @@ def test_a_slow_node_answers_later_by_the_same_rules(cluster: Cluster) -> None:
 def test_a_slow_disk_delays_what_is_acknowledged_after_a_sync(cluster: Cluster, name: str) -> None:
     queue, keyspace = fresh(), fresh()
     with cql(cluster, "cassandra-1") as session, amqp(cluster, "rabbitmq-1") as channel:
-        make_dead_letters(session, keyspace)
+        make_letters(session, keyspace)
         declare(channel, queue)
         for each in cluster.nodes:  # of three, the two fast ones would be the quorum
             if each.startswith(name[:-1]):
                 cluster.slow(each, disk=0.5)
         began = time.monotonic()
         if name == "cassandra-1":
-            execute(session, f"INSERT INTO {keyspace}.dead letters (id, body) VALUES (1, 'a')", ALL)
+            execute(session, f"INSERT INTO {keyspace}.letters (id, body) VALUES (1, 'a')", ALL)
         else:
             publish(channel, queue, "a")
         took = time.monotonic() - began
@@ -321,12 +321,12 @@ def test_a_full_disk_of_rabbitmq_blocks_publishers(cluster: Cluster) -> None:
 def test_a_full_disk_of_cassandra_refuses_writes(cluster: Cluster) -> None:
     keyspace = fresh()
     with cql(cluster, "cassandra-1", "cassandra-2") as session:
-        make_dead_letters(session, keyspace)
+        make_letters(session, keyspace)
         cluster.fill_disk("cassandra-3")
         body = "x" * 500_000
 
         def is_refused() -> bool:
-            statement = f"INSERT INTO {keyspace}.dead letters (id, body) VALUES (1, '{body}')"
+            statement = f"INSERT INTO {keyspace}.letters (id, body) VALUES (1, '{body}')"
             try:
                 execute(session, statement, ALL)
             except Exception:
@@ -335,26 +335,26 @@ def test_a_full_disk_of_cassandra_refuses_writes(cluster: Cluster) -> None:
             return False
 
         eventually(is_refused)
-        execute(session, f"SELECT id FROM {keyspace}.dead letters WHERE id = 1", QUORUM)
+        execute(session, f"SELECT id FROM {keyspace}.letters WHERE id = 1", QUORUM)
 
         cluster.free_disk("cassandra-3")
         cluster.kill("cassandra-3")
         cluster.start("cassandra-3")
         cluster.settled()
-        assert execute(session, f"SELECT id FROM {keyspace}.dead letters WHERE id = 1", ALL)
+        assert execute(session, f"SELECT id FROM {keyspace}.letters WHERE id = 1", ALL)
 
 
 def test_a_full_store_refuses_objects_and_keeps_those_it_has(cluster: Cluster) -> None:
     bucket = fresh()
     client = store(cluster.environment())
     client.create_bucket(Bucket=bucket)
-    client.put_object(Bucket=bucket, Key="a", Body=b"dead_letter")
+    client.put_object(Bucket=bucket, Key="a", Body=b"letter")
 
     cluster.fill_disk("s3-1")
 
     with pytest.raises(ClientError):
         client.put_object(Bucket=bucket, Key="b", Body=os.urandom(2**20))
-    assert client.get_object(Bucket=bucket, Key="a")["Body"].read() == b"dead_letter"
+    assert client.get_object(Bucket=bucket, Key="a")["Body"].read() == b"letter"
     cluster.free_disk("s3-1")
     client.put_object(Bucket=bucket, Key="b", Body=os.urandom(2**20))
 

@@ -19,7 +19,7 @@ def test_two_run_side_by_side_and_keep_their_objects(
     try:
         for plane in planes:
             plane.start(Progress(quiet=True))
-        planes[0].kubectl("create", "configmap", "dead_letter", "--from-literal=to=one")
+        planes[0].kubectl("create", "configmap", "letter", "--from-literal=to=one")
         planes[0].kill()
         planes[0].start(Progress(quiet=True))
 

@@ -35,7 +35,7 @@ def publish(environment: dict[str, str]) -> None:
     opened.queue_declare("kept", durable=True, arguments={"x-queue-type": "quorum"})
     opened.confirm_delivery()
     properties = pika.BasicProperties(delivery_mode=2)
-    opened.basic_publish("", "kept", b"a dead letter", properties)
+    opened.basic_publish("", "kept", b"a letter", properties)
     opened.connection.close()
 
 
@@ -63,16 +63,14 @@ def insert(environment: dict[str, str]) -> None:
         "CREATE KEYSPACE kept WITH replication = {'class': 'NetworkTopologyStrategy',"
         f" '{environment['POSTROAD_CASSANDRA_LOCAL_DATACENTER']}': 1}}"
     )
-    opened.execute("CREATE TABLE kept.dead letters (id int PRIMARY KEY, body blob)")
-    opened.execute(
-        "INSERT INTO kept.dead letters (id, body) VALUES (1, textAsBlob('a dead letter'))"
-    )
+    opened.execute("CREATE TABLE kept.letters (id int PRIMARY KEY, body blob)")
+    opened.execute("INSERT INTO kept.letters (id, body) VALUES (1, textAsBlob('a letter'))")
     opened.cluster.shutdown()
 
 
 def select(environment: dict[str, str]) -> bytes:
     opened = session(environment)
-    row = opened.execute("SELECT body FROM kept.dead letters WHERE id = 1").one()
+    row = opened.execute("SELECT body FROM kept.letters WHERE id = 1").one()
     opened.cluster.shutdown()
     return bytes(row.body)
 
@@ -90,11 +88,11 @@ def store(environment: dict[str, str]) -> Any:
 def put(environment: dict[str, str]) -> None:
     client = store(environment)
     client.create_bucket(Bucket="kept")
-    client.put_object(Bucket="kept", Key="dead_letter", Body=b"a dead letter")
+    client.put_object(Bucket="kept", Key="letter", Body=b"a letter")
 
 
 def get(environment: dict[str, str]) -> bytes:
-    body = store(environment).get_object(Bucket="kept", Key="dead_letter")["Body"]
+    body = store(environment).get_object(Bucket="kept", Key="letter")["Body"]
     return bytes(body.read())
 
 
@@ -134,13 +132,13 @@ def test_what_was_written_survives_a_kill(own_stack: Stack, server: NativeServer
 
     assert killed is State.STOPPED
     assert server.environment() == before
-    assert PROBES[server.name].read(before) == b"a dead letter"
+    assert PROBES[server.name].read(before) == b"a letter"
 
 
 def test_what_was_written_survives_a_restart(server: NativeServer) -> None:
     server.restart()
 
-    assert PROBES[server.name].read(server.environment()) == b"a dead letter"
+    assert PROBES[server.name].read(server.environment()) == b"a letter"
 
 
 def test_a_paused_server_does_not_answer_until_it_is_resumed(server: NativeServer) -> None:
@@ -169,7 +167,7 @@ def test_a_start_that_was_cut_short_is_made_good(own_stack: Stack, server: Nativ
     own_stack.up([server.name])
 
     assert cut_short is State.STARTING
-    assert PROBES[server.name].read(server.environment()) == b"a dead letter"
+    assert PROBES[server.name].read(server.environment()) == b"a letter"
 
 
 def test_down_ends_a_frozen_server_and_leaves_nothing(

@@ -118,7 +118,7 @@ async def test_discard_that_stops_at_any_step_is_finished_by_repeating_it(fault:
 
 
 @pytest.mark.parametrize(
-    "operation", ["claim", "dead_letter", "limits", "end", "delete_dead_letter", "delete"]
+    "operation", ["claim", "read_dead_letter", "limits", "end", "delete_dead_letter", "delete"]
 )
 async def test_discard_and_requeue_at_once_leave_a_whole_mail_or_none(
     cluster: InMemoryCluster, process: Process, operation: str

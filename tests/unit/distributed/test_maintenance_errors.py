@@ -190,7 +190,7 @@ async def test_dead_letter_that_cannot_be_maintained_keeps_no_other_from_it(
     for item in [await consumer.next(), await consumer.next()]:
         await item.reject("no")
     cluster.tables.marks.clear()
-    break_at(process, "dead_letter")
+    break_at(process, "read_dead_letter")
 
     await process.queue.maintain()
 

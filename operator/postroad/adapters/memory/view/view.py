@@ -244,7 +244,7 @@ class MemoryView(MemoryMarks):
                 return None
             return dead_letter
 
-        return await self._step("dead_letter", effect)
+        return await self._step("read_dead_letter", effect)
 
     async def dead_letters(self) -> AsyncIterator[DeadLetter]:
         found = await self._step(
