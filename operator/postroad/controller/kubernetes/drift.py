@@ -84,16 +84,16 @@ class ApplyAnswers:
         known, _ = self._known.get(found["metadata"]["uid"], ("", None))
         return known == _fingerprint(wanted, found)
 
-    def is_contested(self, found: Mapping[str, Any]) -> bool:
-        """True if another process undid `MAX_REPAIRS` of a child lately; else counts one more."""
+    def count_repair(self, found: Mapping[str, Any]) -> bool:
+        """Count a repair of a child; False, and none is counted, after `MAX_REPAIRS` of late."""
         uid, now = found["metadata"]["uid"], self._clock.elapsed()
         recent = [at for at in self._repairs.get(uid, ()) if now - at < ANSWER_AGE]
         if len(recent) >= MAX_REPAIRS:
-            return True
+            return False
         if len(self._repairs) >= MAX_ANSWERS:
             self._repairs.clear()
         self._repairs[uid] = [*recent, now]
-        return False
+        return True
 
     def note(self, wanted: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """Keep the answer to an apply."""

@@ -75,7 +75,7 @@ async def apply_children(
             continue
         was_answer = present is not None and answers.is_answer(child, present)
         done = repair_of(child, present, expected=place in expected)
-        if present and done and answers.is_contested(present):
+        if present and done and not answers.count_repair(present):
             answers.note(child, present)
             yield AppliedChild(present, rewritten=_rewritten(child, present))
             continue
