@@ -15,9 +15,7 @@ def test_trace_fields_before_the_same_octets_are_no_difference() -> None:
 
 
 def test_one_changed_octet_is_a_difference() -> None:
-    assert (
-        of(PLAIN, PLAIN.content().replace(b"dead letter.", b"Dead letter.")) == "CHANGES THE BODY"
-    )
+    assert of(PLAIN, PLAIN.content().replace(b"letter.", b"Letter.")) == "CHANGES THE BODY"
 
 
 def test_a_changed_field_and_an_added_one_are_named() -> None:
