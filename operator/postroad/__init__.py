@@ -4,8 +4,6 @@ The names below are the library; everything else is reached through them.
 They are loaded on first use, so that a room can be imported without every driver.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:

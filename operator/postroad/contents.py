@@ -1,7 +1,5 @@
 """The content of a mail in chunks, whatever it was given as."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path

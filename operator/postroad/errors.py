@@ -66,8 +66,6 @@
 An error of another kind counts as transient, so that no mail is dropped on a guess.
 """
 
-from __future__ import annotations
-
 CREATE = "let `postroad intake --create` or `postroad worker --create` make what is missing"
 """For hints: how to create a queue without an operator."""
 

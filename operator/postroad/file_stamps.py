@@ -1,7 +1,5 @@
 """Detects that a file has changed since a process read it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 Stamp = tuple[int, ...]

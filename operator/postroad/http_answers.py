@@ -1,8 +1,6 @@
 """Bodies of answers over HTTP, read up to a bound: a peer chooses their length, and compression
 lets few octets on the wire become many in memory."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

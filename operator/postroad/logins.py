@@ -4,8 +4,6 @@ The kubelet swaps all files of a mounted Secret at once, by its link `..data`: a
 that are read through one target of this link belong together.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Limit on the octets of contents that are in memory at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable

@@ -4,8 +4,6 @@ Not the event loop's executor, whose few threads read and write files: six calls
 take them all. And a thread of it blocks the end of the process until its call returns.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from contextvars import copy_context

@@ -5,8 +5,6 @@ setting: such an error is permanent, whichever driver reports it. Drivers report
 in errors of their own.
 """
 
-from __future__ import annotations
-
 import re
 import ssl
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ which mail would fail for good, and appends search domains.
 Keeps answers for as long as they hold, and asks each question once at a time.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence

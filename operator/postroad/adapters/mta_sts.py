@@ -14,8 +14,6 @@ a policy. Files are replaced whole; one that cannot be read counts as absent. Pr
 folder: each has read it when it started.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

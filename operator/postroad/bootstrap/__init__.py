@@ -4,8 +4,6 @@ Each scheme has its module, imported on first use, so that `--help` or a mail se
 directory loads no driver of a server that it never connects to.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from importlib import import_module

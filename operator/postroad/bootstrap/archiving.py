@@ -5,8 +5,6 @@ A store in a directory whose history is kept, without opening it: its archive, a
 of its lake, which is that of one queue and has one writer at a time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence

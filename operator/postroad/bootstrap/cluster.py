@@ -1,7 +1,5 @@
 """The `Servers` port over the RabbitMQ, Cassandra and S3 that settings name."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta

@@ -7,8 +7,6 @@ The configuration history of a queue, without the queue.
 A queue to be erased, created or not, without opening it.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass

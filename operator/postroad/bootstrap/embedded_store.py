@@ -1,7 +1,5 @@
 """Wires the embedded engine to the machine: its file system, its threads, its clocks."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

@@ -5,8 +5,6 @@ The request of a caller of `open_queue`, and the check of its URL.
 `memory://NAME`: the distributed engine over servers in the memory of this process.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from urllib.parse import SplitResult, parse_qs
 

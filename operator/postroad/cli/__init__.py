@@ -3,8 +3,6 @@
 Exit codes: 0 done, 1 refused or failed, 2 usage, 75 try again later (sysexits' EX_TEMPFAIL).
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import click

@@ -1,7 +1,5 @@
 """Commands that are imported when they are called or listed, and how their errors are printed."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Parts that all commands about one queue share: its URL, opening it, selecting mails, printing."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine

@@ -1,7 +1,5 @@
 """Reads the schema of delivery from files in YAML, and writes it."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The schema of limits by rate."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field, StrictInt

@@ -1,7 +1,5 @@
 """Syntax of names, patterns and addresses in the schema of routing."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated

@@ -1,8 +1,6 @@
 """Secrets and authorities that a MailQueue names in what it decides about delivery. Its workers
 have them as files, and their file of delivery names these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 

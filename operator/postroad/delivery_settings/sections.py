@@ -1,7 +1,5 @@
 """Base that all sections of the schema share."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field

@@ -1,7 +1,5 @@
 """The schema of the suppression list."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated

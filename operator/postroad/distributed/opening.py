@@ -1,7 +1,5 @@
 """Opening a queue: a queue exists once it has limits."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from postroad.distributed.engine import ownership

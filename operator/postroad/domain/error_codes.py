@@ -6,8 +6,6 @@ never be accepted; any other failure is a transient reply, also one that is perm
 Source: RFC 5321 4.2.3; RFC 3463 3.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from postroad.domain.smtp.replies import Reply

@@ -4,8 +4,6 @@ A keyed hash joins what an address sent and got, and names it to those only who 
 Source: RFC 2104; ADR 0047.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Callable
 from functools import partial

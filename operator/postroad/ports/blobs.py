@@ -1,7 +1,5 @@
 """The bytes of mails: one object per mail, written once, never changed."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol

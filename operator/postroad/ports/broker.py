@@ -3,8 +3,6 @@
 One `Broker` serves one queue. Everything published is durable, confirmed and mandatory.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta

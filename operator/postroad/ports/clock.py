@@ -1,7 +1,5 @@
 """Time and randomness, so that only the outermost rooms read them from the machine."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta
 from typing import Protocol
 

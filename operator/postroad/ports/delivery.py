@@ -16,8 +16,6 @@ MTA-STS, as routing needs it.
 The addresses that a queue does not mail, by tenant.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import (
     AsyncGenerator,

@@ -1,7 +1,5 @@
 """Meaning of an enqueue key, in the view. Source: ADR 0045."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol

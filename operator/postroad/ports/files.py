@@ -8,8 +8,6 @@ Errors: StoreFull when space, inodes or descriptors are short, StoreFailed for a
 the system reports. Nothing is retried here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import PurePath

@@ -3,8 +3,6 @@
 Source: 000 Decision (eventSourcing); ADR 0005.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -3,8 +3,6 @@
 Source: Kubernetes documentation (API Concepts; Server-Side Apply).
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol

@@ -7,8 +7,6 @@ The users at the broker that are made for the programs of one mail queue each.
 Their rights are those that these programs need, and no others. Source: ADR 0042.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Protocol

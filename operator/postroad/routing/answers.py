@@ -8,8 +8,6 @@ Mail exchangers: which hosts the MX records of a domain name, and in which order
 Source: RFC 5321 5.1; RFC 7505; RFC 2181 10.3.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ none, and never by what an administrator wrote into a rule.
 Source: RFC 5321 5.1; RFC 3463 3 (enhanced codes); RFC 7505 4.1.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

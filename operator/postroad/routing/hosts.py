@@ -3,8 +3,6 @@
 One search for a route: what it asks, what explains it, and how it ends without one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import lru_cache

@@ -4,8 +4,6 @@ Variables are named `POSTROAD_<SECTION>_<FIELD>`; the docstring under each field
 A section is a class of `servers`, `delivery`, `programs`, `intake` or `pipeline`.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The settings of delivery: when it is tried, to which next hop, and what senders hear."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated

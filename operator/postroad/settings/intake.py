@@ -1,7 +1,5 @@
 """The settings of an intake."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The settings of the data pipeline."""
 
-from __future__ import annotations
-
 from enum import Enum
 from pathlib import Path
 from typing import Annotated

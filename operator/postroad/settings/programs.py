@@ -1,7 +1,5 @@
 """The settings of a program that gets a worker's mail."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated

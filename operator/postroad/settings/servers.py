@@ -1,7 +1,5 @@
 """The settings of the servers of a distributed queue."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Self
 

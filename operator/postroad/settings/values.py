@@ -1,7 +1,5 @@
 """The types of settings: how their text in a variable is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Annotated, TypeVar

@@ -4,8 +4,6 @@ The server runs on the process's own event loop, because `/healthz` reports whet
 a blocked one sends no response.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

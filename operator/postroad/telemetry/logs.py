@@ -5,8 +5,6 @@ Addresses, subjects and content are never fields at INFO or above. Loggers are t
 library's underneath, so that a program that only uses the library keeps its own logging.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -3,8 +3,6 @@
 No label holds an address. Only `queue`, and the names of resources, have no fixed list of values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 

@@ -5,8 +5,6 @@ because the same event may be appended again, and a serial read completes a tran
 Source: 000 Decision (eventSourcing); ADR 0005.
 """
 
-from __future__ import annotations
-
 import json
 
 from postroad.adapters.cassandra.connection.session import Row, Session, Statement

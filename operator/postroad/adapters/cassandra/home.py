@@ -10,8 +10,6 @@ transaction of all data centers. It changes only when the recorded data center h
 so an administrator gives a data center up (ADR 0004).
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import UTC, datetime

@@ -6,8 +6,6 @@ last one holds. So the table lists who had the keyspace before, and one number h
 Source: ADR 0040.
 """
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 

@@ -13,8 +13,6 @@ cannot share it with: it is refused by its differences, before anything is alter
 those that are declared are no difference: a later release may have added them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -9,8 +9,6 @@ The parts of the statements.
 A partition is (queue, slice_start, bucket_id) in `enqueued_mails` and `deleted_mails` alike.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from postroad.adapters.cassandra.connection.session import Statement

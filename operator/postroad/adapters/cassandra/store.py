@@ -1,7 +1,5 @@
 """`ViewStore` over Cassandra: one keyspace, one session."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from postroad.adapters.cassandra import schema

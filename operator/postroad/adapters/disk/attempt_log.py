@@ -3,8 +3,6 @@
 Several processes may share the folder: each writes files of its own, and deletes those of all.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -2,8 +2,6 @@
 a trace of the process against the steps of the store.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

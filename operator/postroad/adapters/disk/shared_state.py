@@ -5,8 +5,6 @@ Nothing is synced: an entry survives the kill of its process, and a power cut ma
 ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Collection, Mapping

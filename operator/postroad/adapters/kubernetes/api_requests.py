@@ -9,8 +9,6 @@ Of the official client only this is used: it knows service accounts, kubeconfig 
 plugins, and renews what expires. Its requests block, and its model classes lack postroad's kinds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The operations of the Kubernetes port, as requests to the API server."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -6,8 +6,6 @@ object, and does not tell them when all that was listed has come. So this module
 behind them, which is private to Kopf, and pyproject.toml bounds its version. Source: ADR 0006.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

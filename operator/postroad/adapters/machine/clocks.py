@@ -1,7 +1,5 @@
 """The ports `Clock` and `Randomness` over the machine's clocks and Python's generator."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

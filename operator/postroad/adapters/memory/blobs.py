@@ -1,7 +1,5 @@
 """A bucket in memory."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Sequence
 
 from postroad.adapters.memory.fault_injection import FaultInjector

@@ -4,8 +4,6 @@ A call is a *step* of its process, the unit between two crashes. A `Fault` is wh
 happen to a step. A step of a stopped process has no effect.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import NamedTuple, TypeVar

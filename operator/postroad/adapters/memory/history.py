@@ -1,7 +1,5 @@
 """The configuration history in memory, and a configuration that does not change."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from postroad.adapters.memory.fault_injection import FaultInjector

@@ -3,8 +3,6 @@
 The suppression lists of a queue in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
 

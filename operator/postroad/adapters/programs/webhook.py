@@ -4,8 +4,6 @@ No redirection is followed, as it would take the mail to a server that the admin
 name. Certificates are verified.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence

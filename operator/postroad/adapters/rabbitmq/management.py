@@ -6,8 +6,6 @@ Its numbers are as old as RabbitMQ's collect_statistics_interval (5 s by default
 A vhost of RabbitMQ: the connections of a process, and the delay queues of all mail queues.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass

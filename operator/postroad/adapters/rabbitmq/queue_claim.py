@@ -7,8 +7,6 @@ token where names are long. The whole claimant is an argument that only the mana
 Source: ADR 0040.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

@@ -3,8 +3,6 @@
 The login of this process needs the tag `administrator` for that.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Annotated

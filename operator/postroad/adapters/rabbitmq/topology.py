@@ -6,8 +6,6 @@ their next queue at least once: RabbitMQ keeps each until that queue has it, whi
 `x-overflow: reject-publish`. Source: 000 Decision; ADR 0011; ADR 0031.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Translates the driver's errors and the broker's replies into postroad's errors."""
 
-from __future__ import annotations
-
 import re
 import socket
 

@@ -4,8 +4,6 @@ The kubelet swaps the files of a mounted ConfigMap or Secret by a symlink, as an
 who wants both ends of a change at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The program that a worker hands its mail to, by its settings."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from postroad.adapters.machine.clocks import MachineClock

@@ -1,7 +1,5 @@
 """Builds what routing asks from settings: resolvers, policies of MTA-STS."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Destinations of a worker's mail, by its settings, and the limits that follow from it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from postroad.adapters.programs.function import HandlerFunction

@@ -1,8 +1,6 @@
 """`postroad config show|history|check|adopt`: the configuration history of a queue's view, as
 Cassandra has it."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sys

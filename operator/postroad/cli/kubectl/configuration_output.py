@@ -1,7 +1,5 @@
 """Output of the configuration commands: outcomes of a wanted configuration, advice, events."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 

@@ -1,7 +1,5 @@
 """Runs the user's `kubectl`, and so uses the user's contexts and credentials."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Sequence

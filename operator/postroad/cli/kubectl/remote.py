@@ -5,8 +5,6 @@ them, only the right to `exec` there. Where no pod runs, one is made for the com
 that needs of a worker's pod, sleeps meanwhile, and ends by itself after an hour.
 """
 
-from __future__ import annotations
-
 import copy
 import secrets
 import sys

@@ -8,8 +8,6 @@ guide to what an apply changes. The rules are those of kubectl's three-way merge
 (https://kubernetes.io/docs/tasks/manage-kubernetes-objects/declarative-config/).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

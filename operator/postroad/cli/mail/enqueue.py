@@ -1,7 +1,5 @@
 """`postroad enqueue`: queues messages from files or standard input."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterable

@@ -1,8 +1,6 @@
 """Commands on all that a queue has: `postroad maintain` and `audit`; `verify`, `dump` and `rebuild`
 of an embedded store that no process owns; `erase`, also of what a forced deletion left."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Collection

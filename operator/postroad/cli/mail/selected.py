@@ -2,8 +2,6 @@
 one for each `Operation`, and `purge republish`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """`postroad trace`: what became of mail, from the attempt log or from the lake."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path

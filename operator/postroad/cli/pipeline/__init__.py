@@ -1,7 +1,5 @@
 """`postroad pipeline …`: jobs over the lake of a queue. Those that run Spark import it."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import click

@@ -1,7 +1,5 @@
 """`postroad pipeline traffic`, `destinations`, `trace`, `advise`, `report`: answers from a lake."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from importlib.util import find_spec

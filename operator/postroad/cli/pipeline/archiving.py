@@ -1,7 +1,5 @@
 """`postroad pipeline fetch`, `archive`, `export`, `forget`: fill a lake, and keep it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta

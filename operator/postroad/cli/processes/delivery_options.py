@@ -1,7 +1,5 @@
 """The options of commands that deliver: to a next hop, by routes, or to a program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

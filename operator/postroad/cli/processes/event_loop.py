@@ -1,7 +1,5 @@
 """The event loop of commands that run until a signal ends them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

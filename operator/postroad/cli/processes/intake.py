@@ -7,8 +7,6 @@ store the mails themselves (`embedded/rpc/receiver.py`).
 They end when this process does, even by a crash, because their standard input then ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

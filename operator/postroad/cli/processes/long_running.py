@@ -5,8 +5,6 @@ At SIGTERM a process finishes its work in progress, which makes duplicates rarer
 needs no such end. Source: AMB-22.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """`postroad operator`: reconciles QueueClusters and MailQueues."""
 
-from __future__ import annotations
-
 import re
 from importlib.metadata import version
 

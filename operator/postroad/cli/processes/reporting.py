@@ -1,7 +1,5 @@
 """The reports of a process, from its settings."""
 
-from __future__ import annotations
-
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.delivery.transports import ehlo_name_of, hostname_of
 from postroad.domain.delivery.retries import RetryPlan

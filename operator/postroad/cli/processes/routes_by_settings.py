@@ -1,7 +1,5 @@
 """Finds the routes of a worker's mail by settings that may change while it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

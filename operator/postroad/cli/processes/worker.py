@@ -1,7 +1,5 @@
 """`postroad worker`: delivers the mail of a queue to a next hop, by routes, or to a program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

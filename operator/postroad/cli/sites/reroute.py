@@ -1,7 +1,5 @@
 """`postroad reroute`: lets the mail of a site or a domain go another way for a time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 

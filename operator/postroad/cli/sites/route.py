@@ -1,8 +1,6 @@
 """Commands that need no mail: `postroad route`, where mail for an address goes, and why; `signing`,
 what has to be in DNS for the keys that sign; `bounce`, what refusals are counted as."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,6 @@
 """`postroad sites`, `suspend`, `resume`: what workers know of the sites that get their mail, and
 which ones get none for a time. `flush`: makes delayed mail due now, also that of one site."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace

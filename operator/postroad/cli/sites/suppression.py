@@ -1,7 +1,5 @@
 """`postroad suppression`: the addresses that a queue does not mail, by tenant."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from functools import wraps

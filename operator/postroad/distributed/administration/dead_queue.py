@@ -13,8 +13,6 @@ Else the audit decides, as it does for what a discard that stopped half way leav
 letters that are old enough to have come back with a server which missed their deletion.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress

@@ -6,8 +6,6 @@ too late, and it can tell an entry that is over from one that never existed. A c
 processes from requeueing the same dead letter. Source: ADR 0018.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace as copy
 from uuid import UUID
 

@@ -4,8 +4,6 @@ It reads the mark and the limits, takes the claims that the decision asks for, a
 out, replaces it, finishes it or publishes the reference again.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace as copy

@@ -1,7 +1,5 @@
 """An item of the distributed engine: a leased entry in a consumer's hands, and its one ending."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace as copy

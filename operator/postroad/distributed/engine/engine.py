@@ -1,7 +1,5 @@
 """State that the operations of one queue share: its ports, its clock, its ids."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ moving browse start and deleting marks: a process that finds no mark has the bro
 explains it. Source: 001; invariants 4 and 7.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from datetime import datetime, timedelta

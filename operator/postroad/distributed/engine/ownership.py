@@ -5,8 +5,6 @@ were: another installation uses the bucket for a queue of the same name, or the 
 from a backup. The owner object shows both (`domain.ownership`). Source: ADR 0024.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from uuid import UUID
 

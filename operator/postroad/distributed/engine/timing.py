@@ -6,8 +6,6 @@ Waiting for servers that are away: longer each time, with jitter.
 Work on many mails: several at once, never all, begun in their order.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Enqueue: bytes, then row, then message; a success only after all three (invariant 1)."""
 
-from __future__ import annotations
-
 import asyncio
 from datetime import timedelta
 from uuid import UUID

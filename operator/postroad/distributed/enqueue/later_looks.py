@@ -3,8 +3,6 @@ when it was withdrawn, without a claim yet. The caller has got its error, so a m
 delivered all the same is counted (invariant 1).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ A consumer that was first makes the enqueue succeed. What cannot be withdrawn is
 may be delivered once beside what the sender sends again (invariant 1).
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from uuid import UUID

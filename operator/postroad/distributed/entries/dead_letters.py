@@ -7,8 +7,6 @@ A row that is set aside still counts as live and keeps its slice; browsing and b
 it out. An entry whose ending is unknown is over, and keeps its slice too. Source: ADR 0017.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace as copy

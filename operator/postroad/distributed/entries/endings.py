@@ -11,8 +11,6 @@ A transient error may belong to a single mail too: one delay queue that is missi
 is not deleted. Only many such errors in a row show that a server is away, which ends the round.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -17,8 +17,6 @@ invariant 7.
 The rows of a partition joined with the marks of their entries.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A slice can only be drained after its purged blobs are deleted, so the drain che
 interrupted purges. Safe to run several times at once. Source: ADR 0014.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from uuid import UUID

@@ -18,8 +18,6 @@ delay after it was replaced: a consumer that had it before has ended or claimed 
 message that comes later meets its mark. Source: ADR 0018; invariant 10.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace as copy
 from uuid import UUID
 

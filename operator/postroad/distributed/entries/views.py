@@ -1,7 +1,5 @@
 """Entries as browsing and listings show them."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from postroad.domain.queues.documents import MailView

@@ -16,8 +16,6 @@ Audits in maintenance: one portion of the bucket's objects at a time, by one pro
 What an audit checks and deletes: `audit`. Source: ADR 0020.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Where a mail that waits stops it, the later slices are checked too, now and then
 mail skip a slice that is marked drained, and its rows no longer look vanished when they expire.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 

@@ -9,8 +9,6 @@ In a queue that is archived, slices wait until they are (`archive_wait`).
 Source: 001 Decision.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 

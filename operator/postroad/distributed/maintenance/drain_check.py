@@ -6,8 +6,6 @@ only guard the join: fewer rows than were counted at the close are rows that van
 came while the join ran make it invalid.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator

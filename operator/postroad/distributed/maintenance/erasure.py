@@ -8,8 +8,6 @@ Limits, identity and history go last: without them the view cannot prove that th
 own, nor find its rows. Source: ADR 0044.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import (
     AsyncGenerator,

@@ -4,8 +4,6 @@ Every step is idempotent, and each step runs even if another fails. Rounds belon
 process: cleanup waits a lease between two of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from uuid import UUID

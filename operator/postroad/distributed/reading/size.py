@@ -13,8 +13,6 @@ read, up to `MAX_READ` of all slices together; where more is left, the result is
 marks whose rows expired, and is `at_least`.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ before the adopted one, and readers must read there.
 Source: ADR 0005.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta

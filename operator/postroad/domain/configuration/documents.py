@@ -4,8 +4,6 @@ A document is a JSON-able dict with camelCase keys. A status keeps the newest ev
 front of them, because the API server bounds an object; the complete history is in Cassandra.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any

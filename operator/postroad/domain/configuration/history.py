@@ -5,8 +5,6 @@ an earlier configuration put it. `sequence` numbers all events, `version` the ac
 configurations, both from 1 without gaps. Source: 000 Decision (eventSourcing); ADR 0005.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -14,8 +14,6 @@ apart, so any two processes are at most one step apart.
 Source: 000 Decision (only the values that may change); ADR 0005.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

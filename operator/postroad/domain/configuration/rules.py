@@ -6,8 +6,6 @@ relations are transitive, so an allowed configuration finds what any accepted on
 Source: 000 Decision (sliceWindow, bucketCount, updateBrowseStartPace); ADR 0005.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta

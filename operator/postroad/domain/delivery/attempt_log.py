@@ -4,8 +4,6 @@ A line is one recipient of one transmission. Without leave to keep addresses a l
 the reply's words, masked, as the marks have them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime

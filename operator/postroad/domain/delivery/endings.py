@@ -1,7 +1,5 @@
 """Endings of an item: the four values, and the four methods that end an item by one of them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Protocol

@@ -5,8 +5,6 @@ Source: RFC 5321 4.5.4.1 (give up after 4 to 5 days, wait at least 30 minutes on
 first steps serve greylisting).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta

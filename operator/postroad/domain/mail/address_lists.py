@@ -7,8 +7,6 @@ is missing. Not the standard library's reader, because its answers differ betwee
 Source: RFC 5322 3.4, 4.4; RFC 6532 3.2 (UTF-8).
 """
 
-from __future__ import annotations
-
 import re
 
 from postroad.errors import InvalidInput

@@ -9,8 +9,6 @@ characters pass: no server is known to drop them there, and a text may hold them
 Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
 """
 
-from __future__ import annotations
-
 import re
 
 from postroad.domain.mail.shapes import (

@@ -5,8 +5,6 @@ Source: Bernstein, Variable Envelope Return Paths; Postfix documentation, VERP_R
 4.1.2, 4.5.3.1; ADR 0071.
 """
 
-from __future__ import annotations
-
 import re
 
 from postroad.domain.mail.seven_bits import ascii_address

@@ -3,8 +3,6 @@
 Source: RFC 3461 4; RFC 6533 3.
 """
 
-from __future__ import annotations
-
 import re
 
 from postroad.errors import InvalidInput

@@ -15,8 +15,6 @@
 Source: 000 Decision (dequeue); ADR 0003, 0018; invariants 3, 4, 8, 10.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -7,8 +7,6 @@ text (`browse --json`). Source: ADR 0030.
 Views of an engine's mails: one that waits, one that is leased, and how many there are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass

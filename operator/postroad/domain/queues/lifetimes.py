@@ -5,8 +5,6 @@ and files are cut by time: one file per compaction window. Live mails are rolled
 their rows could expire. Source: 001 Decision; ADR 0004.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta

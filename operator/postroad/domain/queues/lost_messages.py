@@ -19,8 +19,6 @@ until they are gone. The counts of a busy broker are a little wrong, so messages
 several times in a row.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -8,8 +8,6 @@ Source: RFC 3464; RFC 3463; RFC 6522 (multipart/report); RFC 6533 (the same in U
 RFC 3461 6.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Iterator

@@ -8,8 +8,6 @@ bury one mailbox under reports.
 Source: RFC 3461 4.1, 5.2, 6.2; RFC 3834 2; RFC 5321 4.5.5, 6.1; AMB-11; ADR 0052.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass

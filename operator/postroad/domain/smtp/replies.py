@@ -5,8 +5,6 @@ enhanced status code, which counts only when its class agrees with the code's fi
 Source: RFC 5321 4.2; RFC 2034 4; RFC 3463 2.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ LOGIN and XOAUTH2 are in no standard, and are as servers have them.
 Source: RFC 4422; RFC 4616 (PLAIN); RFC 5802, 7677 (SCRAM-SHA-256).
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import hashlib

@@ -5,8 +5,6 @@ one process strictly, between processes to the millisecond (clocks permitting).
 Source: RFC 9562 5.7 and 6.2 (method 1, with the sub-millisecond part as counter).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from uuid import UUID

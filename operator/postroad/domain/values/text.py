@@ -3,8 +3,6 @@
 Values written as JSON, and checked when they are read.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

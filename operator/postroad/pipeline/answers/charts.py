@@ -1,7 +1,5 @@
 """The pictures of a report, drawn by matplotlib."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Findings of an audit, and the age from which each is one. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Window and buckets are the decision of `domain.configuration.advice`, over a lon
 view has. The pace follows from the window: an update every few slices. Source: ADR 0047.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ The page has its pictures and its style in itself, and no script. What clients a
 (domains, words of replies) is text in it, never markup; the page's policy allows nothing else.
 """
 
-from __future__ import annotations
-
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ reading. Before, a row may come that changes no stamp: a successor's, whose repl
 Source: ADR 0037, 0047, 0073.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -6,8 +6,6 @@ not whole yet is kept, without addresses that the lake has not either, until the
 Source: ADR 0063 (FORMAT.md 6 and 11 have the bytes).
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence

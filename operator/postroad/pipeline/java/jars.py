@@ -4,8 +4,6 @@ checksum in `jars.txt`, fetched once by Maven, never by a job. Source: ADR 0047.
 Java 24 and later have no security manager, which the Hadoop of this Spark asks for.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -4,8 +4,6 @@ Java trusts authorities of its own; with these stores it trusts those that every
 postroad does: of the server, or of the system.
 """
 
-from __future__ import annotations
-
 import re
 import ssl
 import warnings

@@ -4,8 +4,6 @@ the function that it repeats.
 Ids are text (as the connector reads `uuid`), moments are timestamps of a session in UTC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import chain

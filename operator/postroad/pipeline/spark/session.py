@@ -1,8 +1,6 @@
 """Starts Spark on Java 17, in this process or with executors elsewhere, and raises what it raises
 as errors of postroad. Source: ADR 0047, 0075."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping

@@ -8,8 +8,6 @@ The address and user of a Cassandra cluster, and the driver's settings for it.
 Translates the driver's errors into postroad's. An unexpected one counts as transient.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import ssl

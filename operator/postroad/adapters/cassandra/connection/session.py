@@ -8,8 +8,6 @@ Hazard: the server may still carry out a request that timed out.
 Takes results from the driver's threads to the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence

@@ -1,8 +1,6 @@
 # ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
 """The enqueue keys of a queue in Cassandra: lightweight transactions on a row that expires."""
 
-from __future__ import annotations
-
 from postroad.adapters.cassandra.connection.session import Row, Session, Statement
 from postroad.adapters.cassandra.statements import insert
 from postroad.adapters.cassandra.view import rows

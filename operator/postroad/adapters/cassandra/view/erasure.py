@@ -10,8 +10,6 @@ time lags. So partitions are deleted with a timestamp earlier than any of such a
 rows one by one, by ids that are never used again. Source: ADR 0016.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass

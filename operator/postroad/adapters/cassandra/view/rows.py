@@ -10,8 +10,6 @@ tombstone there until `gc_grace_seconds` are over. Cassandra refuses a request t
 halves a range that is refused. Source: ADR 0025.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache

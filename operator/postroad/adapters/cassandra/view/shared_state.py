@@ -1,8 +1,6 @@
 # ruff: noqa: S608  # the statements are built from constants of this file; values are always bound
 """The shared state of a queue in Cassandra: rows that expire."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 

@@ -2,8 +2,6 @@
 """The suppression lists of a queue in Cassandra: 256 partitions, so that a million addresses are
 four thousand rows in each."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice

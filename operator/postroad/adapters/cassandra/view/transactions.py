@@ -7,8 +7,6 @@ gets the mark that refused it, and the others are sent again. When the answer to
 each caller gets ViewUnavailable, as for a lone transaction. Source: ADR 0012.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID

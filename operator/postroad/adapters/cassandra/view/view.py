@@ -1,8 +1,6 @@
 """`View` over Cassandra. The port has the contract of each method; `statements` and
 `mark_statements` have the reason for the form of each statement."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A view in memory: Cassandra's guarantees over dicts."""
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta

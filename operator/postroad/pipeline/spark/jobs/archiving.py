@@ -2,8 +2,6 @@
 and Iceberg, with its claim and its clock; `export` writes files that need no Iceberg; `forget`
 takes an address, or what is old, from the lake and from its former states."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

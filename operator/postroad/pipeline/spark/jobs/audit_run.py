@@ -1,8 +1,6 @@
 """One audit of a queue: messages, objects, dead letters, rows and marks are read in this order, and
 compared; where it shall repair, the engine acts on what was found. Source: ADR 0020, 0047."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

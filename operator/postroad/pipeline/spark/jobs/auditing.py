@@ -4,8 +4,6 @@
 them, so that an object is missing only where a mark was written before it was deleted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import reduce

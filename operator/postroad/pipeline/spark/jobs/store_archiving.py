@@ -5,8 +5,6 @@ Each commit leaves a lake from which the same run, repeated, makes the same tabl
 deleted only when the lake has all of it; one that is damaged is set aside. Source: ADR 0063.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress

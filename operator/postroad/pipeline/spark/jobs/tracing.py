@@ -4,8 +4,6 @@ view, whose lines stand in place of the lake's.
 It finds the mails by the few columns that decide, then reads all columns of their entries alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

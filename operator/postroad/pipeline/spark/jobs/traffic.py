@@ -5,8 +5,6 @@ Entries are read once: each is repeated for its parts, and these for their domai
 function of arrays takes another function here, because Spark compiles none of these.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field

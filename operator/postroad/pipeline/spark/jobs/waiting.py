@@ -1,7 +1,5 @@
 """Mail that waits, as Spark reads it: counted by domain and age, or chosen by a selector."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Extent of a queue's history in the lake."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial, reduce

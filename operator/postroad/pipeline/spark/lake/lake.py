@@ -6,8 +6,6 @@ is on a command line. Conditions on ranges of slice starts are such that Iceberg
 whole files. Every method may raise what Spark raises.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta

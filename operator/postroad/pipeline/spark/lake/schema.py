@@ -1,7 +1,5 @@
 """The tables of the lake: their columns, and the version of what these mean. Source: ADR 0047."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

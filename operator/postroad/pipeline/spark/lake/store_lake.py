@@ -1,7 +1,5 @@
 """The lake of an embedded queue: that of any queue, and what is not whole yet of its mails."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path

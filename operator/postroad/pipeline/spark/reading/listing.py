@@ -1,7 +1,5 @@
 """Lists the objects of a queue's mails, by days and ranges of mail ids, side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial

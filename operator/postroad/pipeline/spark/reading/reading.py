@@ -7,8 +7,6 @@ Its extensions of SQL, and with them direct joins, stay off: these lose rows in 
 Source: ADR 0047.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable

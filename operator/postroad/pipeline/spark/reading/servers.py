@@ -4,8 +4,6 @@ They are given to a session that runs: PySpark would write what it starts with o
 of Java, secrets too. Only the authorities of the object store are options of Java itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
