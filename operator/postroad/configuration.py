@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from statistics import mean
 from typing import Any
 
+from postroad import errors
 from postroad.domain.configuration import consistency
 from postroad.domain.configuration.advice import Seen, SliceCount
 from postroad.domain.configuration.consistency import continues
@@ -52,15 +53,6 @@ from postroad.domain.configuration.rollout import (
 from postroad.domain.configuration.rules import Refusal, ViewConfiguration
 from postroad.domain.queues.entries import Entry, Partition
 from postroad.domain.queues.references import size_of
-from postroad.errors import (
-    ConfigurationConflict,
-    ConfigurationError,
-    ConfigurationRefused,
-    ConfigurationStale,
-    HistoryMissing,
-    QueueNotFound,
-    ServerError,
-)
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.history import Effective, History, Recorded
 from postroad.ports.view import ClosedSlice, View
@@ -173,7 +165,7 @@ class LeasedConfiguration:
         """Return what holds now, from memory. Raises: ConfigurationStale past the lease."""
         known = self._known
         if known is None or self._clock.elapsed() - known.read_at > self._lease:
-            raise ConfigurationStale
+            raise errors.ConfigurationStale
         return known.effective
 
     async def refresh(self) -> None:
@@ -216,10 +208,12 @@ class LeasedConfiguration:
         asked_at = self._clock.elapsed()
         recorded = await self._history.load()
         if not recorded.events:
-            raise QueueNotFound("the queue has no configuration history")
+            raise errors.QueueNotFound("the queue has no configuration history")
         replay(recorded.events)
         if self._known and not continues(self._known.recorded.events, recorded.events):
-            raise HistoryMissing("the configuration history is not the one that was read before")
+            raise errors.HistoryMissing(
+                "the configuration history is not the one that was read before"
+            )
         return self._learn(recorded, asked_at)
 
     def _learn(self, recorded: Recorded, read_at: timedelta) -> _Known:
@@ -256,7 +250,7 @@ class LeasedConfiguration:
             try:
                 await self.refresh()
                 wait = interval
-            except (ServerError, ConfigurationError, QueueNotFound) as error:
+            except (errors.ServerError, errors.ConfigurationError, errors.QueueNotFound) as error:
                 _LOG.warning("configuration not read", error=error.explain())
             except Exception:
                 _LOG.exception("configuration not read")
@@ -348,11 +342,13 @@ async def settle(
             return Settled(decision.configured, decision.refusal, events)
         try:
             await history.append(decision.event)
-        except ConfigurationConflict:
+        except errors.ConfigurationConflict:
             continue
         complete = (*events, decision.event)
         return Settled(decision.configured, decision.refusal, complete, decision.event)
-    raise ConfigurationConflict("other processes appended to the configuration history each time")
+    raise errors.ConfigurationConflict(
+        "other processes appended to the configuration history each time"
+    )
 
 
 async def configured(
@@ -377,15 +373,15 @@ async def configured(
             history, wanted, at=clock.now(), by=LIBRARY, has_data=lambda: has_rows(view)
         )
         if settled.state is None:
-            raise HistoryMissing
+            raise errors.HistoryMissing
         if settled.refusal is not None:
-            raise ConfigurationRefused(settled.refusal.message)
+            raise errors.ConfigurationRefused(settled.refusal.message)
     configuration = LeasedConfiguration(history, clock, randomness)
     try:
         await configuration.start()
-    except QueueNotFound:
+    except errors.QueueNotFound:
         if await has_rows(view):
-            raise HistoryMissing from None
+            raise errors.HistoryMissing from None
         raise
     return configuration
 
@@ -416,7 +412,7 @@ async def adopt(
     # HistoryMissing, since the rollout's version is not there yet. Without it, that process would
     # write under an early version, in slices that browse start has passed.
     if rollout != recorded.rollout and not await history.advance(recorded.rollout, rollout):
-        raise ConfigurationConflict
+        raise errors.ConfigurationConflict
     for event in events:
         await history.append(event)
     return Settled(replay(complete), None, complete, events[-1])

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from postroad import errors
 from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
 from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.s3.clients import Access as S3Access
@@ -34,13 +35,6 @@ from postroad.domain.queues.selection import Selector
 from postroad.embedded.log.layout import Layout
 from postroad.embedded.log.options import StoreOptions
 from postroad.embedded.opening import describe
-from postroad.errors import (
-    ArchiveUnderWay,
-    BlobsRefused,
-    InvalidInput,
-    InvalidQueueURL,
-    QueueNotFound,
-)
 from postroad.ports.clock import Clock
 from postroad.ports.files import Lock
 from postroad.ports.servers import Servers
@@ -71,7 +65,7 @@ async def open_archived(url: str, settings: Settings, instead: str) -> AsyncIter
     parts = urlsplit(url)
     check_parts(parts)
     if parts.scheme != "distributed":
-        raise InvalidQueueURL(
+        raise errors.InvalidQueueURL(
             f"{url!r} has no tables for Spark, as distributed://NAMESPACE.NAME has: {instead}"
         )
     name = QueueName.parse(parts.netloc)
@@ -80,11 +74,11 @@ async def open_archived(url: str, settings: Settings, instead: str) -> AsyncIter
         row_lifetime = await servers.views().row_lifetime()
         recorded = None if row_lifetime is None else await servers.history(name).load()
         if row_lifetime is None or recorded is None or not recorded.events:
-            raise QueueNotFound(f"the queue {name} was never created")
+            raise errors.QueueNotFound(f"the queue {name} was never created")
         rollout = recorded.rollout or first_rollout(recorded.events)
         bucket = settings.s3.bucket or name.bucket(settings.s3.bucket_prefix)
         if not await servers.blobs(bucket).exists():
-            raise BlobsRefused(f"the bucket {bucket} of the queue {name} is missing")
+            raise errors.BlobsRefused(f"the bucket {bucket} of the queue {name} is missing")
         yield ArchivedQueue(
             name=name,
             servers=servers,
@@ -153,7 +147,7 @@ def is_in_a_directory(url: str) -> bool:
     try:
         return urlsplit(url).scheme == "embedded"
     except ValueError as error:
-        raise InvalidQueueURL(f"{url!r} is no URL: {error}") from error
+        raise errors.InvalidQueueURL(f"{url!r} is no URL: {error}") from error
 
 
 def begin_archive(url: str) -> Layout:
@@ -175,7 +169,7 @@ def begin_archive(url: str) -> Layout:
         return layout
     _give(folder, owner)
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise InvalidInput(f"{folder} cannot be written: give it to {_user(owner)}")
+        raise errors.InvalidInput(f"{folder} cannot be written: give it to {_user(owner)}")
     return layout
 
 
@@ -187,9 +181,9 @@ def _owner(root: Path) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise InvalidInput(f"{root} cannot be read: {error.strerror}") from error
+        raise errors.InvalidInput(f"{root} cannot be read: {error.strerror}") from error
     if os.geteuid() not in (0, found.st_uid):
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f"the files of {root} are for the user who owns them: run this as root, or as "
             + _user(found)
         )
@@ -218,7 +212,9 @@ def lake_of(url: str, folder: Path) -> Path:
     # Two slashes at the start are another root for Python, and a host for Hadoop.
     place = Path("/", *Path(os.path.realpath(folder)).parts[1:])
     if place.is_relative_to(name_of(url)):
-        raise InvalidInput(f"--lake {folder} lies in the store: name a directory outside of it")
+        raise errors.InvalidInput(
+            f"--lake {folder} lies in the store: name a directory outside of it"
+        )
     return place
 
 
@@ -230,9 +226,9 @@ def check_lake(folder: Path, name: str) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise InvalidInput(f"{folder} cannot be read: {error.strerror}") from error
+        raise errors.InvalidInput(f"{folder} cannot be read: {error.strerror}") from error
     if known != name:
-        raise InvalidInput(
+        raise errors.InvalidInput(
             f"the lake in {folder} is that of the queue in {known}: name another directory with "
             f"--lake; if that queue was moved to {name}, delete {folder / QUEUE}"
         )
@@ -264,7 +260,7 @@ class LakeLock:
         patient_until = self._clock.elapsed() + self._patience
         while (lock := files.lock(self._folder / LOCK)) is None:
             if self._clock.elapsed() >= patient_until:
-                raise ArchiveUnderWay(
+                raise errors.ArchiveUnderWay(
                     f"another run writes the lake in {self._folder}", hint="wait for its end"
                 )
             await self._clock.sleep(TRIED_AGAIN)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 
+from postroad import errors
 from postroad.adapters.cassandra.connection.connection import Access as CassandraAccess
 from postroad.adapters.cassandra.connection.session import Session
 from postroad.adapters.cassandra.history import CassandraHistory
@@ -19,13 +20,6 @@ from postroad.adapters.s3.clients import Access as S3Access
 from postroad.adapters.s3.store import Store
 from postroad.domain.queues.names import QueueName
 from postroad.domain.servers import dropping, too_few_members
-from postroad.errors import (
-    BlobsUnavailable,
-    BrokerUnavailable,
-    PostroadError,
-    ServerError,
-    ViewUnavailable,
-)
 from postroad.logins import LOGIN, S3_LOGIN, LoginFolder
 from postroad.ports.servers import SAFE_COPIES, Checked, Guard, Servers
 from postroad.settings import Settings
@@ -75,9 +69,9 @@ class ClusterServers:
         rabbitmq = self._reach_rabbitmq if brief else self._check_rabbitmq
         cassandra = self._reach_cassandra if brief else self._check_cassandra
         request = {
-            "rabbitmq": _checked(rabbitmq, BrokerUnavailable, seconds),
-            "cassandra": _checked(cassandra, ViewUnavailable, seconds),
-            "s3": _checked(self._check_s3, BlobsUnavailable, seconds),
+            "rabbitmq": _checked(rabbitmq, errors.BrokerUnavailable, seconds),
+            "cassandra": _checked(cassandra, errors.ViewUnavailable, seconds),
+            "s3": _checked(self._check_s3, errors.BlobsUnavailable, seconds),
         }
         found = await asyncio.gather(*request.values())
         return dict(zip(request, found, strict=True))
@@ -99,7 +93,7 @@ class ClusterServers:
             members = too_few_members(queues, running, SAFE_COPIES, self._rabbitmq.name)
             limits = (*dropping(queues), *too_few_nodes(len(running)), *members)
             return Checked(version, limits=limits)
-        except ServerError as error:  # a queue works without the management API
+        except errors.ServerError as error:  # a queue works without the management API
             return Checked(version, unknown=(f"its nodes: {error.explain()}",))
 
     async def _check_cassandra(self) -> Checked:
@@ -137,17 +131,17 @@ def too_few_copies(factor: int | None) -> tuple[str, ...]:
 
 
 async def _checked(
-    ask: Callable[[], Awaitable[Checked]], silent: type[ServerError], seconds: float
+    ask: Callable[[], Awaitable[Checked]], silent: type[errors.ServerError], seconds: float
 ) -> Checked:
     try:
         async with asyncio.timeout(seconds):
             return await ask()
     except TimeoutError:
         return Checked(error=silent("the server did not answer in time"))
-    except ServerError as error:
+    except errors.ServerError as error:
         return Checked(error=error)
-    except PostroadError as error:
-        return Checked(error=ServerError(str(error)))
+    except errors.PostroadError as error:
+        return Checked(error=errors.ServerError(str(error)))
 
 
 def rabbitmq_access(settings: Settings) -> RabbitMQAccess:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, parse_qs, unquote
 
+from postroad import errors
 from postroad.adapters.disk.files import DiskFiles, make_private
 from postroad.adapters.disk.shared_state import DirectorySharedState
 from postroad.adapters.disk.suppression_list import FileSuppressionList
@@ -26,13 +27,6 @@ from postroad.embedded.repair.verification import StoreReport, dump, verify
 from postroad.embedded.rpc.receiver import SpoolReceiver
 from postroad.embedded.store.engine import Engine
 from postroad.embedded.store.maintenance import Maintenance
-from postroad.errors import (
-    InvalidInput,
-    InvalidQueueURL,
-    NotInstalled,
-    QueueNotFound,
-    StoreInUse,
-)
 from postroad.ports.mail_queue import MailQueue
 
 NOT_CREATED = "`postroad mta` creates it, and so does `postroad worker --create`"
@@ -65,7 +59,7 @@ def root_of(url: SplitResult) -> Path:
     """Return the directory of a store by its URL. Raises: InvalidQueueURL."""
     root = Path(unquote(url.path))
     if url.netloc or not root.is_absolute() or root == Path("/"):
-        raise InvalidQueueURL("write embedded:///DIR, with an absolute path")
+        raise errors.InvalidQueueURL("write embedded:///DIR, with an absolute path")
     return root
 
 
@@ -74,11 +68,11 @@ def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, StoreOptions]]:
     """Lock a store that no process owns. Raises: QueueNotFound, StoreDamaged, StoreInUse."""
     files = DiskFiles()
     if not root.is_dir():
-        raise QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
+        raise errors.QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
     make_private(root)
     lock = files.lock(Layout(root, root).lock)
     if lock is None:
-        raise StoreInUse(f"a process owns {root}")
+        raise errors.StoreInUse(f"a process owns {root}")
     try:
         yield files, *describe(files, root, StoreOptions(), create=False)
     finally:
@@ -137,12 +131,14 @@ async def open_directory(
     """Open the store in `root`, with `create` also a missing one. `lock`: the descriptor of its
     lock, inherited from the process that owns it."""
     if not hasattr(os, "posix_fallocate"):  # macOS has neither this nor fdatasync
-        raise NotInstalled("the embedded engine needs Linux", hint="use a virtual machine or WSL 2")
+        raise errors.NotInstalled(
+            "the embedded engine needs Linux", hint="use a virtual machine or WSL 2"
+        )
     files = DiskFiles()
     if create:
         await asyncio.to_thread(files.make_directory, root)
     elif not await asyncio.to_thread(root.is_dir):
-        raise QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
+        raise errors.QueueNotFound(f"there is no directory {root}", hint=NOT_CREATED)
     await asyncio.to_thread(make_private, root)
 
     async def engine() -> tuple[Engine, Maintenance]:
@@ -178,7 +174,7 @@ def _receiver(files: DiskFiles, root: Path, lock: int) -> SpoolReceiver:
     except OSError:
         is_lock = False
     if not is_lock:
-        raise InvalidInput(f"descriptor {lock} is not the lock on {root}")
+        raise errors.InvalidInput(f"descriptor {lock} is not the lock on {root}")
     os.set_inheritable(lock, False)
     clock = MachineClock()
     limits = StoreLimits(options, FreeSpace(files, layout, lambda: clock.elapsed().total_seconds()))

@@ -8,13 +8,7 @@ from typing import Annotated
 from pydantic import Field, StrictBool, StrictInt, field_validator, model_validator
 from pydantic.alias_generators import to_camel
 
-from postroad.delivery_settings.patterns import (
-    AbsolutePath,
-    AddressText,
-    HopHost,
-    Port,
-    full_name,
-)
+from postroad.delivery_settings import patterns
 from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.domain.smtp.next_hops import (
@@ -47,7 +41,7 @@ class HostLogin(DeliverySection):
     """Secret with `username` and `password`. Connections that open later use a renewed one once the
     kubelet has written it into the pod, within about a minute."""
 
-    folder: AbsolutePath | None = None
+    folder: patterns.AbsolutePath | None = None
     """Folder with the files `username` and `password`, which are read again for each connection: in
     place of secretRef, in a volume that workers.template mounts."""
 
@@ -73,7 +67,7 @@ class HostLogin(DeliverySection):
 class SourceSettings(DeliverySection):
     """From where connections come."""
 
-    addresses: Annotated[tuple[AddressText, ...], Field(min_length=1, max_length=2)]
+    addresses: Annotated[tuple[patterns.AddressText, ...], Field(min_length=1, max_length=2)]
     """Addresses of the machine or pod, one of a family at most. Servers with addresses of another
     family alone are not reached."""
 
@@ -119,15 +113,15 @@ class ConnectionSection(DeliverySection):
 class Hop(ConnectionSection):
     """A smart host."""
 
-    host: HopHost | None = None
+    host: patterns.HopHost | None = None
     """Its name or address. Without a dot, the handler relay finds a Service in the MailQueue's
     namespace; rules of routing need the full name: relay.mail.svc.cluster.local."""
 
-    socket: AbsolutePath | None = None
+    socket: patterns.AbsolutePath | None = None
     """Path of the Unix socket of an LMTP server on the same machine, in place of a host: in a pod,
     one in a further container, with a volume that both mount (workers.template)."""
 
-    port: Port | None = None
+    port: patterns.Port | None = None
     """Port of the host. Absent: 25, or 465 where TLS is implicit."""
 
     tls: TlsMode = TlsMode.OPPORTUNISTIC
@@ -139,7 +133,7 @@ class Hop(ConnectionSection):
     """The authorities that vouch for the host with tls required or implicit, in the namespace of
     the MailQueue. Absent: the system's."""
 
-    ca_file: AbsolutePath | None = None
+    ca_file: patterns.AbsolutePath | None = None
     """PEM file of these authorities, in place of caRef. It is read again where it has
     changed."""
 
@@ -176,7 +170,7 @@ class Hop(ConnectionSection):
         if self.look_up is HostLookUp.MX and self.host is not None:
             if is_address(self.host):
                 raise ValueError("an address has no MX records: leave out lookUp, or name a domain")
-            full_name(self.host)
+            patterns.full_name(self.host)
         return self
 
     @model_validator(mode="after")
@@ -228,7 +222,7 @@ class Hop(ConnectionSection):
 class TieredHop(Hop):
     """A smart host of a rule."""
 
-    _is_full_name = field_validator("host")(full_name)
+    _is_full_name = field_validator("host")(patterns.full_name)
 
     tier: Annotated[StrictInt, Field(ge=1, le=3)] = 1
     """1: it is tried first, in random order with the others of its tier. 2, 3: where no smart host

@@ -12,17 +12,8 @@ from typing import Annotated, TypeVar
 
 from pydantic import Field, model_validator
 
+from postroad.delivery_settings import patterns
 from postroad.delivery_settings.hops import ByMx, Hop, HostLookUp, TieredHop
-from postroad.delivery_settings.patterns import (
-    AbsolutePath,
-    DomainPattern,
-    Duration,
-    NameServerAddress,
-    NetworkText,
-    SenderPattern,
-    ServerName,
-    TenantName,
-)
 from postroad.delivery_settings.sections import DeliverySection, DomainName
 from postroad.domain.delivery.sites import RULE_NAME_PATTERN
 from postroad.domain.smtp.next_hops import parse_host_port
@@ -52,14 +43,14 @@ class RouteRule(DeliverySection):
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=RULE_NAME_PATTERN)]
     """Stands in explanations and logs. No two rules have the same."""
 
-    domains: _Values[DomainPattern] | None = None
+    domains: _Values[patterns.DomainPattern] | None = None
     """Domains of recipients: `example.org`, `*.example.org` for all below it, `*`, or an address
     literal. Absent: all."""
 
-    senders: _Values[SenderPattern] | None = None
+    senders: _Values[patterns.SenderPattern] | None = None
     """Reverse-paths: `a@example.org`, `@example.org`, `@*.example.org`, or `<>`. Absent: all."""
 
-    tenants: _Values[TenantName] | None = None
+    tenants: _Values[patterns.TenantName] | None = None
     """Tenants, by the attribute `postroad.tenant`. Absent: all."""
 
     mx: ByMx | None = None
@@ -110,21 +101,21 @@ class Own(DeliverySection):
     """Names that this server is known by, so that it finds itself among the servers of a domain,
     and mail does not loop. Loopback addresses always count."""
 
-    hosts: Annotated[tuple[ServerName, ...], Field(max_length=100)] = ()
+    hosts: Annotated[tuple[patterns.ServerName, ...], Field(max_length=100)] = ()
     """Names in MX records."""
 
-    networks: Annotated[tuple[NetworkText, ...], Field(max_length=100)] = ()
+    networks: Annotated[tuple[patterns.NetworkText, ...], Field(max_length=100)] = ()
     """Its public addresses, also those of a load balancer before it."""
 
 
 class NameServers(DeliverySection):
     """Name servers and their timeout."""
 
-    servers: Annotated[tuple[NameServerAddress, ...], Field(max_length=10)] = ()
+    servers: Annotated[tuple[patterns.NameServerAddress, ...], Field(max_length=10)] = ()
     """Addresses of recursive name servers, with a port where it is not 53. Empty: those of
     /etc/resolv.conf."""
 
-    timeout: Annotated[Duration, Field(gt=timedelta(0))] = timedelta(seconds=10)
+    timeout: Annotated[patterns.Duration, Field(gt=timedelta(0))] = timedelta(seconds=10)
     """For one question, all servers and repetitions together."""
 
     def addresses(self) -> list[tuple[str, int]]:
@@ -138,7 +129,7 @@ class NameServers(DeliverySection):
 class StsSettings(DeliverySection):
     """MTA-STS."""
 
-    folder: AbsolutePath | None = None
+    folder: patterns.AbsolutePath | None = None
     """Directory where policies are kept, so that they survive a restart; it is created where it is
     missing. Absent: in memory alone; in the pods of a MailQueue in a folder that lasts as long
     as the pod."""
@@ -160,7 +151,7 @@ class RoutingSettings(DeliverySection):
     """Names that this server is known by, so that it finds itself among the servers of a domain,
     and mail does not loop."""
 
-    skip: Annotated[tuple[NetworkText, ...], Field(max_length=1000)] = ()
+    skip: Annotated[tuple[patterns.NetworkText, ...], Field(max_length=1000)] = ()
     """Networks that MX records lead to in vain, such as those of the cluster. Smart hosts may lie
     in them."""
 

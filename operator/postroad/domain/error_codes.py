@@ -8,16 +8,8 @@ Source: RFC 5321 4.2.3; RFC 3463 3.
 
 from typing import NamedTuple
 
+from postroad import errors
 from postroad.domain.smtp.replies import Reply
-from postroad.errors import (
-    InvalidMail,
-    InvalidQueueName,
-    InvalidQueueURL,
-    MailTooLarge,
-    PostroadError,
-    StoreFull,
-    TooManyOpenFiles,
-)
 
 FAILED, USAGE, TRY_AGAIN = 1, 2, 75
 """Exit codes: failed, wrong usage, and sysexits' EX_TEMPFAIL."""
@@ -37,22 +29,24 @@ class Codes(NamedTuple):
     reply: Reply
 
 
-_ROWS: tuple[tuple[type[PostroadError] | tuple[type[PostroadError], ...], Codes], ...] = (
-    (MailTooLarge, Codes(FAILED, TOO_LARGE)),
-    (InvalidMail, Codes(FAILED, _INVALID)),
-    ((InvalidQueueURL, InvalidQueueName), Codes(USAGE, _NOT_NOW)),
-    (TooManyOpenFiles, Codes(TRY_AGAIN, BUSY)),
-    (StoreFull, Codes(TRY_AGAIN, FULL)),
+_ROWS: tuple[
+    tuple[type[errors.PostroadError] | tuple[type[errors.PostroadError], ...], Codes], ...
+] = (
+    (errors.MailTooLarge, Codes(FAILED, TOO_LARGE)),
+    (errors.InvalidMail, Codes(FAILED, _INVALID)),
+    ((errors.InvalidQueueURL, errors.InvalidQueueName), Codes(USAGE, _NOT_NOW)),
+    (errors.TooManyOpenFiles, Codes(TRY_AGAIN, BUSY)),
+    (errors.StoreFull, Codes(TRY_AGAIN, FULL)),
 )
 
 
 def codes_of(error: Exception) -> Codes:
     """Return the codes of an error. An InvalidMail that an OSError caused is about the copy that
     postroad made of the mail, which could not be read: the client's mail may be in order."""
-    if isinstance(error, InvalidMail) and isinstance(error.__cause__, OSError):
+    if isinstance(error, errors.InvalidMail) and isinstance(error.__cause__, OSError):
         return Codes(FAILED, _NOT_NOW)
     for kinds, codes in _ROWS:
         if isinstance(error, kinds):
             return codes
-    is_transient = isinstance(error, PostroadError) and error.transient
+    is_transient = isinstance(error, errors.PostroadError) and error.transient
     return Codes(TRY_AGAIN if is_transient else FAILED, _NOT_NOW)

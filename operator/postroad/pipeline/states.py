@@ -11,21 +11,14 @@ from itertools import product
 from types import MappingProxyType
 from typing import NamedTuple
 
+from postroad.domain.queues import entries
 from postroad.domain.queues.dispatch import deletes_bytes
-from postroad.domain.queues.entries import (
-    Change,
-    Ending,
-    EndingKind,
-    EntryKey,
-    Mark,
-    PurgeWatermark,
-)
 from postroad.domain.values.identifiers import EPOCH, FIRST
 
 DELIVERED = "delivered"
 WAITING = "waiting"
 
-ENDINGS: tuple[EndingKind | None, ...] = (None, *EndingKind)
+ENDINGS: tuple[entries.EndingKind | None, ...] = (None, *entries.EndingKind)
 """The ending of a mark, None where it has none; its place is its number in a code."""
 
 
@@ -33,7 +26,7 @@ class EntryFlags(NamedTuple):
     """Flags of an entry's mark that decide. `published` means something for a replacement only;
     `purged`: the entry lies at or below its partition's watermark."""
 
-    ending: EndingKind | None
+    ending: entries.EndingKind | None
     delivered: bool
     published: bool
     purged: bool
@@ -45,13 +38,13 @@ class EntryFlags(NamedTuple):
         return ENDINGS.index(self.ending) << 3 | bits
 
     @property
-    def mark(self) -> Mark | None:
+    def mark(self) -> entries.Mark | None:
         """A mark with these flags, as a reader of the view finds it: the entry's own, else that of
         the watermark."""
         if self.delivered or self.ending is not None:
             delivered_at = EPOCH if self.delivered else None
-            return Mark(delivered_at, _ending(self.ending), self.published)
-        return PurgeWatermark(FIRST, EPOCH).mark_of(FIRST) if self.purged else None
+            return entries.Mark(delivered_at, _ending(self.ending), self.published)
+        return entries.PurgeWatermark(FIRST, EPOCH).mark_of(FIRST) if self.purged else None
 
 
 class EntryState(NamedTuple):
@@ -65,7 +58,7 @@ class EntryState(NamedTuple):
     needs_bytes: bool
 
     @classmethod
-    def of(cls, mark: Mark | None) -> EntryState:
+    def of(cls, mark: entries.Mark | None) -> EntryState:
         """Return the state of an entry that has a row and this mark."""
         if mark is None:
             return cls(WAITING, waits=True, is_final=False, needs_bytes=True)
@@ -76,11 +69,11 @@ class EntryState(NamedTuple):
         return cls(name, mark.is_live, mark.is_final, not deletes_bytes(mark))
 
 
-def _ending(kind: EndingKind | None) -> Ending | None:
-    if kind is EndingKind.REPLACED:
-        change = Change((), None, held=False, attempt=0, last_error=None)
-        return Ending(kind, EPOCH, EntryKey(EPOCH, 0, FIRST), change)
-    return None if kind is None else Ending(kind, EPOCH)
+def _ending(kind: entries.EndingKind | None) -> entries.Ending | None:
+    if kind is entries.EndingKind.REPLACED:
+        change = entries.Change((), None, held=False, attempt=0, last_error=None)
+        return entries.Ending(kind, EPOCH, entries.EntryKey(EPOCH, 0, FIRST), change)
+    return None if kind is None else entries.Ending(kind, EPOCH)
 
 
 def _all_flags() -> list[EntryFlags]:

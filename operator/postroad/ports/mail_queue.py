@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 from uuid import UUID
 
-from postroad.domain.delivery.endings import (
-    DeferItem,
-    Done,
-    Endings,
-    ItemEnding,
-    Reject,
-    RetryItem,
-)
+from postroad.domain.delivery import endings
 from postroad.domain.mail.mail import Envelope, Mail, Outcome, explanation
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.documents import MailView, Sizes
@@ -52,14 +45,14 @@ def check_delay(delay: timedelta) -> None:
         )
 
 
-def checked_ending(ending: Any) -> ItemEnding:
+def checked_ending(ending: Any) -> endings.ItemEnding:
     """Return an ending with its reason as it is stored. Raises: InvalidInput, also for what is no
     ending and for what is no delay."""
-    if isinstance(ending, Done):
+    if isinstance(ending, endings.Done):
         return ending
-    if isinstance(ending, Reject):
-        return Reject(explanation(ending.reason))
-    if not isinstance(ending, RetryItem | DeferItem):
+    if isinstance(ending, endings.Reject):
+        return endings.Reject(explanation(ending.reason))
+    if not isinstance(ending, endings.RetryItem | endings.DeferItem):
         raise InvalidInput(
             f"an item ends by Done, RetryItem, DeferItem or Reject, not {type(ending).__name__}"
         )
@@ -67,7 +60,7 @@ def checked_ending(ending: Any) -> ItemEnding:
     return ending if ending.reason is None else replace(ending, reason=explanation(ending.reason))
 
 
-class Item(Endings, Protocol):
+class Item(endings.Endings, Protocol):
     """One leased entry of a mail. Exactly one of `done`, `retry`, `defer`, `reject` ends it, or
     `end` with the value of one.
 

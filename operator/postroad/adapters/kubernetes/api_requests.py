@@ -26,12 +26,7 @@ from aiohttp.connector import Connection
 from kubernetes import client, config
 from kubernetes.client.rest import should_bypass_proxies
 
-from postroad.errors import (
-    KubernetesConflict,
-    KubernetesRefused,
-    KubernetesUnavailable,
-    PostroadError,
-)
+from postroad import errors
 from postroad.http_answers import parsed_json, read_body
 from postroad.ports.kubernetes import Object
 from postroad.ports.servers import Guard
@@ -83,7 +78,7 @@ class ApiAccess:
             if found.cert_file:
                 context.load_cert_chain(found.cert_file, found.key_file)
         except (OSError, ValueError) as error:
-            raise KubernetesRefused(
+            raise errors.KubernetesRefused(
                 f"the certificates for the Kubernetes API server cannot be used: {error}"
             ) from error
         return context
@@ -101,7 +96,7 @@ class ApiAccess:
             self._asked = now, token
             return token
         except config.ConfigException as error:
-            raise KubernetesUnavailable(f"the operator has no token now: {error}") from error
+            raise errors.KubernetesUnavailable(f"the operator has no token now: {error}") from error
 
 
 def load_access(kubeconfig: Path | None = None) -> ApiAccess:
@@ -118,7 +113,7 @@ def load_access(kubeconfig: Path | None = None) -> ApiAccess:
             file = str(kubeconfig) if kubeconfig else None
             config.load_kube_config(file, client_configuration=found)  # type: ignore[no-untyped-call]
     except config.ConfigException as error:
-        raise KubernetesRefused(
+        raise errors.KubernetesRefused(
             f"no Kubernetes API server is configured: {error}",
             hint="set KUBECONFIG, or run as a pod with a service account",
         ) from error
@@ -215,7 +210,7 @@ class ApiRequests:
             except _TooManyRequests as busy:
                 waited += busy.seconds
                 if waited > RETRY_SECONDS:
-                    raise KubernetesUnavailable(str(busy)) from None
+                    raise errors.KubernetesUnavailable(str(busy)) from None
                 await asyncio.sleep(busy.seconds)
 
     async def _request(
@@ -246,7 +241,7 @@ class ApiRequests:
         answer = _object_in(data)
         if answer is None:
             # A load balancer before it, for example: whether a write had its effect is unknown.
-            raise KubernetesUnavailable(f"{method} {path}: {status}, and no object")
+            raise errors.KubernetesUnavailable(f"{method} {path}: {status}, and no object")
         return answer
 
     async def _exchange(
@@ -270,7 +265,7 @@ class ApiRequests:
                 return response.status, response.headers, body
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or type(error).__name__
-            raise KubernetesUnavailable(
+            raise errors.KubernetesUnavailable(
                 f"the Kubernetes API server does not answer: {reason}"
             ) from error
 
@@ -285,7 +280,7 @@ def guarded(guard: Guard) -> type[aiohttp.ClientRequest]:
         ) -> None:
             try:
                 guard()
-            except PostroadError as error:
+            except errors.PostroadError as error:
                 assert conn.protocol is not None
                 conn.protocol.set_exception(error)  # what waits for the response raises it
                 return
@@ -331,12 +326,12 @@ def _object_in(data: bytes) -> Object | None:
 
 def _refusal(
     what: str, status: int, data: bytes
-) -> KubernetesConflict | KubernetesRefused | KubernetesUnavailable:
+) -> errors.KubernetesConflict | errors.KubernetesRefused | errors.KubernetesUnavailable:
     text = _text_of(what, status, data)
     if status == 409:
-        return KubernetesConflict(text)
+        return errors.KubernetesConflict(text)
     if any(each in text for each in MALFORMED):
-        return KubernetesRefused(text)
+        return errors.KubernetesRefused(text)
     if status >= 500:
-        return KubernetesUnavailable(text)
-    return KubernetesRefused(text)
+        return errors.KubernetesUnavailable(text)
+    return errors.KubernetesRefused(text)

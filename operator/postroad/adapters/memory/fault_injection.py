@@ -8,14 +8,7 @@ from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
-from postroad.errors import (
-    BlobsUnavailable,
-    BrokerUnavailable,
-    KubernetesUnavailable,
-    NotPublished,
-    ServerError,
-    ViewUnavailable,
-)
+from postroad import errors
 
 T = TypeVar("T")
 
@@ -45,11 +38,11 @@ class Step(NamedTuple):
 Plan = Callable[[Step], Fault | None]
 """Returns the fault of a step; None: it succeeds."""
 
-UNAVAILABLE: dict[str, type[ServerError]] = {
-    "broker": BrokerUnavailable,
-    "view": ViewUnavailable,
-    "blobs": BlobsUnavailable,
-    "kubernetes": KubernetesUnavailable,
+UNAVAILABLE: dict[str, type[errors.ServerError]] = {
+    "broker": errors.BrokerUnavailable,
+    "view": errors.ViewUnavailable,
+    "blobs": errors.BlobsUnavailable,
+    "kubernetes": errors.KubernetesUnavailable,
 }
 
 
@@ -103,7 +96,7 @@ class FaultInjector:
             self.stop()
             raise Stopped(step)
         if fault is Fault.AWAY:
-            unreached = NotPublished if operation == "publish" else UNAVAILABLE[server]
+            unreached = errors.NotPublished if operation == "publish" else UNAVAILABLE[server]
             raise unreached(f"{operation}: {server} is away")
         if fault is Fault.LOST:
             raise UNAVAILABLE[server](f"{operation}: {server} does not answer")

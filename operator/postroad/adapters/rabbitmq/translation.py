@@ -6,13 +6,7 @@ import socket
 from pika import exceptions
 from pika.adapters.utils import connection_workflow as workflow
 
-from postroad.errors import (
-    BrokerRefused,
-    BrokerUnavailable,
-    CredentialsRefused,
-    ServerError,
-    Unroutable,
-)
+from postroad import errors
 from postroad.tls import refusal
 
 NOT_FOUND, PRECONDITION_FAILED, ACCESS_REFUSED, NOT_ALLOWED = 404, 406, 403, 530
@@ -26,54 +20,54 @@ _INEQUIVALENT = re.compile(
 _VALUE = re.compile(r"^(?:the value )?'(.*?)'(?: of type '.*')?$")
 
 
-def translated(error: BaseException | None) -> ServerError:
+def translated(error: BaseException | None) -> errors.ServerError:
     """Return postroad's error for the driver's. An unexpected one counts as transient."""
     cause = _innermost(error)
-    if isinstance(cause, ServerError):
+    if isinstance(cause, errors.ServerError):
         return cause
     if isinstance(cause, (exceptions.AuthenticationError, exceptions.ProbableAuthenticationError)):
-        return CredentialsRefused("RabbitMQ refused the user or the password")
+        return errors.CredentialsRefused("RabbitMQ refused the user or the password")
     if isinstance(cause, exceptions.ProbableAccessDeniedError):
-        return BrokerRefused(f"RabbitMQ refused the vhost: {cause}")
+        return errors.BrokerRefused(f"RabbitMQ refused the vhost: {cause}")
     if isinstance(cause, exceptions.ConnectionClosedByBroker):
         return _of_connection(cause.reply_code, cause.reply_text)
     if isinstance(cause, exceptions.ChannelClosedByBroker):
         return _of_channel(cause.reply_code, cause.reply_text)
     if isinstance(cause, socket.gaierror):
-        return BrokerUnavailable(f"RabbitMQ's host is unknown: {cause.strerror}")
+        return errors.BrokerUnavailable(f"RabbitMQ's host is unknown: {cause.strerror}")
     if cause is None:
-        return BrokerUnavailable()
+        return errors.BrokerUnavailable()
     if (refused := refusal("RabbitMQ", _text_of(cause))) is not None:
         return refused
     is_cut = isinstance(cause, exceptions.IncompatibleProtocolError)
-    return BrokerUnavailable(
+    return errors.BrokerUnavailable(
         f"RabbitMQ cannot be reached: {_text_of(cause)}",
         # Not permanent: a proxy without a server behind it causes the same error.
         hint="where the port is one for TLS, write amqps://" if is_cut else None,
     )
 
 
-def _of_connection(code: int, text: str) -> ServerError:
+def _of_connection(code: int, text: str) -> errors.ServerError:
     if code == ACCESS_REFUSED:
-        return CredentialsRefused(f"RabbitMQ refused the user: {text}")
+        return errors.CredentialsRefused(f"RabbitMQ refused the user: {text}")
     if code == NOT_ALLOWED:
-        return BrokerRefused(f"RabbitMQ refused the connection: {text}")
-    return BrokerUnavailable(f"RabbitMQ closed the connection: {text}")
+        return errors.BrokerRefused(f"RabbitMQ refused the connection: {text}")
+    return errors.BrokerUnavailable(f"RabbitMQ closed the connection: {text}")
 
 
-def _of_channel(code: int, text: str) -> ServerError:
+def _of_channel(code: int, text: str) -> errors.ServerError:
     if code == NOT_FOUND:
-        return Unroutable(f"RabbitMQ has no such queue or exchange: {text}")
+        return errors.Unroutable(f"RabbitMQ has no such queue or exchange: {text}")
     if code == PRECONDITION_FAILED and "delivery acknowledgement" not in text:
-        return BrokerRefused(
+        return errors.BrokerRefused(
             difference_in(text) or f"RabbitMQ refused: {text}",
             hint="it was declared otherwise: restore its value, or delete it when it is empty",
         )
     if code == ACCESS_REFUSED:
-        return BrokerRefused(
+        return errors.BrokerRefused(
             f"RabbitMQ refused: {text}", hint="grant the user the vhost's permissions"
         )
-    return BrokerUnavailable(f"RabbitMQ closed the channel: {text}")
+    return errors.BrokerUnavailable(f"RabbitMQ closed the channel: {text}")
 
 
 def difference_in(text: str) -> str | None:

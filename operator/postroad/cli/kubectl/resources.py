@@ -18,16 +18,8 @@ import click
 import yaml
 
 from postroad.bootstrap.distributed import ConfigurationOf
+from postroad.cli.kubectl import configuration
 from postroad.cli.kubectl import configuration_output as output
-from postroad.cli.kubectl.configuration import (
-    REFUSED,
-    Given,
-    entries_of,
-    reason_option,
-    record_adoption,
-    wanting,
-    with_history,
-)
 from postroad.cli.kubectl.plugin import Kubectl, Resource, with_kubectl
 from postroad.cli.options import json_option
 from postroad.controller.kubernetes.api import API_VERSION, LAST_APPLIED, MAIL_QUEUE
@@ -117,17 +109,21 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 @click.command("adopt")
 @with_kubectl
 @click.argument("name")
-@reason_option
-@wanting
+@configuration.reason_option
+@configuration.wanting
 @json_option
-def adopt_resource(kubectl: Kubectl, name: str, reason: str, given: Given, as_json: bool) -> None:
+def adopt_resource(
+    kubectl: Kubectl, name: str, reason: str, given: configuration.Given, as_json: bool
+) -> None:
     """Record how the queue NAME is configured whose history was lost, restored or forked.
 
     Brings back to Cassandra (POSTROAD_CASSANDRA_*) what the resource's status remembers.
     """
     namespace = kubectl.default_namespace()
-    entries = entries_of(kubectl.require(name, namespace))
-    record_adoption(str(QueueName(namespace, name)), given, reason, entries, as_json=as_json)
+    entries = configuration.entries_of(kubectl.require(name, namespace))
+    configuration.record_adoption(
+        str(QueueName(namespace, name)), given, reason, entries, as_json=as_json
+    )
 
 
 @click.command()
@@ -165,7 +161,7 @@ def plan(kubectl: Kubectl, manifests: tuple[BinaryIO, ...], from_view: bool, as_
     if not accepted:
         raise click.UsageError("there is no MailQueue in the manifests")
     if not all(accepted):
-        sys.exit(REFUSED)
+        sys.exit(configuration.REFUSED)
 
 
 def _stored(kubectl: Kubectl, queue: QueueName, *, is_needed: bool) -> Resource | None:
@@ -182,7 +178,7 @@ def _stored(kubectl: Kubectl, queue: QueueName, *, is_needed: bool) -> Resource 
 
 def _remembered(stored: Resource | None, queue: QueueName) -> tuple[ConfigurationEvent, ...]:
     """Return what the resource's status remembers; nothing for a queue that is new."""
-    entries = entries_of(stored or {})
+    entries = configuration.entries_of(stored or {})
     if not entries and os.environ.get("POSTROAD_CASSANDRA_CONTACT_POINTS"):
         return _recorded(queue)
     if not entries:
@@ -194,4 +190,4 @@ def _recorded(queue: QueueName) -> tuple[ConfigurationEvent, ...]:
     async def load(opened: ConfigurationOf) -> tuple[ConfigurationEvent, ...]:
         return (await opened.history.load()).events
 
-    return with_history(str(queue), load)
+    return configuration.with_history(str(queue), load)

@@ -14,18 +14,8 @@ from postroad.adapters.disk.files import DiskFiles
 from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap.archiving import LakeLock, begin_archive, check_lake, name_of, open_archived
 from postroad.cli.options import json_option, lake_option, master_option, queue_option, say
+from postroad.cli.pipeline import spark
 from postroad.cli.pipeline.lake import DAY, AskedLake, LakeRequest, opened_lake, with_lake
-from postroad.cli.pipeline.spark import (
-    address_key,
-    installed,
-    jars_folder,
-    lake_directory,
-    open_spark,
-    run_stores,
-    spark_session,
-    wait_option,
-    write_summary,
-)
 from postroad.distributed.engine.timing import Timing
 from postroad.domain.queues.entries import slice_of
 from postroad.domain.values.identifiers import EPOCH
@@ -41,14 +31,14 @@ from postroad.settings import Settings, from_environment
 @click.command()
 def fetch() -> None:
     """Fetch the jars of Spark into POSTROAD_PIPELINE_JARS, by Maven; their checksums are known."""
-    folder = jars_folder(from_environment())
+    folder = spark.jars_folder(from_environment())
     count = jars.fetch(folder)
     click.echo(f"fetched {count} jar{'' if count == 1 else 's'} into {folder}")
 
 
 @click.command()
 @with_lake
-@wait_option
+@spark.wait_option
 @json_option
 def archive(request: LakeRequest, patience: timedelta, *, as_json: bool) -> None:
     """Copy what ended to the lake in the queue's bucket, slice by slice; of a queue in a directory,
@@ -60,7 +50,7 @@ def archive(request: LakeRequest, patience: timedelta, *, as_json: bool) -> None
     without them all are archived.
     """
     settings, first, before = from_environment(), request.first, request.before
-    local = lake_directory(request.url, request.folder)
+    local = spark.lake_directory(request.url, request.folder)
     if local is not None and (first is not None or before is not None):
         raise InvalidInput("--from and --to choose slices, which a queue in a directory has not")
 
@@ -74,7 +64,7 @@ def archive(request: LakeRequest, patience: timedelta, *, as_json: bool) -> None
     else:
         run, damaged = asyncio.run(_archive_store(request, local, settings, patience))
     lag = None if through is None else run.ended - through
-    write_summary(settings.pipeline.summary_file, run.counts, lag=lag)
+    spark.write_summary(settings.pipeline.summary_file, run.counts, lag=lag)
     values = {
         "run_id": str(run.run_id),
         "began_at": rfc3339(run.began),
@@ -94,9 +84,9 @@ async def _archive(
     request: LakeRequest, settings: Settings, wanted: Wanted, patience: timedelta
 ) -> tuple[Run, datetime | None]:
     """Return the run, and the instant before which all is archived."""
-    files = installed(settings)
-    key = address_key(settings)
-    with run_stores(settings) as stores:
+    files = spark.installed(settings)
+    key = spark.address_key(settings)
+    with spark.run_stores(settings) as stores:
         async with open_archived(request.url, settings, "name its lake with --lake") as queue:
             from postroad.pipeline.spark.columns import column_of
             from postroad.pipeline.spark.jobs import archiving
@@ -114,7 +104,7 @@ async def _archive(
             place = archiving.LakePlace(
                 servers.lake_folder(queue.bucket, queue.name), servers.s3_settings(queue.s3)
             )
-            async with spark_session(settings, stores, files, request.master) as session:
+            async with spark.spark_session(settings, stores, files, request.master) as session:
                 kept = column_of(settings.pipeline.addresses, key)
                 run = await archiving.archive(
                     session, source, place, kept, MachineClock(), wanted, patience
@@ -129,14 +119,14 @@ async def _archive_store(
     files that could not be read whole. `patience`: how long it waits for another run. Raises:
     NotInstalled, InvalidQueueURL, InvalidInput, QueueNotFound, StoreDamaged, ArchiveUnderWay,
     LakeTooNew, JobFailed."""
-    kept = kept_address(settings.pipeline.addresses, address_key(settings))
+    kept = kept_address(settings.pipeline.addresses, spark.address_key(settings))
     name, clock = name_of(request.url), MachineClock()
     check_lake(lake, name)
-    installed(settings)  # a store keeps nothing for a run that cannot be
+    spark.installed(settings)  # a store keeps nothing for a run that cannot be
     layout = begin_archive(request.url)
     async with (
         LakeLock(lake, name, clock, patience),
-        open_spark(settings, request.master) as session,
+        spark.open_spark(settings, request.master) as session,
     ):
         from postroad.pipeline.spark.jobs.store_archiving import archive_history
         from postroad.pipeline.spark.lake.lake import in_thread
@@ -234,7 +224,7 @@ async def _export(
 )
 @lake_option
 @master_option
-@wait_option
+@spark.wait_option
 @json_option
 def forget(
     address: str | None,
@@ -272,11 +262,11 @@ async def _forget(
         if day is not None:
             what = archiving.before(day)
         else:
-            key = address_key(lake.settings)
+            key = spark.address_key(lake.settings)
             what = archiving.of_address(address or "", key or None)
-        claimed = _claim(lake, lake_directory(request.url, request.folder), patience)
+        claimed = _claim(lake, spark.lake_directory(request.url, request.folder), patience)
         run = await archiving.forget(lake.lake, claimed, MachineClock(), what)
-        write_summary(lake.settings.pipeline.summary_file, run.counts)
+        spark.write_summary(lake.settings.pipeline.summary_file, run.counts)
         return run.counts["entries"]
 
 

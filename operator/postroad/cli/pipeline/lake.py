@@ -23,13 +23,7 @@ from postroad.cli.options import (
     master_option,
     queue_option,
 )
-from postroad.cli.pipeline.spark import (
-    QueueWithSpark,
-    lake_directory,
-    open_spark,
-    open_with_spark,
-    write_summary,
-)
+from postroad.cli.pipeline import spark
 from postroad.domain.values.instants import rfc3339
 from postroad.domain.values.text import escaped, json_line
 from postroad.errors import InvalidInput, InvalidQueueURL
@@ -50,7 +44,7 @@ class AskedLake:
     open."""
 
     settings: Settings
-    opened: QueueWithSpark | None
+    opened: spark.QueueWithSpark | None
     name: str
     lake: LakeTables
     asked: tuple[datetime | None, datetime | None]
@@ -74,7 +68,7 @@ class AskedLake:
             archived = (await self.opened.queue.view.limits()).archived_through
         return extent.coverage(Stretch(first, before), archived)
 
-    def with_tables(self, instead: str) -> QueueWithSpark:
+    def with_tables(self, instead: str) -> spark.QueueWithSpark:
         """Return the queue, which has tables. Raises: InvalidQueueURL of one in a directory, with
         what serves that."""
         if self.opened is None:
@@ -154,10 +148,10 @@ async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
     """Open a lake, with Spark. Raises: NotInstalled, InvalidQueueURL, InvalidInput, QueueNotFound,
     LakeNotFound, LakeTooNew, JobFailed, ServerError."""
     url, asked = request.url, (request.first, request.before)
-    local = lake_directory(url, request.folder)
+    local = spark.lake_directory(url, request.folder)
     now = MachineClock().now()
     if local is None:
-        async with open_with_spark(url, request.master, brief=True) as opened:
+        async with spark.open_with_spark(url, request.master, brief=True) as opened:
             from postroad.pipeline.spark.lake.lake import in_thread, open_lake
             from postroad.pipeline.spark.reading.servers import lake_folder, s3_settings
 
@@ -168,7 +162,7 @@ async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
         return
     settings, name = from_environment(), name_of(url)
     check_lake(local, name)
-    async with open_spark(settings, request.master, brief=True) as session:
+    async with spark.open_spark(settings, request.master, brief=True) as session:
         from postroad.pipeline.spark.lake.lake import in_thread
         from postroad.pipeline.spark.lake.store_lake import open_store_lake
 
@@ -179,7 +173,7 @@ async def opened_lake(request: LakeRequest) -> AsyncIterator[AskedLake]:
 def summarize(settings: Settings, answer: JobAnswer[Any]) -> None:
     """Write the summary of an answer. Raises: OSError."""
     counts = {"lines": len(answer.lines)}
-    write_summary(settings.pipeline.summary_file, counts, findings=answer.findings)
+    spark.write_summary(settings.pipeline.summary_file, counts, findings=answer.findings)
 
 
 def say_answer(answer: JobAnswer[Any], *, as_json: bool) -> None:

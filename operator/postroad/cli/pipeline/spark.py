@@ -22,14 +22,7 @@ from postroad.bootstrap.archiving import ArchivedQueue, is_in_a_directory, lake_
 from postroad.bootstrap.cluster import cassandra_access, s3_access
 from postroad.cli.options import DURATION
 from postroad.errors import InvalidInput, InvalidSettings, NotInstalled
-from postroad.pipeline.java import jars
-from postroad.pipeline.java.executors import (
-    RUN_FOLDER,
-    SECRET_FILE,
-    Executors,
-    java_command,
-    run_secret,
-)
+from postroad.pipeline.java import executors, jars
 from postroad.pipeline.java.jars import java_home
 from postroad.pipeline.java.key_stores import KeyStores, key_stores
 from postroad.settings import Settings, from_environment
@@ -69,10 +62,10 @@ def stores_of_a_pod(settings: Settings) -> KeyStores:
     share. Raises: InvalidSettings."""
     servers = (settings.rabbitmq, settings.cassandra, settings.s3)
     logins = [each.login_folder for each in servers if each.login_folder is not None]
-    RUN_FOLDER.mkdir(mode=0o700, exist_ok=True)
-    SECRET_FILE.touch(mode=0o600)
-    SECRET_FILE.write_text(run_secret(logins, _required(settings, "pod_name")))
-    return KeyStores(RUN_FOLDER)
+    executors.RUN_FOLDER.mkdir(mode=0o700, exist_ok=True)
+    executors.SECRET_FILE.touch(mode=0o600)
+    executors.SECRET_FILE.write_text(executors.run_secret(logins, _required(settings, "pod_name")))
+    return KeyStores(executors.RUN_FOLDER)
 
 
 @asynccontextmanager
@@ -99,7 +92,7 @@ def _of_executors(settings: Settings) -> Mapping[str, str]:
     if file is None:
         return {}
     pod_name, pod_ip = _required(settings, "pod_name"), _required(settings, "pod_ip")
-    return Executors.read(file).settings(pod_name, pod_ip)
+    return executors.Executors.read(file).settings(pod_name, pod_ip)
 
 
 def _required(settings: Settings, field: str) -> str:
@@ -232,6 +225,6 @@ def executor() -> None:
     cassandra_settings(cassandra_access(settings), stores)  # for the stores that the driver names
     folder = settings.pipeline.jars or jars.default_folder()
     java = java_home(os.environ.get("JAVA_HOME")) / "bin/java"
-    command = java_command(os.environ, java, f"{own_jars()}/*:{folder}/*")
+    command = executors.java_command(os.environ, java, f"{own_jars()}/*:{folder}/*")
     command[1:1] = trust_options(s3_access(settings), stores)
     os.execv(command[0], command)  # noqa: S606 - no shell: a program of the image

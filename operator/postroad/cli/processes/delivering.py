@@ -16,13 +16,7 @@ from uuid import uuid4
 from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.adapters.programs.function import HandlerFunction
 from postroad.bootstrap import shared_state_of, suppression_list_of
-from postroad.bootstrap.delivery.transports import (
-    ehlo_name_of,
-    open_attempt_log,
-    open_connector,
-    open_delivery,
-    open_signer,
-)
+from postroad.bootstrap.delivery import transports
 from postroad.bootstrap.delivery.ways import Way, rules_of, way_of, window_of
 from postroad.cli.processes.long_running import Process, background_maintenance
 from postroad.cli.processes.reporting import reporting_of
@@ -59,7 +53,7 @@ _log = logger("worker")
 def way_and_file(settings: Settings, relay: Hop | None = None) -> tuple[Way, DeliveryFile | None]:
     """Return where mail goes, and the file of delivery. `relay`: of the command line. Raises:
     InvalidSettings."""
-    delivery = open_delivery(settings, relay)
+    delivery = transports.open_delivery(settings, relay)
     decided = DeliveryFileSettings(relay=relay) if delivery is None else delivery.current.settings
     return way_of(settings, decided), delivery
 
@@ -71,9 +65,9 @@ async def deliver(
     InvalidSettings."""
     randomness, window = SystemRandomness(), window_of(settings, way)
     is_routed = isinstance(way, RoutingSettings)
-    if is_routed and ehlo_name_of(settings) is None:
+    if is_routed and transports.ehlo_name_of(settings) is None:
         _log.warning("no name for EHLO: set POSTROAD_HOSTNAME, as many servers refuse an address")
-    attempt_log = open_attempt_log(settings)
+    attempt_log = transports.open_attempt_log(settings)
     shared_state, name = shared_state_of(this.queue), _worker_name()
     reroutes = Reroutes(MachineClock())
     routes = _open_routes(settings, way, reroutes)
@@ -100,7 +94,7 @@ async def deliver(
         )
     driving = SchedulerRunner(
         _deliverer_of(settings, this, randomness, attempt_log, suppressing),
-        open_connector(settings, way, open_signer(delivery)),
+        transports.open_connector(settings, way, transports.open_signer(delivery)),
         routes,
         rules_of(settings, way),
         randomness,

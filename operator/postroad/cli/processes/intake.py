@@ -24,14 +24,8 @@ from postroad.adapters.machine.clocks import MachineClock, SystemRandomness
 from postroad.bootstrap import lock_of
 from postroad.bootstrap.delivery.transports import hostname_of
 from postroad.cli.options import LISTEN, NETWORKS, queue_option
+from postroad.cli.processes import long_running
 from postroad.cli.processes.event_loop import within_descriptors
-from postroad.cli.processes.long_running import (
-    Inheritance,
-    Process,
-    background_maintenance,
-    process,
-    run,
-)
 from postroad.domain.smtp.next_hops import parse_host_port
 from postroad.domain.values.networks import EVERY_ADDRESS, LOOPBACK, NO_ADDRESS, Networks
 from postroad.errors import InvalidSettings, ReceiverEnded
@@ -93,7 +87,7 @@ def intake(
     """
     settings = within_descriptors(with_clients(from_environment(), listen, relay_from))
     listening = dict.fromkeys(inherited, False) | dict.fromkeys(inherited_tls, True)
-    run(settings, _receive(settings, url, create, listening, lock))
+    long_running.run(settings, _receive(settings, url, create, listening, lock))
 
 
 def with_clients(
@@ -150,18 +144,18 @@ async def _receive(
     """`inherited`: descriptors of sockets to listen on, from the parent process, each with whether
     TLS begins with the connection; `lock`: the descriptor of the lock on the parent's store."""
     certificate = certificate_of(settings.intake)
-    inheritance = Inheritance(STANDARD_INPUT, lock) if inherited else None
-    async with process(settings, url, create=create, inheritance=inheritance) as this:
+    inheritance = long_running.Inheritance(STANDARD_INPUT, lock) if inherited else None
+    async with long_running.process(settings, url, create=create, inheritance=inheritance) as this:
         if this is not None and inherited:
             listening = {socket.socket(fileno=each): tls for each, tls in inherited.items()}
             await receive(this, settings, certificate, listening)
         elif this is not None:
-            async with background_maintenance(this, INTAKE_MAINTENANCE_INTERVAL):
+            async with long_running.background_maintenance(this, INTAKE_MAINTENANCE_INTERVAL):
                 await receive(this, settings, certificate)
 
 
 async def receive(
-    this: Process,
+    this: long_running.Process,
     settings: Settings,
     certificate: ServerCertificate | None,
     listening: Mapping[socket.socket, bool] | None = None,
@@ -243,7 +237,9 @@ GRACE = timedelta(seconds=5)
 """Time that a child may run beyond the drain time before it is killed."""
 
 
-async def receive_in_children(this: Process, settings: Settings, url: str, count: int) -> None:
+async def receive_in_children(
+    this: long_running.Process, settings: Settings, url: str, count: int
+) -> None:
     """Accept mail in `count` processes until this one is to end.
 
     Raises: InvalidSettings for an address that cannot be used, ReceiverEnded when a child ends.
@@ -265,7 +261,7 @@ async def receive_in_children(this: Process, settings: Settings, url: str, count
         await _end(children, this.drain_within + GRACE)
 
 
-async def _watch(this: Process, children: list[Child], addresses: list[str]) -> None:
+async def _watch(this: long_running.Process, children: list[Child], addresses: list[str]) -> None:
     """Wait until this process is to end. Raises: ReceiverEnded."""
     stopping = asyncio.create_task(this.stop.wait())
     beginning = asyncio.gather(*map(_is_listening, children))

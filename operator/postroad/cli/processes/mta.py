@@ -10,25 +10,9 @@ import click
 
 from postroad.bootstrap.delivery.ways import Way
 from postroad.cli.options import queue_option
+from postroad.cli.processes import delivery_options, intake
 from postroad.cli.processes.delivering import deliver, way_and_file
-from postroad.cli.processes.delivery_options import (
-    concurrency_option,
-    delivery_option,
-    hop_of,
-    program_options,
-    relay_option,
-    tls_option,
-    with_delivery,
-)
 from postroad.cli.processes.event_loop import within_descriptors
-from postroad.cli.processes.intake import (
-    certificate_of,
-    listen_option,
-    receive,
-    receive_in_children,
-    relay_from_option,
-    with_clients,
-)
 from postroad.cli.processes.long_running import process, run
 from postroad.domain.values.networks import Networks
 from postroad.errors import InvalidSettings, PostroadError
@@ -41,13 +25,13 @@ if TYPE_CHECKING:
 
 @click.command()
 @queue_option
-@listen_option
-@relay_from_option
-@relay_option
-@tls_option
-@concurrency_option
-@delivery_option
-@program_options
+@intake.listen_option
+@intake.relay_from_option
+@delivery_options.relay_option
+@delivery_options.tls_option
+@delivery_options.concurrency_option
+@delivery_options.delivery_option
+@delivery_options.program_options
 @click.option(
     "--receivers",
     type=click.IntRange(0),
@@ -79,10 +63,10 @@ def mta(
             "receivers cannot reach a queue in the memory of this process",
             hint="leave out --receivers, or use embedded:///DIR",
         )
-    settings = with_delivery(from_environment(), concurrency, delivery, more)
-    settings = within_descriptors(with_clients(settings, listen, relay_from))
-    certificate = certificate_of(settings.intake)
-    way, decided = way_and_file(settings, hop_of(relay, tls))
+    settings = delivery_options.with_delivery(from_environment(), concurrency, delivery, more)
+    settings = within_descriptors(intake.with_clients(settings, listen, relay_from))
+    certificate = intake.certificate_of(settings.intake)
+    way, decided = way_and_file(settings, delivery_options.hop_of(relay, tls))
     run(settings, _serve(settings, url, way, decided, certificate, receivers))
 
 
@@ -101,9 +85,9 @@ async def _serve(
         try:
             async with asyncio.TaskGroup() as halves:
                 if receivers:
-                    halves.create_task(receive_in_children(this, settings, url, receivers))
+                    halves.create_task(intake.receive_in_children(this, settings, url, receivers))
                 else:
-                    halves.create_task(receive(this, settings, certificate))
+                    halves.create_task(intake.receive(this, settings, certificate))
                 halves.create_task(deliver(this, settings, way, delivery))
         except ExceptionGroup as group:
             ours = group.subgroup(PostroadError) or group

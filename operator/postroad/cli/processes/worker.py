@@ -6,16 +6,8 @@ from typing import Any
 import click
 
 from postroad.cli.options import queue_option
+from postroad.cli.processes import delivery_options
 from postroad.cli.processes.delivering import deliver, way_and_file
-from postroad.cli.processes.delivery_options import (
-    concurrency_option,
-    delivery_option,
-    hop_of,
-    program_options,
-    relay_option,
-    tls_option,
-    with_delivery,
-)
 from postroad.cli.processes.event_loop import within_descriptors
 from postroad.cli.processes.long_running import process, run
 from postroad.delivery_settings.hops import Hop
@@ -24,11 +16,11 @@ from postroad.settings import Settings, from_environment
 
 @click.command()
 @queue_option
-@relay_option
-@tls_option
-@concurrency_option
-@delivery_option
-@program_options
+@delivery_options.relay_option
+@delivery_options.tls_option
+@delivery_options.concurrency_option
+@delivery_options.delivery_option
+@delivery_options.program_options
 @click.option("--create", is_flag=True, help="Create the queue, or what it lacks.")
 def worker(
     url: str,
@@ -45,8 +37,10 @@ def worker(
     Serves probes and metrics on 127.0.0.1:8080 (POSTROAD_HEALTH_HOST; *: all addresses;
     POSTROAD_HEALTH_PORT; 0: any free one).
     """
-    settings = within_descriptors(with_delivery(from_environment(), concurrency, delivery, more))
-    run(settings, _deliver(settings, url, hop_of(relay, tls), create))
+    settings = within_descriptors(
+        delivery_options.with_delivery(from_environment(), concurrency, delivery, more)
+    )
+    run(settings, _deliver(settings, url, delivery_options.hop_of(relay, tls), create))
 
 
 async def _deliver(settings: Settings, url: str, relay: Hop | None, create: bool) -> None:

@@ -21,17 +21,8 @@ from typing import cast
 from uuid import UUID
 
 from postroad.distributed.engine.engine import Engine
-from postroad.distributed.entries import dead_letters, replacement
+from postroad.distributed.entries import dead_letters, endings, replacement
 from postroad.distributed.entries.dead_letters import dead_letter_of, end_as_dead
-from postroad.distributed.entries.endings import (
-    SERVER_RETRY_SECONDS,
-    ack,
-    delete_and_ack,
-    delete_bytes,
-    is_common,
-    note,
-    publish_again,
-)
 from postroad.distributed.entries.live_slices import rescue_if_late
 from postroad.domain.queues.dispatch import deletes_bytes
 from postroad.domain.queues.entries import Mark, UndecodableRow
@@ -72,10 +63,10 @@ async def _handle_or_keep(engine: Engine, delivery: Delivery) -> None:
     except ServerError:
         raise
     except Exception as error:
-        if is_common(error):
+        if endings.is_common(error):
             raise
         dead_letter_id = await _keep_body(engine, delivery, BROKEN + type(error).__name__)
-        note(engine, dead_letter_id)
+        endings.note(engine, dead_letter_id)
 
 
 async def _handle(engine: Engine, delivery: Delivery) -> None:
@@ -106,7 +97,7 @@ async def _keep_body(engine: Engine, delivery: Delivery, reason: str) -> UUID:
         await engine.view.write_dead_letter(
             copy(dead_letter, reason=cut, body=delivery.body[:KEPT_BYTES])
         )
-    await ack(engine, delivery)
+    await endings.ack(engine, delivery)
     return dead_letter_id
 
 
@@ -115,35 +106,37 @@ async def _decide(engine: Engine, delivery: Delivery, reference: Reference) -> N
     mark = await engine.view.mark(reference.key)
     if mark is not None and mark.is_final:
         if deletes_bytes(mark):
-            await delete_and_ack(engine, delivery, reference)
+            await endings.delete_and_ack(engine, delivery, reference)
         else:
-            await ack(engine, delivery)
+            await endings.ack(engine, delivery)
         return
     if limits.have_passed(reference.key.slice_start):
         await rescue_if_late(engine, reference.key)
-        await ack(engine, delivery)
+        await endings.ack(engine, delivery)
         return
     again = reference.again(crashes=1)
     entry = reference.entry or await engine.view.row(reference.key)
     if isinstance(entry, UndecodableRow):
-        await publish_again(engine, delivery, reference.again(), SERVER_RETRY_SECONDS)
+        await endings.publish_again(
+            engine, delivery, reference.again(), endings.SERVER_RETRY_SECONDS
+        )
     elif entry is None:
         await _keep_body(engine, delivery, UNREADABLE)
     elif mark is not None and mark.is_unfinished_replacement:
         await replacement.finish(engine, entry, mark)
-        await ack(engine, delivery)
+        await endings.ack(engine, delivery)
     elif again.crashes > engine.delivery_limit:
         standing = await dead_letters.give_up(
             engine, entry, entry.envelope, dead_letters.OVER_THE_LIMIT
         )
         await replacement.finish(engine, entry, standing or Mark())
-        await ack(engine, delivery)
+        await endings.ack(engine, delivery)
     else:
         wait = next_delay(again.due_at, engine.limits_cache.now())
         redelivery_delay = redelivery_delay_after(
             again.crashes, engine.timing.redelivery_delay, engine.randomness.uniform()
         )
-        await publish_again(engine, delivery, again, wait or redelivery_delay)
+        await endings.publish_again(engine, delivery, again, wait or redelivery_delay)
 
 
 def _id_of(body: bytes, engine: Engine) -> UUID:
@@ -178,7 +171,7 @@ async def discard_dead_letter(engine: Engine, dead_letter: DeadLetter) -> bool:
         if current.entry is None or limits.have_passed(current.entry.key.slice_start):
             return True
         if was_ours and _was_never_deleted(engine, current):
-            await delete_bytes(engine, [current.entry.blob_key])
+            await endings.delete_bytes(engine, [current.entry.blob_key])
         return True
     finally:
         await engine.view.release_claim(dead_letter.enqueue_id, owner)

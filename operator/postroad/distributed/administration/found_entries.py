@@ -8,16 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from enum import StrEnum
 
-from postroad.distributed.administration.administration import (
-    EntryStep,
-    change_entry,
-    expired,
-    flushed,
-    given_up,
-    held,
-    released,
-    replacing,
-)
+from postroad.distributed.administration import administration
 from postroad.distributed.administration.remove import remove_entry
 from postroad.distributed.dequeue.items import BYTES_MISSING
 from postroad.distributed.engine.engine import Engine
@@ -54,7 +45,7 @@ async def change_found(
         row = await engine.view.row(key)
         if not isinstance(row, Entry) or not selector.matches(row, began):
             return False
-        return await change_entry(engine, row, step, began)
+        return await administration.change_entry(engine, row, step, began)
 
     return await count(each_of(keys), one)
 
@@ -75,16 +66,16 @@ async def _without_bytes(engine: Engine, entry: Entry, now: datetime) -> Mark | 
         async for _ in engine.blobs.stream(entry.blob_key):
             return Mark()
     except BlobMissing:
-        return await given_up(engine, entry, BYTES_MISSING)
+        return await administration.given_up(engine, entry, BYTES_MISSING)
     return Mark()  # an object without any octet is there too
 
 
-_STEPS: Mapping[EntryChange, EntryStep] = {
+_STEPS: Mapping[EntryChange, administration.EntryStep] = {
     EntryChange.REMOVE: _removed,
-    EntryChange.HOLD: replacing(held),
-    EntryChange.RELEASE: replacing(released),
-    EntryChange.FLUSH: replacing(flushed),
-    EntryChange.EXPIRE: expired,
-    EntryChange.REPUBLISH: replacing(_with_message),
+    EntryChange.HOLD: administration.replacing(administration.held),
+    EntryChange.RELEASE: administration.replacing(administration.released),
+    EntryChange.FLUSH: administration.replacing(administration.flushed),
+    EntryChange.EXPIRE: administration.expired,
+    EntryChange.REPUBLISH: administration.replacing(_with_message),
     EntryChange.GIVE_UP_WITHOUT_BYTES: _without_bytes,
 }

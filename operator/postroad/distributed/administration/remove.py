@@ -13,15 +13,9 @@ from uuid import UUID
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
 from postroad.distributed.engine.timing import TRIES, count, persist
+from postroad.distributed.entries import replacement
 from postroad.distributed.entries.dead_letters import SetAside
 from postroad.distributed.entries.endings import came_too_late, delete_bytes, end, was_cleaned
-from postroad.distributed.entries.replacement import (
-    choose_successor_anew,
-    insert_successor,
-    propagate_delivery,
-    replacement_of,
-    withdraw_given_up,
-)
 from postroad.distributed.reading.browse import WaitingMail, waiting
 from postroad.domain.queues.entries import (
     Ending,
@@ -181,11 +175,11 @@ async def remove_entry(
             return True
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
         return False
-    successor, change = replacement_of(mark)
+    successor, change = replacement.replacement_of(mark)
     if not mark.published:
-        await withdraw_given_up(engine, entry, change)
+        await replacement.withdraw_given_up(engine, entry, change)
     if mark.delivered_at is not None:
-        await propagate_delivery(engine, entry, mark)
+        await replacement.propagate_delivery(engine, entry, mark)
         return False
     new = entry.with_change(successor, change)
     if mark.published:
@@ -194,10 +188,10 @@ async def remove_entry(
         return False
     # Insert the row first: a mark that ends the successor must not be without a row (size subtracts
     # marks from rows).
-    if not await insert_successor(engine, new):
+    if not await replacement.insert_successor(engine, new):
         # With `published`, this mark would end late mail: as in `finish`, it needs a fresh
         # successor.
-        await choose_successor_anew(engine, entry, successor, change)
+        await replacement.choose_successor_anew(engine, entry, successor, change)
         return await remove_entry(engine, entry, await engine.view.mark(entry.key), removal)
     # The successor's end finishes the replacement; no message is needed.
     removed = await remove_entry(engine, new, removal=removal)

@@ -4,6 +4,7 @@ import asyncio
 from datetime import timedelta
 from uuid import UUID
 
+from postroad import errors
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.enqueue.enqueue_keys import EnqueueKey
 from postroad.distributed.enqueue.withdrawal import Withdrawal, delete_upload
@@ -11,21 +12,6 @@ from postroad.domain.mail.mail import Mail
 from postroad.domain.queues.entries import Entry
 from postroad.domain.queues.names import key_of_bytes, next_delay, redelivery_delay_after
 from postroad.domain.queues.references import Reference, encode
-from postroad.errors import (
-    BlobsError,
-    BrokerError,
-    BrokerRefused,
-    BrokerUnavailable,
-    ClockSkew,
-    CredentialsRefused,
-    DeadlineExceeded,
-    InvalidMail,
-    NotPublished,
-    PostroadError,
-    ServerError,
-    Unroutable,
-    ViewError,
-)
 from postroad.ports.blobs import Stored
 from postroad.ports.mail_queue import check_delay
 from postroad.telemetry import metrics
@@ -36,7 +22,7 @@ async def enqueue(engine: Engine, mail: Mail, delay: timedelta, key: str | None)
     started = engine.clock.elapsed()
     try:
         enqueue_id, is_new = await _enqueue(engine, mail, delay, key)
-    except PostroadError as error:
+    except errors.PostroadError as error:
         metrics.ENQUEUE_FAILURES.labels(engine.label, _reason(error)).inc()
         raise
     if not is_new:
@@ -101,7 +87,7 @@ async def _upload(engine: Engine, blob_key: str, mail: Mail) -> Stored:
     try:
         stored = await engine.blobs.put(blob_key, mail.content, engine.largest_mail)
         if engine.clock.elapsed() - began > engine.timing.upload:
-            raise DeadlineExceeded(f"the upload took longer than {engine.timing.upload}")
+            raise errors.DeadlineExceeded(f"the upload took longer than {engine.timing.upload}")
     except BaseException:
         # The store may still carry out an upload that failed or was cancelled here. Deleting may
         # take as long as the upload that had no reply, so the caller does not wait for it.
@@ -130,7 +116,7 @@ class _Registration:
             self._has_row = True
             await self._publish()
             if self._engine.clock.elapsed() > self._deadline:
-                raise DeadlineExceeded
+                raise errors.DeadlineExceeded
             await self._check_in_time()
         except asyncio.CancelledError:
             # The event loop closes, which leaves time for one attempt.
@@ -149,10 +135,10 @@ class _Registration:
         limits_cache = self._engine.limits_cache
         try:
             passed = (await limits_cache.limits()).have_passed(self._entry.key.slice_start)
-        except ServerError:
+        except errors.ServerError:
             return  # it is in all three stores; a consumer rescues it if it is late
         if passed:
-            raise ClockSkew("browse start passed the mail while it was queued")
+            raise errors.ClockSkew("browse start passed the mail while it was queued")
 
     async def _publish(self) -> None:
         """Publish until confirmed or until the deadline.
@@ -168,15 +154,15 @@ class _Registration:
         while True:
             try:
                 return await self._attempt(reference, step)
-            except BrokerUnavailable as error:
-                if not isinstance(error, NotPublished) and not reference.claim:
+            except errors.BrokerUnavailable as error:
+                if not isinstance(error, errors.NotPublished) and not reference.claim:
                     reference = Reference.repeating(self._entry)
                 await backoff.wait()
                 if engine.clock.elapsed() > self._deadline:
-                    if self._published is None or not isinstance(error, NotPublished):
+                    if self._published is None or not isinstance(error, errors.NotPublished):
                         raise
                     # An earlier attempt may have left a message, which the last one denies.
-                    raise BrokerUnavailable(str(error), hint=error.hint) from error
+                    raise errors.BrokerUnavailable(str(error), hint=error.hint) from error
                 step = next_delay(self._entry.due_at, engine.clock.now())
                 if self._published is not None:
                     step = step or redelivery_delay
@@ -187,7 +173,12 @@ class _Registration:
         self._published = clock.elapsed()
         try:
             await self._engine.broker.publish(self._entry.enqueue_id, encode(reference), step)
-        except (NotPublished, BrokerRefused, CredentialsRefused, Unroutable):
+        except (
+            errors.NotPublished,
+            errors.BrokerRefused,
+            errors.CredentialsRefused,
+            errors.Unroutable,
+        ):
             self._published = before  # this attempt left no message
             raise
         except BaseException:
@@ -208,12 +199,12 @@ class _Registration:
         return await failed.run(longest)
 
 
-def _reason(error: PostroadError) -> str:
-    reasons: dict[str, tuple[type[PostroadError], ...]] = {
-        "broker": (BrokerError,),
-        "view": (ViewError, ClockSkew),
-        "blobs": (BlobsError,),
-        "deadline": (DeadlineExceeded,),
-        "invalid": (InvalidMail,),
+def _reason(error: errors.PostroadError) -> str:
+    reasons: dict[str, tuple[type[errors.PostroadError], ...]] = {
+        "broker": (errors.BrokerError,),
+        "view": (errors.ViewError, errors.ClockSkew),
+        "blobs": (errors.BlobsError,),
+        "deadline": (errors.DeadlineExceeded,),
+        "invalid": (errors.InvalidMail,),
     }
     return next((name for name, kinds in reasons.items() if isinstance(error, kinds)), "other")

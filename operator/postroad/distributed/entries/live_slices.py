@@ -29,17 +29,7 @@ from postroad.distributed.engine.engine import Engine
 from postroad.distributed.engine.limits_cache import Beginning
 from postroad.distributed.entries import replacement
 from postroad.domain.configuration.rules import ViewConfiguration
-from postroad.domain.queues.entries import (
-    Change,
-    Ending,
-    EndingKind,
-    Entry,
-    EntryKey,
-    Mark,
-    Partition,
-    UndecodableRow,
-    slices_between,
-)
+from postroad.domain.queues import entries
 from postroad.domain.values.identifiers import FIRST
 from postroad.errors import Undecodable
 from postroad.ports.marks import PartitionStamp
@@ -63,8 +53,8 @@ class Slice(NamedTuple):
     closed: ClosedSlice | None = None
 
     @property
-    def partitions(self) -> list[Partition]:
-        return [Partition(self.start, bucket) for bucket in range(self.buckets)]
+    def partitions(self) -> list[entries.Partition]:
+        return [entries.Partition(self.start, bucket) for bucket in range(self.buckets)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +62,7 @@ class LiveSlice:
     """A slice that is not drained, and its partitions that have rows, in order."""
 
     start: datetime
-    partitions: list[Partition]
+    partitions: list[entries.Partition]
     closed: ClosedSlice | None
 
 
@@ -96,7 +86,7 @@ def slices_under(
 def _sliced(
     first: datetime, last: datetime, window: timedelta, buckets: int
 ) -> Iterator[tuple[datetime, int]]:
-    return ((start, buckets) for start in slices_between(first, last, window))
+    return ((start, buckets) for start in entries.slices_between(first, last, window))
 
 
 def _merged(streams: list[Iterator[tuple[datetime, int]]]) -> Iterator[tuple[datetime, int]]:
@@ -113,7 +103,7 @@ def _merged(streams: list[Iterator[tuple[datetime, int]]]) -> Iterator[tuple[dat
 
 async def occupied(
     view: View, configurations: Iterable[ViewConfiguration], first: datetime, last: datetime
-) -> AsyncIterator[Partition]:
+) -> AsyncIterator[entries.Partition]:
     """Yield the partitions from `first` to `last` that have rows, slice by slice, under some
     configurations. Raises: ViewError."""
     slices = slices_under(configurations, first, last)
@@ -172,7 +162,7 @@ async def with_rows(engine: Engine, slices: Sequence[Slice]) -> list[LiveSlice]:
 
 async def live_partitions(
     engine: Engine, began: Beginning
-) -> AsyncIterator[tuple[Partition, ClosedSlice | None]]:
+) -> AsyncIterator[tuple[entries.Partition, ClosedSlice | None]]:
     """Yield the partitions in which mail may wait when an operation begins, each with the record of
     its slice's close. Raises: as `live_slices`."""
     if began.browse_start is None:
@@ -182,23 +172,25 @@ async def live_partitions(
             yield partition, live.closed
 
 
-async def rescue_if_late(engine: Engine, key: EntryKey) -> bool:
+async def rescue_if_late(engine: Engine, key: entries.EntryKey) -> bool:
     """Give a new entry to an entry before browse start that had no final mark when it was read, if
     its row is there. Returns whether it was. Raises: as `replacement.replace`, Undecodable."""
     row = await engine.view.row(key)
     if row is None:
         return False
-    if isinstance(row, UndecodableRow):
+    if isinstance(row, entries.UndecodableRow):
         raise Undecodable(f"row {key.enqueue_id} cannot be decoded: {row.reason}")
     await rescue(engine, row)
     return True
 
 
-async def rescue(engine: Engine, entry: Entry) -> None:
+async def rescue(engine: Engine, entry: entries.Entry) -> None:
     """Replace a late entry, as administration replaces one. The first of several processes to do so
     wins; the others finish its replacement. Raises: as `replacement.replace`."""
     successor = await engine.new_key(after=entry.enqueue_id)
-    ending = Ending(EndingKind.REPLACED, engine.clock.now(), successor, Change.nothing(entry))
+    ending = entries.Ending(
+        entries.EndingKind.REPLACED, engine.clock.now(), successor, entries.Change.nothing(entry)
+    )
     standing = await engine.view.end(entry.key, ending, entry.traits)
     if standing is None:
         metrics.LATE.labels(engine.label).inc()
@@ -207,7 +199,7 @@ async def rescue(engine: Engine, entry: Entry) -> None:
             enqueue_id=str(entry.enqueue_id),
             slice=entry.key.slice_start.isoformat(),
         )
-    await replacement.finish(engine, entry, standing or Mark(ending=ending))
+    await replacement.finish(engine, entry, standing or entries.Mark(ending=ending))
 
 
 V = TypeVar("V")
@@ -215,12 +207,12 @@ V = TypeVar("V")
 
 async def with_marks(
     view: View,
-    partition: Partition,
+    partition: entries.Partition,
     rows: AsyncIterator[V],
     id_of: Callable[[V], UUID],
     after: UUID | None = None,
     stamp: PartitionStamp | None = None,
-) -> AsyncIterator[tuple[V, Mark | None]]:
+) -> AsyncIterator[tuple[V, entries.Mark | None]]:
     """Join rows, or what was read of them, with their marks: both come in the order of ids.
 
     A page of marks can be older than the page of rows it meets: then an entry that just ended is

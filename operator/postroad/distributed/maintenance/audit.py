@@ -24,6 +24,7 @@ from itertools import islice
 from operator import itemgetter
 from uuid import UUID
 
+from postroad import errors
 from postroad.distributed.engine import ownership
 from postroad.distributed.engine.engine import Engine
 from postroad.distributed.entries.live_slices import live_slices, occupied, readable, with_marks
@@ -32,13 +33,6 @@ from postroad.domain.queues.entries import EndingKind, Mark, Partition
 from postroad.domain.queues.names import mail_of_bytes
 from postroad.domain.queues.references import decode
 from postroad.domain.values.identifiers import LAST, moment_of
-from postroad.errors import (
-    BlobsError,
-    BucketNotOwned,
-    CredentialsRefused,
-    UnreadableReference,
-    ViewRefused,
-)
 from postroad.ports.history import Effective
 from postroad.ports.view import FOREVER
 from postroad.telemetry import metrics
@@ -208,7 +202,7 @@ class _OrphanCheck:
                 continue
             try:
                 self._candidates.pop(decode(dead_letter.body or b"").blob_key, None)
-            except UnreadableReference:
+            except errors.UnreadableReference:
                 pass
 
     async def _strike_live(self, first: datetime) -> None:
@@ -333,9 +327,9 @@ class AuditMaintenance:
             await ownership.renew(engine)
             if now >= self._pass_due:
                 await self._next_portion()
-        except BucketNotOwned as error:
+        except errors.BucketNotOwned as error:
             engine.log.error("the bucket's bytes are not audited", error=error.explain())
-        except (BlobsError, CredentialsRefused, ViewRefused) as error:
+        except (errors.BlobsError, errors.CredentialsRefused, errors.ViewRefused) as error:
             # No other step of maintenance needs the object store, so its absence fails no round.
             engine.log.warning("the audit waits for a server", error=error.explain())
 

@@ -10,13 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from postroad.domain.configuration.rules import (
-    FieldChange,
-    Refusal,
-    ViewConfiguration,
-    changes_between,
-    refusal_of,
-)
+from postroad.domain.configuration import rules
 from postroad.errors import HistoryMissing
 
 STATUS_ENTRIES = 50
@@ -37,7 +31,7 @@ class _RecordedEvent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Accepted(_RecordedEvent):
     version: int
-    configuration: ViewConfiguration
+    configuration: rules.ViewConfiguration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,15 +43,15 @@ class ConfigurationCreated(_Accepted):
 class ConfigurationChanged(_Accepted):
     """An accepted change."""
 
-    changes: tuple[FieldChange, ...]
+    changes: tuple[rules.FieldChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationRefused(_RecordedEvent):
     """A change that would have made mail invisible; the configuration before it stays in force."""
 
-    wanted: ViewConfiguration
-    refusal: Refusal
+    wanted: rules.ViewConfiguration
+    refusal: rules.Refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +91,7 @@ class Configured:
 
     sequence: int
     version: int
-    configuration: ViewConfiguration
+    configuration: rules.ViewConfiguration
     at: datetime
 
 
@@ -136,13 +130,13 @@ class ConfigurationDecision:
     """
 
     event: ConfigurationEvent | None
-    refusal: Refusal | None
+    refusal: rules.Refusal | None
     configured: Configured
 
 
 def decide(
     events: Sequence[ConfigurationEvent],
-    wanted: ViewConfiguration,
+    wanted: rules.ViewConfiguration,
     *,
     at: datetime,
     by: str = "",
@@ -156,7 +150,7 @@ def decide(
     state = replay(events)
     if state is not None and wanted == state.configuration:
         return ConfigurationDecision(None, None, state)
-    refusal = refusal_of(state.configuration, wanted) if state else None
+    refusal = rules.refusal_of(state.configuration, wanted) if state else None
     if state is not None and refusal is not None and _was_refused(events, wanted):
         return ConfigurationDecision(None, refusal, state)
     common: dict[str, Any] = {
@@ -171,7 +165,7 @@ def decide(
     elif refusal is not None:
         event = ConfigurationRefused(**common, wanted=wanted, refusal=refusal)
     else:
-        changes = changes_between(state.configuration, wanted)
+        changes = rules.changes_between(state.configuration, wanted)
         version = state.version + 1
         event = ConfigurationChanged(
             **common, version=version, configuration=wanted, changes=changes
@@ -179,7 +173,7 @@ def decide(
     return ConfigurationDecision(event, refusal, evolve(state, event))
 
 
-def _was_refused(events: Sequence[ConfigurationEvent], wanted: ViewConfiguration) -> bool:
+def _was_refused(events: Sequence[ConfigurationEvent], wanted: rules.ViewConfiguration) -> bool:
     for event in reversed(events):
         if not isinstance(event, ConfigurationRefused):
             return False

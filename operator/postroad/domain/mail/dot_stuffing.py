@@ -11,14 +11,7 @@ Source: RFC 5321 4.5.2 (transparency), 2.3.8 (lines), 4.1.1.4 (DATA).
 
 import re
 
-from postroad.domain.mail.shapes import (
-    FOLD,
-    MAX_CONTINUATION,
-    MAX_LINE,
-    Shape,
-    has_bare_line_ends,
-    with_crlf,
-)
+from postroad.domain.mail import shapes
 
 END = b".\r\n"
 _CRLF = b"\r\n"
@@ -72,9 +65,9 @@ class Unstuffer:
             content = data[self._skip : end]
         self._skip = 0
         # A held CRLF always comes back with what follows it, so this needs no look-behind.
-        if has_bare_line_ends(content):
+        if shapes.has_bare_line_ends(content):
             if self._normalises:
-                content = with_crlf(content)
+                content = shapes.with_crlf(content)
             else:
                 self.has_bare_line_ends = True
         if b"\0" in content:
@@ -93,7 +86,7 @@ class LineEnds:
     untouched, chunk by chunk.
     """
 
-    def __init__(self, shape: Shape | None = None, *, folds: bool = False) -> None:
+    def __init__(self, shape: shapes.Shape | None = None, *, folds: bool = False) -> None:
         self._folder = _Folder() if folds and (shape is None or shape.folds) else None
         self.is_verbatim = shape is not None and not shape.bare_line_ends and self._folder is None
         """True if `feed` returns each chunk as it is."""
@@ -113,8 +106,8 @@ class LineEnds:
             chunk = chunk[:-1]
         if not chunk:
             return b""
-        if has_bare_line_ends(chunk):
-            chunk = with_crlf(chunk)
+        if shapes.has_bare_line_ends(chunk):
+            chunk = shapes.with_crlf(chunk)
         self._is_at_start = chunk.endswith(_CRLF)
         return chunk if self._folder is None else self._folder.feed(chunk)
 
@@ -127,7 +120,7 @@ class LineEnds:
 class Stuffer:
     """Makes content fit to be sent: its lines as `LineEnds` makes them, leading dots doubled."""
 
-    def __init__(self, shape: Shape | None = None, *, folds: bool = False) -> None:
+    def __init__(self, shape: shapes.Shape | None = None, *, folds: bool = False) -> None:
         self._lines = LineEnds(shape, folds=folds)
         is_as_is = shape is not None and shape.is_sent_as_is
         self._is_verbatim = is_as_is and self._lines.is_verbatim
@@ -177,11 +170,11 @@ class _Folder:
         *ended, last = (self._held + data).split(_CRLF)
         done: list[bytes] = []
         for line in ended:
-            done += (FOLD.join(self._pieces(line)), _CRLF)
+            done += (shapes.FOLD.join(self._pieces(line)), _CRLF)
             self._is_folded = False
         *pieces, self._held = self._pieces(last)
         for piece in pieces:
-            done += (piece, FOLD)
+            done += (piece, shapes.FOLD)
             self._is_folded = True
         return b"".join(done)
 
@@ -191,11 +184,11 @@ class _Folder:
 
     def _pieces(self, line: bytes) -> list[bytes]:
         pieces: list[bytes] = []
-        room = MAX_CONTINUATION if self._is_folded else MAX_LINE
+        room = shapes.MAX_CONTINUATION if self._is_folded else shapes.MAX_LINE
         begin = 0
         while len(line) - begin > room and (cut := _cut(line, begin, begin + room)) is not None:
             pieces.append(line[begin:cut])
-            begin, room = cut, MAX_CONTINUATION
+            begin, room = cut, shapes.MAX_CONTINUATION
         return [*pieces, line[begin:]]
 
 

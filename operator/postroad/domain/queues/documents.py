@@ -22,15 +22,7 @@ from postroad.domain.mail.mail import Envelope, OutcomeKind
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.selection import Selector
 from postroad.domain.smtp.bounces import BounceClass
-from postroad.domain.values.instants import (
-    duration,
-    duration_us,
-    instant,
-    microseconds,
-    optional_instant,
-    optional_microseconds,
-    rfc3339,
-)
+from postroad.domain.values import instants
 from postroad.errors import PostroadError
 
 
@@ -116,9 +108,9 @@ def exact_view(view: MailView) -> dict[str, Any]:
         "enqueue_id": str(view.enqueue_id),
         "mail_id": str(view.mail_id),
         "mail": envelope_value(view.mail),
-        "accepted_at": microseconds(view.accepted_at),
-        "enqueued_at": microseconds(view.enqueued_at),
-        "due_at": optional_microseconds(view.due_at),
+        "accepted_at": instants.microseconds(view.accepted_at),
+        "enqueued_at": instants.microseconds(view.enqueued_at),
+        "due_at": instants.optional_microseconds(view.due_at),
         "held": view.held,
         "attempt": view.attempt,
         "size_bytes": view.size_bytes,
@@ -133,9 +125,9 @@ def view_of_exact(value: Mapping[str, Any]) -> MailView:
         UUID(value["enqueue_id"]),
         UUID(value["mail_id"]),
         envelope_of(value["mail"]),
-        instant(value["accepted_at"]),
-        instant(value["enqueued_at"]),
-        optional_instant(value["due_at"]),
+        instants.instant(value["accepted_at"]),
+        instants.instant(value["enqueued_at"]),
+        instants.optional_instant(value["due_at"]),
         value["held"],
         value["attempt"],
         value["size_bytes"],
@@ -152,9 +144,9 @@ def printed_view(view: MailView) -> dict[str, Any]:
         "name": view.mail.name,
         "sender": view.mail.sender,
         "recipients": list(view.mail.recipients),
-        "accepted_at": rfc3339(view.accepted_at),
-        "enqueued_at": rfc3339(view.enqueued_at),
-        "due_at": rfc3339(view.due_at),
+        "accepted_at": instants.rfc3339(view.accepted_at),
+        "enqueued_at": instants.rfc3339(view.enqueued_at),
+        "due_at": instants.rfc3339(view.due_at),
         "held": view.held,
         "attempt": view.attempt,
         "priority": view.mail.priority,
@@ -179,8 +171,8 @@ def leased_value(leased: LeasedMail) -> dict[str, Any]:
         "enqueue_id": str(leased.enqueue_id),
         "mail_id": str(leased.mail_id),
         "mail": envelope_value(leased.mail),
-        "accepted_at": microseconds(leased.accepted_at),
-        "enqueued_at": microseconds(leased.enqueued_at),
+        "accepted_at": instants.microseconds(leased.accepted_at),
+        "enqueued_at": instants.microseconds(leased.enqueued_at),
         "attempt": leased.attempt,
         "size_bytes": leased.size_bytes,
     }
@@ -192,8 +184,8 @@ def leased_fields(value: Mapping[str, Any]) -> dict[str, Any]:
         "enqueue_id": UUID(value["enqueue_id"]),
         "mail_id": UUID(value["mail_id"]),
         "mail": envelope_of(value["mail"]),
-        "accepted_at": instant(value["accepted_at"]),
-        "enqueued_at": instant(value["enqueued_at"]),
+        "accepted_at": instants.instant(value["accepted_at"]),
+        "enqueued_at": instants.instant(value["enqueued_at"]),
         "attempt": value["attempt"],
         "size_bytes": value["size_bytes"],
     }
@@ -249,7 +241,7 @@ def selector_value(selector: Selector | None) -> dict[str, Any] | None:
     age, enqueue_id = selector.older_than, selector.enqueue_id
     value = asdict(selector) | {
         "enqueue_id": None if enqueue_id is None else str(enqueue_id),
-        "older_than": None if age is None else duration_us(age),
+        "older_than": None if age is None else instants.duration_us(age),
     }
     domains = value.pop("domains")  # an owner of the release before knows none
     return value if domains is None else value | {"domains": sorted(domains)}
@@ -263,7 +255,7 @@ def selector_of(value: Mapping[str, Any] | None) -> Selector | None:
     if fields["enqueue_id"] is not None:
         fields["enqueue_id"] = UUID(fields["enqueue_id"])
     if fields["older_than"] is not None:
-        fields["older_than"] = duration(fields["older_than"])
+        fields["older_than"] = instants.duration(fields["older_than"])
     if fields["attribute"] is not None:
         name, text = fields["attribute"]
         fields["attribute"] = (name, text)

@@ -22,14 +22,7 @@ from postroad.adapters.cassandra import statements
 from postroad.adapters.cassandra.connection.connection import TooManyTombstones
 from postroad.adapters.cassandra.connection.session import UNSET, Row, Session
 from postroad.adapters.cassandra.statements import ROW_COLUMNS
-from postroad.domain.mail.mail import (
-    DsnOptions,
-    Envelope,
-    Origin,
-    Outcome,
-    OutcomeKind,
-    RecipientDsn,
-)
+from postroad.domain.mail import mail
 from postroad.domain.mail.shapes import Shape
 from postroad.domain.queues.entries import Entry, EntryKey, UndecodableRow
 from postroad.domain.queues.ownership import Identity
@@ -122,7 +115,7 @@ def entry_of(row: Row) -> Entry:
     return Entry(
         key=_place_of(row),
         mail_id=row["mail_id"],
-        envelope=Envelope(
+        envelope=mail.Envelope(
             sender=row["sender"],
             recipients=tuple(row["recipients"]),
             name=row["name"],
@@ -208,7 +201,7 @@ def _dead_letter_of(row: Row) -> DeadLetter:
 def record_of(row: Row) -> Record:
     """Return a delivery record. Raises: Undecodable."""
     try:
-        outcome = Outcome(OutcomeKind(row["outcome"]), row["reply"] or "")
+        outcome = mail.Outcome(mail.OutcomeKind(row["outcome"]), row["reply"] or "")
     except ValueError as error:
         raise Undecodable("a delivery record has an outcome unknown to this release") from error
     return Record(row["recipient"], outcome, instant(row["recorded_at"]))
@@ -264,12 +257,12 @@ def _seconds(stored: int | None) -> timedelta | None:
     return None if stored is None else timedelta(seconds=stored)
 
 
-def _origin_of(row: Row) -> Origin | None:
+def _origin_of(row: Row) -> mail.Origin | None:
     origin = row["origin_host"], row["origin_address"], row["origin_protocol"]
-    return None if origin == _NOWHERE else Origin(*origin)
+    return None if origin == _NOWHERE else mail.Origin(*origin)
 
 
-def _dsn_values(dsn: DsnOptions) -> dict[str, tuple[list[str], str | None]]:
+def _dsn_values(dsn: mail.DsnOptions) -> dict[str, tuple[list[str], str | None]]:
     """Return the options of recipients; an empty map where there are none, because an absent one
     means no DSN options at all."""
     return {
@@ -277,14 +270,14 @@ def _dsn_values(dsn: DsnOptions) -> dict[str, tuple[list[str], str | None]]:
     }
 
 
-def _dsn_of(row: Row) -> DsnOptions | None:
+def _dsn_of(row: Row) -> mail.DsnOptions | None:
     if row["dsn_recipients"] is None:
         return None
-    return DsnOptions(
+    return mail.DsnOptions(
         ret=row["dsn_ret"],
         envid=row["dsn_envid"],
         recipients={
-            recipient: RecipientDsn(tuple(notify or ()), orcpt)
+            recipient: mail.RecipientDsn(tuple(notify or ()), orcpt)
             for recipient, (notify, orcpt) in row["dsn_recipients"].items()
         },
     )
@@ -310,9 +303,9 @@ def _mapping(stored: Mapping[Any, Any] | None) -> Mapping[Any, Any]:
 _NEVER_MISSING = ("mail_id", "blob_key", "size_bytes", "attempt")
 _NAIVE_EPOCH = EPOCH.replace(tzinfo=None)
 _EMPTY: Mapping[Any, Any] = MappingProxyType({})
-_NO_ORIGIN = Origin()
+_NO_ORIGIN = mail.Origin()
 _NOWHERE = (None, None, None)
-_NO_DSN = DsnOptions()
+_NO_DSN = mail.DsnOptions()
 
 
 Range = tuple[UUID, UUID]
