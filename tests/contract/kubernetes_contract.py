@@ -33,7 +33,7 @@ Watching = Callable[..., AsyncGenerator[tuple[str, Object], None]]
 """`watching(kind, namespace, labels="", since=None)`: a watch, as type and object."""
 
 IN_TIME = 30.0
-FOREIGN = Kind("postroad.dev/v1alpha1", "Stray", "strays")
+FOREIGN = Kind("postroad.dev/v1beta1", "Stray", "strays")
 
 
 def config_map(namespace: str, name: str = "settings", **data: str) -> Object:

@@ -20,7 +20,7 @@ async def test_kubectl_explain_has_a_text_for_the_view(api: ApiServer) -> None:
     """`kubectl explain` reads what the API server publishes here."""
     published = await api.call("GET", f"/openapi/v3/apis/{API_VERSION}")
     assert published
-    schema = published["components"]["schemas"]["dev.postroad.v1alpha1.MailQueue"]
+    schema = published["components"]["schemas"]["dev.postroad.v1beta1.MailQueue"]
 
     view_schema = schema["properties"]["spec"]["properties"]["view"]
 

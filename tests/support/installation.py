@@ -108,7 +108,7 @@ class Installation:
     def queue_cluster(self, namespace: str, keyspace: str, name: str = "main") -> Manifest:
         """Return a QueueCluster for this stack's servers: one node each, so factor 1."""
         return {
-            "apiVersion": "postroad.dev/v1alpha1",
+            "apiVersion": "postroad.dev/v1beta1",
             "kind": "QueueCluster",
             "metadata": {"name": name, "namespace": namespace},
             "spec": {

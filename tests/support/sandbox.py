@@ -51,7 +51,7 @@ class Sandbox:
             **spec,
         }
         return {
-            "apiVersion": "postroad.dev/v1alpha1",
+            "apiVersion": "postroad.dev/v1beta1",
             "kind": "MailQueue",
             "metadata": {"name": name, "namespace": self.namespace},
             "spec": {part: given for part, given in parts.items() if given is not None},

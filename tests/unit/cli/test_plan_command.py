@@ -40,7 +40,7 @@ def put(folder: Path, name: str) -> None:
 
 def manifest(name: str, window: str, buckets: int) -> str:
     return f"""
-apiVersion: postroad.dev/v1alpha1
+apiVersion: postroad.dev/v1beta1
 kind: MailQueue
 metadata: {{name: {name}}}
 spec:
@@ -111,7 +111,7 @@ def test_a_mail_queue_in_a_list_is_planned_too(folder: Path) -> None:
             "kind": "List",
             "items": [
                 {
-                    "apiVersion": "postroad.dev/v1alpha1",
+                    "apiVersion": "postroad.dev/v1beta1",
                     "kind": "MailQueue",
                     "metadata": {"name": "q", "namespace": "elsewhere"},
                     "spec": {},
@@ -158,7 +158,7 @@ def owned_by_an_applier(*fields: str) -> dict[str, Any]:
 
 def outgoing(spec: str) -> str:
     return f"""
-apiVersion: postroad.dev/v1alpha1
+apiVersion: postroad.dev/v1beta1
 kind: MailQueue
 metadata: {{name: outgoing}}
 spec: {spec}

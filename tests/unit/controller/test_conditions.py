@@ -211,7 +211,7 @@ def test_a_change_is_announced_once(
 
 def test_an_event_fits_what_the_api_server_takes() -> None:
     about = {
-        "apiVersion": "postroad.dev/v1alpha1",
+        "apiVersion": "postroad.dev/v1beta1",
         "kind": "MailQueue",
         "metadata": {"name": "q", "namespace": "n", "uid": "u", "resourceVersion": "1"},
     }
@@ -225,7 +225,7 @@ def test_an_event_fits_what_the_api_server_takes() -> None:
 
 def test_an_event_about_a_long_name_has_a_name_that_the_api_server_takes() -> None:
     about = {
-        "apiVersion": "postroad.dev/v1alpha1",
+        "apiVersion": "postroad.dev/v1beta1",
         "kind": "QueueCluster",
         "metadata": {
             "name": f"{'x' * 235}.{'y' * 17}", "namespace": "n", "uid": "u", "resourceVersion": "1"
@@ -240,7 +240,7 @@ def test_an_event_about_a_long_name_has_a_name_that_the_api_server_takes() -> No
 
 def test_an_event_that_happens_once_has_one_name_however_often_it_is_posted() -> None:
     about = {
-        "apiVersion": "postroad.dev/v1alpha1",
+        "apiVersion": "postroad.dev/v1beta1",
         "kind": "MailQueue",
         "metadata": {"name": "q", "namespace": "n", "uid": "u", "resourceVersion": "1"},
     }

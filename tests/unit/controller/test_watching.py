@@ -94,7 +94,7 @@ async def test_an_object_that_nests_as_deeply_as_it_may_breaks_no_watch(
     metadata = '{"name": "deep", "namespace": "mail", "uid": "u", "resourceVersion": "7"}'
     spec = f'{{"clusterRef": {{"name": "main"}}, "workers": {{"template": {template}}}}}'
     item = f'{{"metadata": {{"generation": 1, {metadata[1:]}, "spec": {spec}}}'
-    text = f'{{"kind": "MailQueueList", "apiVersion": "postroad.dev/v1alpha1", "items": [{item}]}}'
+    text = f'{{"kind": "MailQueueList", "apiVersion": "postroad.dev/v1beta1", "items": [{item}]}}'
     indexes = Indexes()
     async with api_over_http(KubernetesWorld(ManualClock())) as (url, server):
         api = ApiServer(access_to(url, "t0ken"), "postroad")

@@ -292,9 +292,9 @@ def guarded(guard: Guard) -> type[aiohttp.ClientRequest]:
 def resource_in(path: str) -> str:
     """Return the resource of a path, with its subresource; the empty string where there is none.
 
-    >>> resource_in("/apis/postroad.dev/v1alpha1/namespaces/mail/mailqueues/outgoing/status")
+    >>> resource_in("/apis/postroad.dev/v1beta1/namespaces/mail/mailqueues/outgoing/status")
     'mailqueues/status'
-    >>> resource_in("/api/v1/namespaces/mail"), resource_in("/apis/postroad.dev/v1alpha1")
+    >>> resource_in("/api/v1/namespaces/mail"), resource_in("/apis/postroad.dev/v1beta1")
     ('namespaces', '')
     """
     found = _RESOURCE.search(path)

@@ -9,7 +9,7 @@ from typing import Any
 from postroad.ports.kubernetes import Kind
 
 GROUP = "postroad.dev"
-VERSION = "v1alpha1"
+VERSION = "v1beta1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 FIELD_MANAGER = "postroad"
