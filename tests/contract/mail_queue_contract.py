@@ -37,6 +37,7 @@ from postroad.domain.queues.selection import Selector
 from postroad.errors import EntryEnded, InvalidInput, QueueClosed
 from postroad.ports.administration import EXPIRED
 from postroad.ports.mail_queue import MailQueue
+from postroad.telemetry.metrics import of_queue
 from support.sink import Sink
 from support.smtp_relay import relay_to
 
@@ -57,7 +58,8 @@ class _Fixtures:
 
 
 def _ended(queue: MailQueue, ending: str) -> float:
-    labels = {"queue": queue.name, "ending": ending}
+    namespace, name = of_queue(queue.name)
+    labels = {"namespace": namespace, "name": name, "ending": ending}
     return REGISTRY.get_sample_value("postroad_ended_items_total", labels) or 0.0
 
 

@@ -434,7 +434,7 @@ async def test_what_a_receiver_refuses_its_owner_counts(tmp_path: Path) -> None:
 def failures(label: str) -> float:
     return (
         REGISTRY.get_sample_value(
-            "postroad_enqueue_failures_total", {"queue": label, "reason": "full"}
+            "postroad_enqueue_failures_total", {"namespace": "", "name": label, "reason": "full"}
         )
         or 0.0
     )

@@ -11,6 +11,7 @@ from postroad.domain.values.networks import Networks
 from postroad.intake.clients import ClientLimits, Rules
 from postroad.intake.dialogue import MAX_ERRORS
 from postroad.intake.message_buffer import MAX_RECEIVED_FIELDS
+from postroad.telemetry.metrics import of_queue
 from support.intakes import an_intake
 from support.recording_queue import RecordingQueue
 
@@ -128,7 +129,7 @@ def counted(queue: RecordingQueue) -> dict[str, float]:
     return {
         each.labels["reason"]: each.value
         for each in metric.samples
-        if each.labels["queue"] == queue.name and each.name.endswith("_total")
+        if each.labels["name"] == of_queue(queue.name)[1] and each.name.endswith("_total")
     }
 
 

@@ -54,7 +54,9 @@ async def test_an_intake_serves_and_ends_in_good_order(
     metrics = await intake.ask("/metrics")
     code = await intake.stop()
 
-    assert 'postroad_received_mails_total{queue="memory.q",reply="accepted"} 1.0' in metrics
+    assert (
+        'postroad_received_mails_total{name="q",namespace="memory",reply="accepted"} 1.0' in metrics
+    )
     assert '"event": "mail accepted"' in intake.log.read_text()
     assert "dest.example" not in intake.log.read_text()
     assert code == 0

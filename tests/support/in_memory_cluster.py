@@ -36,7 +36,10 @@ UNWITHDRAWN_REASONS = (NOT_WITHDRAWN, IN_FLIGHT, NOT_FOLLOWED)
 
 def unwithdrawn(*reasons: str) -> float:
     """Return how many failed enqueues were counted for these reasons, or for any."""
-    counters = (UNWITHDRAWN.labels(str(NAME), each) for each in reasons or UNWITHDRAWN_REASONS)
+    counters = (
+        UNWITHDRAWN.labels(NAME.namespace, NAME.name, each)
+        for each in reasons or UNWITHDRAWN_REASONS
+    )
     return float(sum(each._value.get() for each in counters))
 
 

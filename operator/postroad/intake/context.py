@@ -25,7 +25,7 @@ from postroad.ports.clock import Clock, Randomness
 from postroad.ports.mail_queue import MailQueue
 from postroad.smtp.wire import HandshakeFailed
 from postroad.telemetry.logs import logger
-from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS
+from postroad.telemetry.metrics import FAILED_HANDSHAKES, RECEIVED, REFUSED_CLIENTS, of_queue
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ class IntakeContext:
     def count(self, kind: str) -> None:
         """Count a mail by the kind of its reply: accepted, transient or permanent."""
         if (counter := self._counters.get(kind)) is None:
-            counter = self._counters[kind] = RECEIVED.labels(self.queue.name, kind)
+            counter = self._counters[kind] = RECEIVED.labels(*of_queue(self.queue.name), kind)
         counter.inc()
 
     def client_refused(self, reply: Reply, address: str | None, known: set[str]) -> None:
@@ -141,12 +141,12 @@ class IntakeContext:
         if reason is None or reason in known:
             return
         known.add(reason)
-        REFUSED_CLIENTS.labels(self.queue.name, reason).inc()
+        REFUSED_CLIENTS.labels(*of_queue(self.queue.name), reason).inc()
         _log.info("client refused", queue=self.queue.name, client=address, reply=str(reply))
 
     def handshake_failed(self, error: HandshakeFailed) -> None:
         """Count and log a failed TLS handshake."""
-        FAILED_HANDSHAKES.labels(self.queue.name, error.reason).inc()
+        FAILED_HANDSHAKES.labels(*of_queue(self.queue.name), error.reason).inc()
         _log.info("TLS handshake failed", queue=self.queue.name, error=str(error))
 
 

@@ -1,17 +1,32 @@
 """Every metric of postroad, with its unit in its name and all values of its labels.
 
-No label holds an address. Only `queue`, and the names of resources, have no fixed list of values.
+No label holds an address; only the names of resources have no fixed list of values. A metric counts
+one thing in one unit, so that its sum over any of its labels has a meaning.
 """
 
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from importlib.metadata import version
 
-from prometheus_client import REGISTRY, Counter, Gauge, Histogram
+from prometheus_client import REGISTRY, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 Sample = tuple[tuple[str, ...], float]
 """Values of the labels, and the value."""
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a series more for each, of times
+
+
+@lru_cache
+def of_queue(queue: str) -> tuple[str, str]:
+    """Return the labels `namespace` and `name` of a queue. One in a directory has no namespace.
+
+    >>> of_queue("mail.outgoing"), of_queue("/var/spool/a.b")
+    (('mail', 'outgoing'), ('', '/var/spool/a.b'))
+    """
+    namespace, _, name = ("", "", queue) if queue.startswith("/") else queue.rpartition(".")
+    return namespace, name
 
 
 class SampledGauge(Collector):
@@ -30,35 +45,35 @@ class SampledGauge(Collector):
         yield family
 
 
-ENQUEUED = Counter("postroad_enqueued_mails_total", "Mails queued.", ["queue"])
+ENQUEUED = Counter("postroad_enqueued_mails_total", "Mails queued.", ["namespace", "name"])
 ENQUEUE_FAILURES = Counter(
     "postroad_enqueue_failures_total",
     "Enqueues that reported an error.",
-    ["queue", "reason"],  # reason: broker, view, blobs, deadline, invalid, full, other
+    ["namespace", "name", "reason"],  # reason: broker, view, blobs, deadline, invalid, full, other
 )
 UNWITHDRAWN = Counter(
     "postroad_unwithdrawn_enqueues_total",
     "Failed enqueues that may be delivered once all the same.",
-    ["queue", "reason"],  # reason: not withdrawn, in flight, not followed
+    ["namespace", "name", "reason"],  # reason: not withdrawn, in flight, not followed
 )
 ENQUEUE_SECONDS = Histogram(
-    "postroad_enqueue_seconds", "Time until an enqueue was durable.", ["queue"]
+    "postroad_enqueue_duration_seconds", "Time until an enqueue was durable.", ["namespace", "name"]
 )
 ENDED = Counter(
     "postroad_ended_items_total",
     "Items that ended.",
-    ["queue", "ending"],  # ending: done, retry, defer, reject
+    ["namespace", "name", "ending"],  # ending: done, retry, defer, reject
 )
 SKIPPED = Counter(
     "postroad_skipped_references_total",
     "References that the consumer received and did not hand out.",
-    ["queue", "reason"],
+    ["namespace", "name", "reason"],
     # reason: marked, finished, late, redelivery delay, claimed, repetition, unreadable, unserved
 )
 VANISHED = Gauge(
     "postroad_vanished_rows",
     "Rows of a closed slice that were counted and are gone; browse start stays until accepted.",
-    ["queue"],
+    ["namespace", "name"],
 )
 WRONG_CLOCKS = Gauge(
     "postroad_wrong_clock_hosts",
@@ -67,7 +82,7 @@ WRONG_CLOCKS = Gauge(
 UNARCHIVED = Counter(
     "postroad_unarchived_slices_total",
     "Slices that were cleaned before they were archived, because the archive did not come in time.",
-    ["queue"],
+    ["namespace", "name"],
 )
 UNARCHIVED_SEGMENTS = Counter(
     "postroad_unarchived_segments_total",
@@ -76,61 +91,63 @@ UNARCHIVED_SEGMENTS = Counter(
 UNDELETED = Counter(
     "postroad_undeleted_purges_total",
     "Purged partitions of which the object store kept bytes until maintenance gave up on them.",
-    ["queue"],
+    ["namespace", "name"],
 )
 ROLLED_FORWARD = Counter(
     "postroad_rolled_forward_mails_total",
     "Mails given a new entry before theirs expired.",
-    ["queue"],
+    ["namespace", "name"],
 )
 LATE = Counter(
     "postroad_late_mails_total",
     "Mails whose rows came into slices behind browse start; each was given a new entry.",
-    ["queue"],
+    ["namespace", "name"],
 )
 REPUBLISHED = Counter(
     "postroad_republished_mails_total",
     "Mails given a new message by maintenance, as the broker had fewer messages than mails waited.",
-    ["queue"],
+    ["namespace", "name"],
 )
 MAINTENANCE_ERRORS = Counter(
     "postroad_maintenance_errors_total",
     "Mails at which a round of maintenance failed; it went on with the others.",
-    ["queue"],
+    ["namespace", "name"],
 )
 UNDECODABLE = Gauge(
-    "postroad_undecodable",
+    "postroad_undecodable_records",
     "What the last maintenance found in the view and this release cannot decode.",
-    ["queue", "what"],  # what: row, mark, dead_letter
+    ["namespace", "name", "record"],  # record: row, mark, dead_letter
 )
 EXPIRED = Counter(
     "postroad_expired_dead_letters_total",
     "Dead letters that maintenance discarded as they were older than their lifetime.",
-    ["queue"],
+    ["namespace", "name"],
 )
 UNCOUNTED = Counter(
-    "postroad_uncounted_dead_letters_total",
+    "postroad_sizes_without_dead_letters_total",
     "Sizes that leave out the number of dead letters, as the view did not answer for it.",
-    ["queue"],
+    ["namespace", "name"],
 )
 ORPHANED = Counter(
-    "postroad_orphaned_objects_total", "Objects without a mail that an audit deleted.", ["queue"]
+    "postroad_orphaned_objects_total",
+    "Objects without a mail that an audit deleted.",
+    ["namespace", "name"],
 )
 NOT_OWNED = Gauge(
     "postroad_bucket_not_owned",
     "1 while the bucket's owner object names another view or a later state: no audit deletes.",
-    ["queue"],
+    ["namespace", "name"],
 )
-LEASED = Gauge("postroad_leased_items", "Items handed out and not ended.", ["queue"])
+LEASED = Gauge("postroad_leased_items", "Items handed out and not ended.", ["namespace", "name"])
 ATTEMPTS = Counter(
-    "postroad_delivery_attempts_total",
-    "Recipients attempted.",
-    ["queue", "outcome"],  # outcome: delivered, failed, deferred
+    "postroad_attempted_recipients_total",
+    "Recipients that a transmission was attempted for.",
+    ["namespace", "name", "outcome"],  # outcome: delivered, failed, deferred
 )
 UNLOGGED_ATTEMPTS = Counter(
     "postroad_unlogged_attempts_total",
     "Recipients attempted that the attempt log could not be written about.",
-    ["queue"],
+    ["namespace", "name"],
 )
 STS_FETCHES = Counter(
     "postroad_sts_policy_fetches_total",
@@ -140,14 +157,15 @@ STS_FETCHES = Counter(
 REPORTS = Counter(
     "postroad_reports_total",
     "Reports to senders about what became of their mail.",
-    ["queue", "result"],
-    # result: queued, repeated (it had been queued before a crash), limited (its address has had too
-    # many), impossible (the sender's address is malformed), suppressed (it is not mailed)
+    ["namespace", "name", "result"],
+    # result: queued, shortened (queued without the mail), repeated (it had been queued before a
+    # crash), limited (its address has had too many), impossible (the sender's address is
+    # malformed), suppressed (it is not mailed)
 )
 SUPPRESSED = Counter(
     "postroad_suppressed_recipients_total",
     "Recipients that were not mailed, because they are on the suppression list.",
-    ["queue"],
+    ["namespace", "name"],
 )
 SIGNED = Counter("postroad_signed_mails_total", "Transmissions that were signed.")
 UNSIGNED = Counter(
@@ -168,23 +186,28 @@ DELIVERY_READS = Counter(
     "Changes of the file of delivery, or of one that it names, that a process read.",
     ["result"],  # result: used, refused (what was read before stays)
 )
-DELIVERY_SECONDS = Histogram("postroad_delivery_seconds", "Time of one transmission.", ["queue"])
+DELIVERY_SECONDS = Histogram(
+    "postroad_delivery_duration_seconds",
+    "Time of one transmission.",
+    ["namespace", "name"],
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600),  # SMTP waits for minutes
+)
 RECEIVED = Counter(
     "postroad_received_mails_total",
     "Mails offered to the intake.",
-    ["queue", "reply"],  # reply: accepted, transient, permanent
+    ["namespace", "name", "reply"],  # reply: accepted, transient, permanent
 )
 REFUSED_CLIENTS = Counter(
     "postroad_refused_clients_total",
     "Client connections on which the intake refused something, once for each reason.",
-    ["queue", "reason"],
+    ["namespace", "name", "reason"],
     # reason: sessions, connections, mails, relay, early, http, errors, slow, idle
 )
 SESSIONS = Gauge("postroad_intake_sessions", "SMTP sessions that are open.")
 FAILED_HANDSHAKES = Counter(
     "postroad_failed_tls_handshakes_total",
     "TLS handshakes of clients of the intake that failed.",
-    ["queue", "reason"],  # reason: refused (by either side), slow, left
+    ["namespace", "name", "reason"],  # reason: refused (by either side), slow, left
 )
 LEADER = Gauge(
     "postroad_operator_leader", "1 in the operator that holds the Lease, 0 in one that stands by."
@@ -195,7 +218,7 @@ RECONCILES = Counter(
     ["kind", "result"],  # kind: MailQueue, QueueCluster; result: done, conflict, error
 )
 RECONCILE_FAILING_SINCE = SampledGauge(
-    "postroad_reconcile_failing_since_seconds",
+    "postroad_reconcile_failing_since_timestamp_seconds",
     "Since when reconciles of a resource fail or lack answers of the API server (since 1970).",
     ["kind", "namespace", "name"],
 )
@@ -205,7 +228,7 @@ UNWRITTEN_STATUSES = Counter(
     ["kind"],
 )
 RECONCILE_SECONDS = Histogram(
-    "postroad_reconcile_seconds", "Time of one reconcile of the operator.", ["kind"]
+    "postroad_reconcile_duration_seconds", "Time of one reconcile of the operator.", ["kind"]
 )
 SERVER_ERRORS = Counter(
     "postroad_server_errors_total",
@@ -221,7 +244,7 @@ KUBERNETES_REQUESTS = Counter(
 REPAIRS = Counter(
     "postroad_repairs_total",
     "What another process had changed or deleted and the operator made as declared again.",
-    ["what"],  # what: child, queues, bucket, tables, options, user
+    ["object"],  # object: child, queues, bucket, tables, options, user
 )
 WORKQUEUE_DEPTH = SampledGauge(
     "postroad_workqueue_depth",
@@ -243,18 +266,23 @@ QUEUE_MAILS = SampledGauge(
     "Mails of a queue when the operator last counted them.",
     ["namespace", "name", "state"],  # state: waiting, delayed, held, dead; each mail is in one
 )
+QUEUE_DUE = SampledGauge(
+    "postroad_queue_due_mails",
+    "Mails of a queue that can be delivered now, when the operator last counted them: to scale by.",
+    ["namespace", "name"],
+)
 PIPELINE_SUCCESSES = SampledGauge(
     "postroad_pipeline_job_last_success_timestamp_seconds",
     "When the last run of a job of a queue's pipeline that succeeded ended, since 1970.",
-    ["namespace", "name", "job"],
+    ["namespace", "name", "job_name"],
 )
 PIPELINE_LAGS = SampledGauge(
     "postroad_pipeline_job_lag_seconds",
     "How far the job was behind when that run ended.",
-    ["namespace", "name", "job"],
+    ["namespace", "name", "job_name"],
 )
 PIPELINE_FINDINGS = SampledGauge(
-    "postroad_pipeline_job_findings", "What that run found.", ["namespace", "name", "job"]
+    "postroad_pipeline_job_findings", "What that run found.", ["namespace", "name", "job_name"]
 )
 BUILD = Gauge("postroad_build_info", "1, with the release of this process.", ["version"])
 BUILD.labels(version("postroad")).set(1)
@@ -267,6 +295,7 @@ def end_samples() -> None:
         WORKQUEUE_OLDEST,
         RESOURCE_CONDITIONS,
         QUEUE_MAILS,
+        QUEUE_DUE,
         PIPELINE_SUCCESSES,
         PIPELINE_LAGS,
         PIPELINE_FINDINGS,

@@ -48,7 +48,7 @@ from postroad.errors import (
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import Item, MailQueue
 from postroad.telemetry.logs import logger
-from postroad.telemetry.metrics import REPORTS
+from postroad.telemetry.metrics import REPORTS, of_queue
 
 _log = logger("worker")
 
@@ -207,7 +207,7 @@ class Reporting:
         return octets[: octets.rfind(b"\n") + 1]
 
     def _count(self, result: str, enqueue_id: UUID, *, error: str | None = None) -> None:
-        REPORTS.labels(self._queue.name, result).inc()
+        REPORTS.labels(*of_queue(self._queue.name), result).inc()
         say = _log.info if error is None else _log.warning
         about = {} if error is None else {"error": error}
         say(f"report {result}", queue=self._queue.name, enqueue_id=str(enqueue_id), **about)

@@ -136,7 +136,7 @@ def test_a_full_disk_is_counted_and_afterwards_the_log_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     log = opened()
-    before = UNLOGGED_ATTEMPTS.labels("out")._value.get()
+    before = UNLOGGED_ATTEMPTS.labels("", "out")._value.get()
     whole = os.write
     room = [10]
 
@@ -154,7 +154,7 @@ def test_a_full_disk_is_counted_and_afterwards_the_log_goes_on(
 
     assert numbers(tmp_path) == [None, 3, 4], "the half line takes no other with it"
     assert len(files(tmp_path)) == 1
-    assert UNLOGGED_ATTEMPTS.labels("out")._value.get() == before + 2
+    assert UNLOGGED_ATTEMPTS.labels("", "out")._value.get() == before + 2
     assert [each.message for each in caplog.records].count("attempt log not written") == 1
 
 

@@ -19,7 +19,7 @@ WEBHOOK = '500 Internal error occurred: failed calling webhook "x"'
 
 def failing_since(name: str = "outgoing") -> datetime | None:
     labels = {"kind": "MailQueue", "namespace": NAMESPACE, "name": name}
-    found = REGISTRY.get_sample_value("postroad_reconcile_failing_since_seconds", labels)
+    found = REGISTRY.get_sample_value("postroad_reconcile_failing_since_timestamp_seconds", labels)
     return None if found is None else datetime.fromtimestamp(found, UTC)
 
 

@@ -99,6 +99,7 @@ def test_the_states_of_mails_add_up_to_all_of_them() -> None:
     counts = dict(states.mails())
     assert counts["a", "b", "waiting"] == 5
     assert sum(counts.values()) == 10 + 4
+    assert dict(states.due_mails()) == {("a", "b"): 5}
 
 
 def test_the_release_of_a_process_is_a_metric() -> None:
@@ -130,13 +131,13 @@ def test_resources_that_wait_for_a_reconcile_are_reported() -> None:
 def test_a_repair_is_counted_and_repeated_ones_are_one_event() -> None:
     async def scene() -> None:
         async with declared() as operator:
-            before = value("postroad_repairs_total", what="child")
+            before = value("postroad_repairs_total", object="child")
 
             for _ in range(3):
                 await operator.delete(DEPLOYMENT, "outgoing-worker")
                 await move(61)
 
-            assert value("postroad_repairs_total", what="child") == before + 3
+            assert value("postroad_repairs_total", object="child") == before + 3
             (event,) = operator.events("Repaired")
             assert event["note"].startswith("Deployment outgoing-worker was deleted")
             assert event["series"]["count"] == 3
@@ -170,14 +171,14 @@ def test_what_the_operator_makes_or_changes_itself_is_no_repair() -> None:
 def test_repairs_at_servers_are_counted() -> None:
     async def scene() -> None:
         async with declared() as operator:
-            before = [value("postroad_repairs_total", what=each) for each in ("queues", "bucket")]
+            before = [value("postroad_repairs_total", object=each) for each in ("queues", "bucket")]
             name, servers = QueueName(NAMESPACE, "outgoing"), operator.connected[-1]
             await servers.broker(name).delete()
             await servers.blobs(name.bucket("postroad-")).drop()
 
             await move(400)
 
-            after = [value("postroad_repairs_total", what=each) for each in ("queues", "bucket")]
+            after = [value("postroad_repairs_total", object=each) for each in ("queues", "bucket")]
             assert after == [each + 1 for each in before]
 
     run(scene())

@@ -439,7 +439,7 @@ SUMMARY = json.dumps({"counts": {"rows": 12, "gaps": 0}, "lag_seconds": 4200, "f
 
 
 def metric(what: str) -> float | None:
-    labels = {"namespace": NAMESPACE, "name": "outgoing", "job": "archive"}
+    labels = {"namespace": NAMESPACE, "name": "outgoing", "job_name": "archive"}
     return REGISTRY.get_sample_value(f"postroad_pipeline_job_{what}", labels)
 
 

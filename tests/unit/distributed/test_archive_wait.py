@@ -47,7 +47,7 @@ async def archive(process: Process, through: datetime) -> None:
 
 def unarchived() -> float:
     name = "postroad_unarchived_slices_total"
-    return REGISTRY.get_sample_value(name, {"queue": str(NAME)}) or 0.0
+    return REGISTRY.get_sample_value(name, {"namespace": NAME.namespace, "name": NAME.name}) or 0.0
 
 
 async def test_a_queue_without_an_archive_is_cleaned_at_once(

@@ -24,13 +24,13 @@ async def test_size_without_a_count_of_dead_letters_says_what_waits(
     cluster: InMemoryCluster, process: Process
 ) -> None:
     await bury_and_enqueue(cluster, process)
-    uncounted = metrics.UNCOUNTED.labels("mail.outgoing")._value.get()
+    uncounted = metrics.UNCOUNTED.labels("mail", "outgoing")._value.get()
     process.faults.plan = lambda step: (
         Fault.AWAY if step.operation == "count_dead_letters" else None
     )
 
     assert await process.queue.size() == Sizes(1, 0, 0, None)
-    assert metrics.UNCOUNTED.labels("mail.outgoing")._value.get() == uncounted + 1
+    assert metrics.UNCOUNTED.labels("mail", "outgoing")._value.get() == uncounted + 1
 
     process.faults.plan = lambda step: None
     assert await process.queue.size() == Sizes(1, 0, 0, 1)

@@ -232,7 +232,7 @@ async def test_a_consumer_puts_aside_a_message_whose_mail_has_no_envelope(
     del cluster.tables.rows[key]
     await cluster.enqueue(process, "next")
 
-    unreadable = metrics.SKIPPED.labels(str(NAME), "unreadable")._value
+    unreadable = metrics.SKIPPED.labels(NAME.namespace, NAME.name, "unreadable")._value
     before = unreadable.get()
 
     assert await cluster.deliver(process) == ["next"]

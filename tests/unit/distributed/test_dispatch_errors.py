@@ -37,7 +37,7 @@ def raise_at(process: Process, operation: str, error: Exception, times: int) -> 
 
 def skipped(reason: str) -> float:
     """Return how many deliveries were not handed out, for a reason."""
-    return float(metrics.SKIPPED.labels(str(NAME), reason)._value.get())
+    return float(metrics.SKIPPED.labels(NAME.namespace, NAME.name, reason)._value.get())
 
 
 def nth(operation: str, number: int, fault: Fault) -> Plan:

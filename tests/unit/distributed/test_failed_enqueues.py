@@ -562,7 +562,7 @@ async def test_a_failed_enqueue_is_counted_by_the_server_that_was_away(
 ) -> None:
     producer = await cluster.start()
     producer.faults.plan = lambda step: Fault.AWAY if step.operation == operation else None
-    counter = metrics.ENQUEUE_FAILURES.labels("mail.outgoing", reason)
+    counter = metrics.ENQUEUE_FAILURES.labels("mail", "outgoing", reason)
     before = counter._value.get()
 
     await enqueue_fails(cluster, producer, ServerError)

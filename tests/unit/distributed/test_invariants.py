@@ -772,7 +772,7 @@ async def test_rows_are_rolled_forward_at_half_their_lifetime(cluster: InMemoryC
     process = await cluster.start()
     await cluster.enqueue(process, "old", delay=10**6)
     (before,) = cluster.tables.live()
-    counter = metrics.ROLLED_FORWARD.labels(process.queue.name)._value
+    counter = metrics.ROLLED_FORWARD.labels(*metrics.of_queue(process.queue.name))._value
     counted = counter.get()
 
     await cluster.pass_time(timedelta(minutes=61))

@@ -110,7 +110,7 @@ async def test_repetition_comes_up_before_the_message_that_it_repeats(
 
 
 async def test_first_message_was_not_stored(cluster: InMemoryCluster) -> None:
-    skipped = metrics.SKIPPED.labels("mail.outgoing", "repetition")._value
+    skipped = metrics.SKIPPED.labels("mail", "outgoing", "repetition")._value
     before = skipped.get()
     producer = await cluster.start()
     producer.faults.plan = lambda step: Fault.LOST if step.operation == "publish" else None

@@ -28,7 +28,7 @@ async def maintain(process: Process) -> None:
 
 
 def failures() -> float:
-    return float(metrics.MAINTENANCE_ERRORS.labels(str(NAME))._value.get())
+    return float(metrics.MAINTENANCE_ERRORS.labels(NAME.namespace, NAME.name)._value.get())
 
 
 async def released_by_halves(cluster: InMemoryCluster, process: Process, after: str) -> None:

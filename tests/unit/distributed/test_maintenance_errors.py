@@ -53,7 +53,7 @@ def break_at(process: Process, operation: str, times: int = 1) -> None:
 
 
 def errors() -> float:
-    return float(metrics.MAINTENANCE_ERRORS.labels(str(NAME))._value.get())
+    return float(metrics.MAINTENANCE_ERRORS.labels(NAME.namespace, NAME.name)._value.get())
 
 
 async def wait_half_a_lifetime(cluster: InMemoryCluster) -> None:

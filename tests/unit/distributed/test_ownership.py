@@ -37,7 +37,7 @@ async def audited(process: Process, **options: bool) -> list[str]:
 
 
 def refused() -> float:
-    value = metrics.NOT_OWNED.labels(str(NAME))._value.get()
+    value = metrics.NOT_OWNED.labels(NAME.namespace, NAME.name)._value.get()
     assert isinstance(value, float)
     return value
 

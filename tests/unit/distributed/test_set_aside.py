@@ -60,7 +60,7 @@ async def names(process: Process) -> list[str | None]:
 
 
 def found(what: str) -> float:
-    return float(metrics.UNDECODABLE.labels(str(NAME), what)._value.get())
+    return float(metrics.UNDECODABLE.labels(NAME.namespace, NAME.name, what)._value.get())
 
 
 async def maintenance(cluster: InMemoryCluster, process: Process, rounds: int) -> None:

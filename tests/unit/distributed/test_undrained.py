@@ -46,7 +46,7 @@ def browse_start_lags(cluster: InMemoryCluster) -> timedelta:
 
 
 def vanished() -> float:
-    return float(metrics.VANISHED.labels(str(NAME))._value.get())
+    return float(metrics.VANISHED.labels(NAME.namespace, NAME.name)._value.get())
 
 
 async def one_row_vanishes(cluster: InMemoryCluster, process: Process) -> None:
@@ -175,7 +175,7 @@ async def test_blob_deletion_that_fails_for_half_a_lifetime_is_given_up_with_an_
     locked.add(next(iter(cluster.blobs)))
     await cluster.pass_time(2 * MINUTE)
     assert await process.queue.purge() == 2
-    alarms = metrics.UNDELETED.labels(str(NAME))
+    alarms = metrics.UNDELETED.labels(NAME.namespace, NAME.name)
     before = alarms._value.get()
 
     await traffic(cluster, process, LIFETIME / 2 - WINDOW)
@@ -197,7 +197,7 @@ async def test_blob_deletion_that_was_given_up_is_not_tried_again(
     await cluster.pass_time(2 * MINUTE)
     await process.queue.purge()
     await cluster.enqueue(process, "waits", delay=10**6)
-    alarms = metrics.UNDELETED.labels(str(NAME))
+    alarms = metrics.UNDELETED.labels(NAME.namespace, NAME.name)
     before = alarms._value.get()
     await cluster.pass_time(LIFETIME / 2)
 
@@ -232,14 +232,14 @@ async def test_blob_deletion_that_is_refused_for_a_while_loses_no_alarm_and_no_b
     locked.update(cluster.blobs)
     await cluster.pass_time(2 * MINUTE)
     await process.queue.purge()
-    before = metrics.UNDELETED.labels(str(NAME))._value.get()
+    before = metrics.UNDELETED.labels(NAME.namespace, NAME.name)._value.get()
     await traffic(cluster, process, 30 * MINUTE)
     locked.clear()
 
     await traffic(cluster, process, 30 * MINUTE)
 
     assert cluster.blobs == {}
-    assert metrics.UNDELETED.labels(str(NAME))._value.get() == before
+    assert metrics.UNDELETED.labels(NAME.namespace, NAME.name)._value.get() == before
     assert browse_start_lags(cluster) < 4 * WINDOW
 
 

@@ -177,8 +177,8 @@ async def test_mail_of_a_machine_that_was_paused_is_delivered(
     cluster: InMemoryCluster, process: Process, paused: Process
 ) -> None:
     """Its clocks stood still, so that what it last read counts as fresh."""
-    late = metrics.LATE.labels("mail.outgoing")._value
-    skipped = metrics.SKIPPED.labels("mail.outgoing", "late")._value
+    late = metrics.LATE.labels("mail", "outgoing")._value
+    skipped = metrics.SKIPPED.labels("mail", "outgoing", "late")._value
     before, skipped_before = late.get(), skipped.get()
 
     await cluster.enqueue(paused, "mail1", "mail2", "mail3")

@@ -56,7 +56,7 @@ async def test_dead_letter_is_discarded_with_its_bytes_after_its_lifetime(store:
     await store.queue.maintain()
 
     assert await store.dead_letters() == ["young"]
-    labels = {"queue": store.queue.name}
+    labels = {"namespace": "", "name": store.queue.name}
     assert REGISTRY.get_sample_value("postroad_expired_dead_letters_total", labels) == 1
     await store.queue.close()
     async with opened(store.files.disk, store.clock, options=LIFETIME) as (_, queue):

@@ -189,7 +189,9 @@ async def test_stored_mails_are_counted_when_they_are_durable(
     files: LossyFiles, queue: OwnedQueue
 ) -> None:
     def counted(name: str, **labels: str) -> float:
-        return REGISTRY.get_sample_value(name, {"queue": queue._name, **labels}) or 0
+        return (
+            REGISTRY.get_sample_value(name, {"namespace": "", "name": queue._name, **labels}) or 0
+        )
 
     stored, failed = "postroad_enqueued_mails_total", "postroad_enqueue_failures_total"
     before, failures = counted(stored), counted(failed, reason="other")

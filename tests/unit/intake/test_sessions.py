@@ -21,6 +21,7 @@ from postroad.intake.dialogue import MAX_ERRORS, Offer
 from postroad.intake.sessions import BURST, IntakeSession
 from postroad.ports.mail_queue import MailQueue
 from postroad.smtp.server.serving import CHUNK, COMMANDS, MAX_DROPPED, ServingWire
+from postroad.telemetry.metrics import of_queue
 from support.recording_queue import RecordingQueue
 from support.transports import FakeTransport
 
@@ -162,7 +163,8 @@ async def test_an_http_client_is_cut_off_at_its_first_line(line: bytes) -> None:
 
 async def test_a_client_that_is_sent_away_for_lines_that_are_too_long_is_counted() -> None:
     def counted() -> float:
-        labels = {"queue": RecordingQueue().name, "reason": "errors"}
+        namespace, name = of_queue(RecordingQueue().name)
+        labels = {"namespace": namespace, "name": name, "reason": "errors"}
         return REGISTRY.get_sample_value("postroad_refused_clients_total", labels) or 0.0
 
     before = counted()

@@ -107,7 +107,7 @@ async def deliver(
 
 
 def count(result: str) -> float:
-    labels = {"queue": "q", "result": result}
+    labels = {"namespace": "", "name": "q", "result": result}
     return REGISTRY.get_sample_value("postroad_reports_total", labels) or 0.0
 
 

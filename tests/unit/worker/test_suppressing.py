@@ -15,6 +15,7 @@ from postroad.domain.delivery.suppressed import SuppressedBy, SuppressionRules, 
 from postroad.domain.mail.mail import Mail, Outcome, OutcomeKind, Responder
 from postroad.domain.smtp.bounces import BounceClass
 from postroad.errors import ViewUnavailable
+from postroad.telemetry.metrics import of_queue
 from postroad.worker.jobs.screening import UNREADABLE, Screening
 from postroad.worker.sites.suppressing import Suppressing
 from support.reported import reporting
@@ -293,7 +294,8 @@ async def test_a_sender_on_the_list_gets_no_report(
 
 
 def reports(queue: str, result: str) -> float:
-    labels = {"queue": queue, "result": result}
+    namespace, name = of_queue(queue)
+    labels = {"namespace": namespace, "name": name, "result": result}
     return REGISTRY.get_sample_value("postroad_reports_total", labels) or 0.0
 
 

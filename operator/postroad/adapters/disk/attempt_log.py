@@ -22,7 +22,7 @@ from postroad.domain.delivery.attempt_log import (
 from postroad.domain.mail.mail import Outcome
 from postroad.errors import InvalidSettings
 from postroad.telemetry.logs import logger
-from postroad.telemetry.metrics import UNLOGGED_ATTEMPTS
+from postroad.telemetry.metrics import UNLOGGED_ATTEMPTS, of_queue
 
 PREFIX, SUFFIX = "attempts-", ".jsonl"
 MAX_FILE_AGE = timedelta(hours=1)
@@ -74,7 +74,7 @@ class FileAttemptLog:
         try:
             self._append(data)
         except OSError as error:
-            UNLOGGED_ATTEMPTS.labels(attempted.queue).inc(len(outcomes))
+            UNLOGGED_ATTEMPTS.labels(*of_queue(attempted.queue)).inc(len(outcomes))
             if not self._is_failing:
                 _log.warning("attempt log not written", error=str(error.strerror))
             self._is_failing = True

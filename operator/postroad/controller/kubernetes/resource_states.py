@@ -55,6 +55,12 @@ class ResourceStates:
             for state, count in each.mails:
                 yield (namespace, name, state), count
 
+    def due_mails(self) -> Iterator[Sample]:
+        """Yield a sample for the mails of each MailQueue that wait for nothing but a worker."""
+        for (namespace, name, state), count in self.mails():
+            if state == "waiting":
+                yield (namespace, name), count
+
     def jobs(self, which: str) -> Iterator[Sample]:
         """Yield one quantity of each job of each MailQueue's pipeline: success, lag or findings."""
         for each in self._states.values():

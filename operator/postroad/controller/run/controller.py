@@ -204,6 +204,7 @@ class Controller:
         metrics.WORKQUEUE_OLDEST.samples = lambda: [((), work.oldest_seconds())]
         metrics.RESOURCE_CONDITIONS.samples = states.conditions
         metrics.QUEUE_MAILS.samples = states.mails
+        metrics.QUEUE_DUE.samples = states.due_mails
         metrics.PIPELINE_SUCCESSES.samples = partial(states.jobs, "success")
         metrics.PIPELINE_LAGS.samples = partial(states.jobs, "lag")
         metrics.PIPELINE_FINDINGS.samples = partial(states.jobs, "findings")

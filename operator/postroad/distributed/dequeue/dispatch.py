@@ -284,7 +284,7 @@ class ReferenceDispatch:
 
     def count(self, reason: str) -> None:
         """Count a delivery that is not handed out."""
-        metrics.SKIPPED.labels(self._engine.label, reason).inc()
+        metrics.SKIPPED.labels(*self._engine.labels, reason).inc()
 
 
 _OverStep = Callable[[ReferenceDispatch, Reference, Mark | None], Awaitable[None]]

@@ -312,7 +312,7 @@ class DistributedItem(LeasedMail):
         self._lease.end()
         self._engine.on_ending()
         if ending is not None:
-            metrics.ENDED.labels(self._engine.label, ending.name).inc()
+            metrics.ENDED.labels(*self._engine.labels, ending.name).inc()
 
 
 class _OnlyEnding:

@@ -95,7 +95,7 @@ class Leases:
         lease.is_claimed = claimed
         self._leases.add(lease)
         self._engine.in_flight.add(enqueue_id)
-        metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+        metrics.LEASED.labels(*self._engine.labels).set(len(self._leases))
         if self._renewer is None or self._renewer.done():
             self._renewer = asyncio.ensure_future(self._renew_all())
         return lease
@@ -105,7 +105,7 @@ class Leases:
         if lease in self._leases:
             self._leases.discard(lease)
             self._engine.in_flight.discard(lease.enqueue_id)
-            metrics.LEASED.labels(self._engine.label).set(len(self._leases))
+            metrics.LEASED.labels(*self._engine.labels).set(len(self._leases))
             lease.when_ended()
 
     async def release(self, lease: Lease) -> None:

@@ -65,8 +65,8 @@ class Engine:
 
     def __init__(self, parts: Parts) -> None:
         self.name = parts.name
-        self.label = str(parts.name)
-        """The label of the queue in metrics."""
+        self.labels = (parts.name.namespace, parts.name.name)
+        """The labels of the queue in metrics."""
         self.broker = parts.broker
         self.view = parts.view
         self.blobs = parts.blobs

@@ -92,9 +92,9 @@ async def _owner(engine: Engine) -> tuple[Owner, Identity] | None:
     try:
         owner = _checked(engine, body, identity)
     except BucketNotOwned:
-        metrics.NOT_OWNED.labels(engine.label).set(1)
+        metrics.NOT_OWNED.labels(*engine.labels).set(1)
         raise
-    metrics.NOT_OWNED.labels(engine.label).set(0)
+    metrics.NOT_OWNED.labels(*engine.labels).set(0)
     return owner, identity
 
 

@@ -23,13 +23,13 @@ async def enqueue(engine: Engine, mail: Mail, delay: timedelta, key: str | None)
     try:
         enqueue_id, is_new = await _enqueue(engine, mail, delay, key)
     except errors.PostroadError as error:
-        metrics.ENQUEUE_FAILURES.labels(engine.label, _reason(error)).inc()
+        metrics.ENQUEUE_FAILURES.labels(*engine.labels, _reason(error)).inc()
         raise
     if not is_new:
         return enqueue_id
-    metrics.ENQUEUED.labels(engine.label).inc()
+    metrics.ENQUEUED.labels(*engine.labels).inc()
     seconds = (engine.clock.elapsed() - started).total_seconds()
-    metrics.ENQUEUE_SECONDS.labels(engine.label).observe(seconds)
+    metrics.ENQUEUE_SECONDS.labels(*engine.labels).observe(seconds)
     return enqueue_id
 
 

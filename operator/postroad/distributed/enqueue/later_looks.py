@@ -143,7 +143,7 @@ class LaterLooks:
     def _count_open(self, count: int) -> None:
         """Count mails of which it stays open whether a consumer delivers them."""
         if count:
-            metrics.UNWITHDRAWN.labels(self._engine.label, NOT_FOLLOWED).inc(count)
+            metrics.UNWITHDRAWN.labels(*self._engine.labels, NOT_FOLLOWED).inc(count)
             self._engine.log.warning(
                 "failed enqueues were withdrawn, but not followed until a consumer's lease is over",
                 count=count,
@@ -154,7 +154,7 @@ def count_unwithdrawn(
     engine: Engine, enqueue_id: UUID, mail_id: UUID, reason: str, error: str
 ) -> None:
     """Count a failed enqueue that may be delivered once; `error` is for the log."""
-    metrics.UNWITHDRAWN.labels(engine.label, reason).inc()
+    metrics.UNWITHDRAWN.labels(*engine.labels, reason).inc()
     engine.log.warning(
         "a failed enqueue could not be withdrawn and may be delivered once",
         enqueue_id=str(enqueue_id),

@@ -188,7 +188,7 @@ class SetAside:
     def publish(self) -> None:
         """Set the metrics, after a pass over everything."""
         for what in (ROW, MARK):
-            metrics.UNDECODABLE.labels(self._engine.label, what).set(self._counts[what])
+            metrics.UNDECODABLE.labels(*self._engine.labels, what).set(self._counts[what])
 
     def _note(self, what: str, key: EntryKey, reason: str) -> None:
         self._counts[what] += 1

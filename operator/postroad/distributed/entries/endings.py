@@ -190,7 +190,7 @@ def is_common(error: BaseException) -> bool:
 
 def note(engine: Engine, enqueue_id: UUID, *, is_logged: bool = True) -> None:
     """Count and log the error that is being handled."""
-    metrics.MAINTENANCE_ERRORS.labels(engine.label).inc()
+    metrics.MAINTENANCE_ERRORS.labels(*engine.labels).inc()
     error = sys.exception()
     if not is_logged:
         return

@@ -193,7 +193,7 @@ async def rescue(engine: Engine, entry: entries.Entry) -> None:
     )
     standing = await engine.view.end(entry.key, ending, entry.traits)
     if standing is None:
-        metrics.LATE.labels(engine.label).inc()
+        metrics.LATE.labels(*engine.labels).inc()
         engine.log.error(
             "a mail came too late for its slice and gets a new entry: a clock is wrong",
             enqueue_id=str(entry.enqueue_id),

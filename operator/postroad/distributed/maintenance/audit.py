@@ -128,7 +128,7 @@ async def _delete(engine: Engine, orphans: Candidates, effective: Effective) -> 
     keys = list(orphans)
     for start in range(0, len(keys), TOGETHER):
         await engine.blobs.delete_together(keys[start : start + TOGETHER])
-    metrics.ORPHANED.labels(engine.label).inc(len(orphans))
+    metrics.ORPHANED.labels(*engine.labels).inc(len(orphans))
     engine.log.warning("bytes without a mail were deleted", count=len(orphans))
 
 

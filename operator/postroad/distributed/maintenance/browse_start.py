@@ -204,7 +204,7 @@ class BrowseStartAdvance:
         self._show_vanished()
 
     def _show_vanished(self) -> None:
-        metrics.VANISHED.labels(self._engine.label).set(sum(self._vanished.values()))
+        metrics.VANISHED.labels(*self._engine.labels).set(sum(self._vanished.values()))
 
     def _forget_before(self, first: datetime) -> None:
         for table in (self._live, self._vanished):

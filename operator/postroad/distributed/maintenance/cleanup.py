@@ -59,7 +59,7 @@ class Cleanup:
         through = limits.archived_through
         unarchived = [start for start in cleaned if through is not None and start >= through]
         if unarchived:
-            metrics.UNARCHIVED.labels(self._engine.label).inc(len(unarchived))
+            metrics.UNARCHIVED.labels(*self._engine.labels).inc(len(unarchived))
             self._engine.log.warning(
                 "slices were cleaned that were not archived",
                 first=unarchived[0].isoformat(),

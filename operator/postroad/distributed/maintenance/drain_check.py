@@ -153,7 +153,7 @@ async def _check_blobs_deleted(engine: Engine, partition: Partition) -> tuple[Pa
         slice=partition.slice_start.isoformat(),
         bucket=partition.bucket_id,
     )
-    metrics.UNDELETED.labels(engine.label).inc()
+    metrics.UNDELETED.labels(*engine.labels).inc()
     await engine.view.mark_blobs_deleted(partition, watermark.through)
     return stamp, True
 

@@ -66,7 +66,7 @@ class LostMessages:
         async def repair(entry: Entry) -> int:
             with errors.of(entry.enqueue_id):
                 if await replacement.replace(engine, entry, Change.nothing(entry)) is None:
-                    metrics.REPUBLISHED.labels(engine.label).inc()
+                    metrics.REPUBLISHED.labels(*engine.labels).inc()
                     return 1
             return 0
 

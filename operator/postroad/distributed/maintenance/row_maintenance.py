@@ -123,7 +123,7 @@ class RowMaintenance:
         await self._renew_records(row.mail_id)
         standing = await replacement.replace(engine, row, Change.nothing(row))
         if standing is None:
-            metrics.ROLLED_FORWARD.labels(engine.label).inc()
+            metrics.ROLLED_FORWARD.labels(*engine.labels).inc()
 
     async def _renew(self, row: UndecodableRow, lifetime: timedelta) -> None:
         """Renew a row that is set aside, as it cannot get a new entry: write it again as it is
@@ -257,7 +257,7 @@ class DeadLetterMaintenance:
         engine, began = self._engine, self._engine.clock.elapsed()
         if began < self._due:
             return
-        undecodable = metrics.UNDECODABLE.labels(engine.label, "dead_letter")
+        undecodable = metrics.UNDECODABLE.labels(*engine.labels, "dead_letter")
         if not await engine.view.claim(CLAIM_ID, self._owner, DEAD_LETTER_PASS_INTERVAL):
             undecodable.set(0)  # the process that goes over them counts them
             self._due = began + DEAD_LETTER_PASS_INTERVAL
@@ -303,4 +303,4 @@ class DeadLetterMaintenance:
     async def _expire(self, dead_letter: DeadLetter) -> None:
         await self._engine.limits_cache.check_clock()
         if await discard_dead_letter(self._engine, dead_letter):
-            metrics.EXPIRED.labels(self._engine.label).inc()
+            metrics.EXPIRED.labels(*self._engine.labels).inc()

@@ -233,7 +233,7 @@ class SizeCache:
         try:
             known.dead_letters = await engine.view.count_dead_letters()
         except ViewError as error:
-            metrics.UNCOUNTED.labels(engine.label).inc()
+            metrics.UNCOUNTED.labels(*engine.labels).inc()
             engine.log.warning("the dead letters could not be counted", error=error.explain())
             return None
         now = engine.clock.elapsed()

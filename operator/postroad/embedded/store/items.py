@@ -54,7 +54,7 @@ class SpoolItem(LeasedMail):
         entry: LiveEntry,
         record: EnvelopeRecord,
         kept: Kept | None,
-        label: str,
+        labels: tuple[str, str],
         gone: Callable[[SpoolItem], None],
     ) -> None:
         super().__init__(
@@ -68,7 +68,7 @@ class SpoolItem(LeasedMail):
         )
         self._engine, self._entry, self._record = engine, entry, record
         self.lease_until = engine.clock.elapsed() + MAX_LEASE
-        self._label, self._gone = label, gone
+        self._labels, self._gone = labels, gone
         self._left = dict(zip(record.numbers, record.envelope.recipients, strict=True))
         self._addresses = dict(self._left)
         self._failures = dict(record.failures)
@@ -199,7 +199,7 @@ class SpoolItem(LeasedMail):
                 self.end_lease()
             raise
         self._leave()
-        _ended_of(self._label, ending.name).inc()
+        _ended_of(*self._labels, ending.name).inc()
 
     def _kept_for(self, remaining: tuple[str, ...] | None) -> dict[int, str]:
         if remaining is None:

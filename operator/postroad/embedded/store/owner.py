@@ -28,17 +28,17 @@ from postroad.telemetry import metrics
 class Consumer:
     """Asks for items, and has at most `prefetch` that have not ended. To cancel `next` is safe."""
 
-    def __init__(self, label: str, engine: Engine, prefetch: int) -> None:
-        self._label, self._engine = label, engine
+    def __init__(self, labels: tuple[str, str], engine: Engine, prefetch: int) -> None:
+        self._labels, self._engine = labels, engine
         self._free = asyncio.Semaphore(prefetch)
-        self._leased = metrics.LEASED.labels(label)
+        self._leased = metrics.LEASED.labels(*labels)
 
     async def next(self) -> SpoolItem:
         """Wait for an item. Raises: QueueClosed, StoreFailed, StoreDamaged."""
         await self._free.acquire()
         try:
             entry, record, kept = await leases.lease(self._engine)
-            item = SpoolItem(self._engine, entry, record, kept, self._label, self._gone)
+            item = SpoolItem(self._engine, entry, record, kept, self._labels, self._gone)
         except BaseException:
             self._free.release()  # else each `next` that is cancelled takes a place for good
             raise
@@ -55,8 +55,9 @@ class OwnedQueue(Administration):
 
     def __init__(self, name: str, engine: Engine, maintenance: Maintenance) -> None:
         self._name, self.engine, self.maintenance = name, engine, maintenance
-        self._enqueued = metrics.ENQUEUED.labels(name)
-        self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(name)
+        self._labels = metrics.of_queue(name)
+        self._enqueued = metrics.ENQUEUED.labels(*self._labels)
+        self._enqueue_seconds = metrics.ENQUEUE_SECONDS.labels(*self._labels)
         self._ages: tuple[timedelta, Mapping[str, Mapping[timedelta, int]]] | None = None
 
     @property
@@ -112,7 +113,7 @@ class OwnedQueue(Administration):
 
     def count_failure(self, reason: str) -> None:
         """Count a mail that was refused, here or by a process that stores mails for this one."""
-        metrics.ENQUEUE_FAILURES.labels(self._name, reason).inc()
+        metrics.ENQUEUE_FAILURES.labels(*self._labels, reason).inc()
 
     def _count_stored(self, began: timedelta, queued: asyncio.Future[None]) -> None:
         error = queued.exception()
@@ -130,7 +131,7 @@ class OwnedQueue(Administration):
     def consumer(self, prefetch: int) -> Consumer:
         """Return a consumer of this store. Raises: InvalidInput."""
         check_prefetch(prefetch)
-        return Consumer(self._name, self.engine, prefetch)
+        return Consumer(self._labels, self.engine, prefetch)
 
     async def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         async for entry, record in administration.select(self.engine, selector or Selector.all()):
@@ -173,7 +174,7 @@ class OwnedQueue(Administration):
         await self.engine.indexed.wait()
         await self.maintenance.round()
         if discarded := await administration.discard_old_dead_letters(self.engine):
-            metrics.EXPIRED.labels(self.name).inc(discarded)
+            metrics.EXPIRED.labels(*self._labels).inc(discarded)
 
     async def settle(self) -> None:
         """Make durable what is written, so that those who wait for that get their answers."""

@@ -30,7 +30,7 @@ from postroad.ports.clock import Clock, Randomness
 from postroad.ports.delivery import AttemptLog
 from postroad.ports.mail_queue import Item
 from postroad.telemetry.logs import logger
-from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS
+from postroad.telemetry.metrics import ATTEMPTS, DELIVERY_SECONDS, of_queue
 from postroad.worker.reporting import DueReport, Reporting
 from postroad.worker.sites.suppressing import Suppressing
 
@@ -168,9 +168,9 @@ class Deliverer:
         `record` and `end`. No seconds: there was none, because no route was found."""
         self.log_attempt(item, outcomes, seconds)
         if seconds:
-            _seconds_of(self.queue).observe(seconds)
+            _seconds_of(*of_queue(self.queue)).observe(seconds)
         for outcome in outcomes.values():
-            _attempts_of(self.queue, outcome.kind).inc()
+            _attempts_of(*of_queue(self.queue), outcome.kind).inc()
 
     def log_attempt(
         self, item: Item, outcomes: Mapping[str, Outcome], seconds: float, *, given_up: bool = False

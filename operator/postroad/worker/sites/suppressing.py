@@ -15,7 +15,7 @@ from postroad.errors import InvalidInput, PostroadError
 from postroad.ports.clock import Clock
 from postroad.ports.delivery import SuppressionList
 from postroad.telemetry.logs import logger
-from postroad.telemetry.metrics import SUPPRESSED
+from postroad.telemetry.metrics import SUPPRESSED, of_queue
 
 _log = logger("worker")
 
@@ -41,7 +41,7 @@ class Suppressing:
             if token in found and found[token].holds(now)
         }
         if outcomes:
-            SUPPRESSED.labels(self._queue).inc(len(outcomes))
+            SUPPRESSED.labels(*of_queue(self._queue)).inc(len(outcomes))
         return outcomes
 
     async def has(self, address: str, tenant: str | None) -> bool:
