@@ -136,11 +136,9 @@ class _Known:
 
 
 class LeasedConfiguration:
-    """A `ConfigurationSource` over a history. `async with` reads it and keeps it fresh.
-
-    `lease` is how long one reading is used here, `longest_lease` how long one is used by any
-    process, `grace` how long after its end a slice stays open for rows that are on their way.
-    """
+    """A `ConfigurationSource` over a history. `async with` reads it and keeps it fresh. `lease` is
+    how long one reading is used here, `longest_lease` how long one is used by any process, `grace`
+    how long after its end a slice stays open for rows that are on their way."""
 
     def __init__(
         self,

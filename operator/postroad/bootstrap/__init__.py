@@ -73,10 +73,8 @@ def open_queue(
 
 async def open_inherited(url: str, lock: int, settings: Settings) -> MailQueue:
     """Open an embedded queue in a process that the store's owner started and that inherited the
-    descriptor `lock`: it stores mails itself, and the owner queues them.
-
-    Raises: InvalidQueueURL, InvalidInput when `lock` is not the store's, StoreUnavailable.
-    """
+    descriptor `lock`: it stores mails itself, and the owner queues them. Raises: InvalidQueueURL,
+    InvalidInput when `lock` is not the store's, StoreUnavailable."""
     return await _open(OpenRequest(urlsplit(url), settings, False, None, lock))
 
 

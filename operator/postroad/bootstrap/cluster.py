@@ -145,7 +145,6 @@ async def _checked(
 
 
 def rabbitmq_access(settings: Settings) -> RabbitMQAccess:
-    """Return the access to RabbitMQ that settings name."""
     rabbitmq = settings.rabbitmq
     return RabbitMQAccess.from_uri(
         rabbitmq.uri.get_secret_value(),
@@ -158,7 +157,6 @@ def rabbitmq_access(settings: Settings) -> RabbitMQAccess:
 
 
 def s3_access(settings: Settings) -> S3Access:
-    """Return the access to the object store that settings name."""
     s3 = settings.s3
     return S3Access(
         endpoint=s3.endpoint,
@@ -171,7 +169,6 @@ def s3_access(settings: Settings) -> S3Access:
 
 
 def cassandra_access(settings: Settings) -> CassandraAccess:
-    """Return the access to Cassandra that settings name."""
     cassandra = settings.cassandra
     return CassandraAccess(
         contact_points=cassandra.contact_points,

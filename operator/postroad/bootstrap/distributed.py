@@ -56,7 +56,6 @@ async def create_tables(servers: ClusterServers) -> None:
 
 
 async def open_requested(request: OpenRequest) -> MailQueue:
-    """Open a queue. See `open_queue`."""
     name, s3 = QueueName.parse(request.url.netloc), request.settings.s3
     servers = ClusterServers(request.settings)
     try:
@@ -82,9 +81,7 @@ async def open_history(
     url: str, settings: Settings | None = None
 ) -> AsyncIterator[ConfigurationOf]:
     """Open the configuration history of a queue, created or not: a URL, or `NAMESPACE.NAME`.
-
-    Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings.
-    """
+    Raises: InvalidQueueURL, InvalidQueueName, InvalidSettings."""
     parts = urlsplit(url if "://" in url else f"distributed://{url}")
     check_parts(parts)
     servers: Servers

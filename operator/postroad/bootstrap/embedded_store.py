@@ -39,11 +39,9 @@ MAIL_THREADS = 16
 
 
 async def open_requested(request: OpenRequest) -> MailQueue:
-    """Open `embedded:///DIR`, with `?mail=DIR` for spool files on another disk than the log's.
-    The retry lanes may differ from those of the last opening.
-
-    Raises: InvalidQueueURL, QueueNotFound, StoreDamaged, StoreFailed, StoreUnavailable.
-    """
+    """Open `embedded:///DIR`, with `?mail=DIR` for spool files on another disk than the log's. The
+    retry lanes may differ from those of the last opening. Raises: InvalidQueueURL, QueueNotFound,
+    StoreDamaged, StoreFailed, StoreUnavailable."""
     url = request.url
     root = root_of(url)
     elsewhere = parse_qs(url.query).get("mail")
@@ -80,13 +78,11 @@ def locked(root: Path) -> Iterator[tuple[DiskFiles, Layout, StoreOptions]]:
 
 
 def verify_directory(root: Path) -> StoreReport:
-    """Read all of a store and report its damage."""
     with locked(root) as (files, layout, _):
         return verify(files, layout)
 
 
 def dump_directory(root: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a store."""
     with locked(root) as (files, layout, _):
         yield from dump(files, layout)
 

@@ -94,11 +94,9 @@ _MEMORY = MemoryWorld(MachineClock())
 
 
 def connect() -> MemoryServers:
-    """Return the servers in the memory of this process."""
     return MemoryServers(_MEMORY)
 
 
 async def open_requested(request: OpenRequest) -> MailQueue:
-    """Open a queue. See `open_queue`."""
     name = QueueName("memory", request.url.netloc)
     return await open_over(connect(), name, name.bucket(""), request)

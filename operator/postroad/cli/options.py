@@ -206,7 +206,6 @@ def on_purpose(selector: Selector) -> Selector:
 
 
 def say(value: object, *, as_json: bool, text: str) -> None:
-    """Print a value as JSON or for people."""
     click.echo(json_line(value) if as_json else escaped(text))
 
 

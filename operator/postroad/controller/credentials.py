@@ -74,8 +74,6 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class ClusterCredentials:
-    """The credentials of all three servers."""
-
     rabbitmq: Credentials
     cassandra: Credentials
     s3: Credentials
@@ -97,8 +95,6 @@ NO_CREDENTIALS = ClusterCredentials(Credentials(), Credentials(), Credentials())
 
 @dataclass(frozen=True, slots=True)
 class _ReadObject:
-    """An object as it was read, and what names it."""
-
     namespace: str
     reference: SecretReference | AuthoritiesReference
     content: Object = field(repr=False)
@@ -197,10 +193,8 @@ async def _read_server(
 
 
 async def read_authorities(api: Reads, namespace: str, reference: AuthoritiesReference) -> str:
-    """Return certificate authorities in PEM form.
-
-    Raises: CredentialsMissing, CertificateUnusable.
-    """
+    """Return certificate authorities in PEM form. Raises: CredentialsMissing,
+    CertificateUnusable."""
     return _authorities_in(await _read(api, namespace, reference, (AUTHORITIES_KEY,)))
 
 
@@ -217,10 +211,8 @@ def _authorities_in(read: _ReadObject) -> str:
 
 
 async def check_certificate(api: Reads, namespace: str, name: str) -> None:
-    """Check that TLS can be served with a Secret, as the intake's pods do, which mount it.
-
-    Raises: CredentialsMissing, CertificateUnusable.
-    """
+    """Check that TLS can be served with a Secret, as the intake's pods do, which mount it. Raises:
+    CredentialsMissing, CertificateUnusable."""
     _certificate_in(await _read(api, namespace, SecretReference(name=name), CERTIFICATE_KEYS))
 
 

@@ -52,8 +52,6 @@ class User(NamedTuple):
 
 
 class ChildVersion(NamedTuple):
-    """A version of a child."""
-
     kind: str
     name: str
     version: str
@@ -67,7 +65,6 @@ class ObjectIndex(dict[Key, list[V]]):
         self._of: dict[str, dict[Key, V]] = {}
 
     def put(self, uid: str, entries: dict[Key, V]) -> None:
-        """Replace the entries of an object."""
         if self._of.get(uid, {}) == entries:
             return
         for key, value in self._of.pop(uid, {}).items():
@@ -108,18 +105,15 @@ class Indexes:
         return frozenset(self.users[cluster]) if cluster in self.users else frozenset()
 
     def at(self, key: Key) -> Collection[Object]:
-        """Return the objects under a key."""
         return self.objects.get(key, ())
 
     def of(self, kind: Kind) -> Iterator[tuple[Key, Object]]:
-        """Iterate over all objects of a kind."""
         for key in list(self.objects):
             if key.kind == kind.name:
                 for each in self.at(key):
                     yield key, each
 
     def children_of(self, queue: Key) -> frozenset[ChildVersion]:
-        """Return the children of a MailQueue."""
         keys = [Key(each.name, queue.namespace, queue.name) for each in CHILDREN]
         return frozenset(as_child(each) for key in keys for each in self.at(key))
 
@@ -178,7 +172,6 @@ def place_of(body: Mapping[str, Any]) -> Key | None:
 
 
 def as_child(body: Mapping[str, Any]) -> ChildVersion:
-    """Return the version of a child."""
     metadata = body["metadata"]
     return ChildVersion(body["kind"], metadata["name"], metadata["resourceVersion"])
 
@@ -193,7 +186,6 @@ def owner_of(body: Mapping[str, Any]) -> Key | None:
 
 
 def key_of(body: Mapping[str, Any]) -> Key:
-    """Return the key of an object."""
     return Key(body["kind"], body["metadata"]["namespace"], body["metadata"]["name"])
 
 
@@ -387,7 +379,6 @@ class Reads(Protocol):
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         """Return an object, or None when there is none. Raises: KubernetesError."""
-        ...
 
 
 class RememberedReads:

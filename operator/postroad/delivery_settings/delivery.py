@@ -47,7 +47,6 @@ class DeliverySettings(DeliverySection):
         return None if self.suppression is None else self.suppression.rules()
 
     def limit_rules(self) -> tuple[LimitRule, ...]:
-        """Return the limits as workers use them."""
         return tuple(each.rule() for each in self.limits)
 
     @model_validator(mode="after")
@@ -95,7 +94,6 @@ class DeliveryFileSettings(DeliverySettings):
         return RoutingSettings(rules=(relay_rule(self.relay),))
 
     def hops(self) -> list[Hop]:
-        """Return all smart hosts."""
         rules = () if self.routing is None else self.routing.rules
         found: list[Hop] = [hop for rule in rules for hop in rule.hops or ()]
         return found if self.relay is None else [self.relay, *found]

@@ -82,7 +82,6 @@ class SourceSettings(DeliverySection):
         return self
 
     def value(self) -> SourceAddresses:
-        """Return the value that connections use."""
         return SourceAddresses(self.addresses, self.ehlo_name)
 
 
@@ -249,7 +248,6 @@ class ByMx(ConnectionSection):
         return self
 
     def value(self) -> MxSecurity:
-        """Return the value that routing uses."""
         return MxSecurity(
             self.tls,
             frozenset(self.honours),

@@ -119,7 +119,6 @@ class NameServers(DeliverySection):
     """For one question, all servers and repetitions together."""
 
     def addresses(self) -> list[tuple[str, int]]:
-        """Return address and port of each."""
         return [
             (each, DNS_PORT) if is_address(each) else parse_host_port(each, DNS_PORT)
             for each in self.servers
@@ -188,7 +187,6 @@ class RoutingSettings(DeliverySection):
         return any(each is not None and PublishedSecurity.STS in each.honours for each in ways)
 
     def plan(self) -> RoutingPlan:
-        """Return the value that routing uses."""
         return RoutingPlan(
             RoutingTable(tuple(each.rule() for each in self.rules)),
             OwnNames(frozenset(self.own.hosts), Networks.of(self.own.networks)),

@@ -64,7 +64,6 @@ def references_of(part: object, path: str = "") -> Iterator[tuple[str, ObjectRef
 
 
 def with_files(document: Any, folder_of: FolderOf) -> Any:
-    """Return a document with files in place of references."""
     if isinstance(document, list):
         return [with_files(each, folder_of) for each in document]
     if not isinstance(document, dict):

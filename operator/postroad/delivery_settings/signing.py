@@ -84,7 +84,6 @@ class DomainSigning(DeliverySection):
         return self
 
     def rule(self, keys: tuple[SelectedKey, ...]) -> SigningRule:
-        """Return the value that signing uses."""
         tenants = None if self.tenants is None else frozenset(self.tenants)
         header, _, body = self.canonicalization.partition("/")
         forms = Canonical(header), Canonical(body)

@@ -63,12 +63,10 @@ class DistributedQueue(Administration):
 
     @property
     def shared_state(self) -> SharedState:
-        """The shared state of the processes of this queue."""
         return self._engine.view.shared_state
 
     @property
     def suppression_list(self) -> SuppressionList:
-        """The addresses that this queue does not mail."""
         return self._engine.view.suppression_list
 
     async def enqueue(
@@ -123,8 +121,7 @@ class DistributedQueue(Administration):
     def audit(self, *, repair: bool = False, adopt: bool = False) -> AsyncIterator[Orphan]:
         """Yield the objects that have no mail any more; with `repair` they are deleted. Maintenance
         does the same by and by. With `adopt` this view becomes the owner of the bucket's bytes
-        first.
-        Raises: BucketNotOwned, ServerError, ClockSkew, ConfigurationStale."""
+        first. Raises: BucketNotOwned, ServerError, ClockSkew, ConfigurationStale."""
         return audit(self._engine, repair=repair, adopt=adopt)
 
     async def check_owner(self) -> None:

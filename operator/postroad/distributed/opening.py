@@ -27,11 +27,9 @@ async def create(engine: Engine) -> None:
 
 
 async def begin(engine: Engine) -> None:
-    """Set the limits of a queue that has none yet: from then on it exists. Idempotent.
-
-    A clock that is ahead would put browse start after entries that are still to come, so it is
-    checked as before every other write. Raises: ServerError, ConfigurationError, ClockSkew.
-    """
+    """Set the limits of a queue that has none yet: from then on it exists. Idempotent. A clock that
+    is ahead would put browse start after entries that are still to come, so it is checked as before
+    every other write. Raises: ServerError, ConfigurationError, ClockSkew."""
     limits = await engine.limits_cache.refresh()
     if limits.browse_start is None:
         await engine.limits_cache.check_clock()

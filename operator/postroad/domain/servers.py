@@ -86,7 +86,6 @@ class Claim:
 
     @classmethod
     def of(cls, claimant: Claimant, number: int = 0, former: frozenset[str] = frozenset()) -> Claim:
-        """Return the claim of a claimant."""
         return cls(claimant.token, claimant, number, former)
 
     @property
@@ -96,7 +95,6 @@ class Claim:
         return f"{self.token}-{self.number}" if self.number else self.token
 
     def is_of(self, claimant: Claimant) -> bool:
-        """True if it is the claim of this claimant."""
         return self.claimant == claimant if self.claimant else self.token == claimant.token
 
     def __str__(self) -> str:
@@ -123,7 +121,6 @@ class QueueUser:
 
     @property
     def other(self) -> QueueUser:
-        """The other user of the queue."""
         return replace(self, dead_letter="b" if self.dead_letter == "a" else "a")
 
     @classmethod

@@ -68,10 +68,8 @@ Role = _OwnerRole | RemoteQueue
 
 class EmbeddedQueue(Administration):
     """`MailQueue` over a store. `open_engine` recovers the store, once the lock is held.
-
     `receiver`: this process inherited the lock from the owner and stores mails itself. It never
-    becomes the owner: while it lives, no process can.
-    """
+    becomes the owner: while it lives, no process can."""
 
     def __init__(
         self,

@@ -67,10 +67,8 @@ def describe(
     mail: PurePath | None = None,
 ) -> tuple[Layout, StoreOptions]:
     """Return the layout of the store in `root`, and `options` with the sizes that it was made with.
-    With `create`, make a missing store, with its spool files in `mail`. Blocking.
-
-    Raises: QueueNotFound, StoreDamaged.
-    """
+    With `create`, make a missing store, with its spool files in `mail`. Blocking. Raises:
+    QueueNotFound, StoreDamaged."""
     layout = Layout(root, mail or root / "mail")
     try:
         file = files.open(layout.store)
@@ -115,7 +113,6 @@ def _refuse_remains(files: Files, layout: Layout) -> None:
 
 
 def _create(files: Files, layout: Layout, options: StoreOptions) -> None:
-    """Make an empty store."""
     for directory in (layout.root, layout.log, layout.mail):
         files.make_directory(directory)
     files.unlink(layout.checkpoint)  # left by a creation that a crash interrupted

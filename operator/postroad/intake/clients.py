@@ -47,10 +47,8 @@ class _Client:
 
 
 class Clients:
-    """The clients with open sessions, and those that have not got back all of a rate.
-
-    Memory is bounded by their number: when the table has doubled, idle clients are removed.
-    """
+    """The clients with open sessions, and those that have not got back all of a rate. Memory is
+    bounded by their number: when the table has doubled, idle clients are removed."""
 
     def __init__(self, limits: ClientLimits) -> None:
         self._limits = limits
@@ -101,9 +99,7 @@ class Clients:
 
 def _used(full_at: float, per_minute: int | None, now: float) -> float | None:
     """Use one of a rate. Return when the whole rate is there again; None: nothing of it is left.
-
-    The generic cell rate algorithm (ITU-T I.371): one number for each client and rate.
-    """
+    The generic cell rate algorithm (ITU-T I.371): one number for each client and rate."""
     if per_minute is None:
         return full_at
     then = max(full_at, now) + MINUTE / per_minute
@@ -112,8 +108,6 @@ def _used(full_at: float, per_minute: int | None, now: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """The rights of one client."""
-
     may_relay: bool
     """True if the intake accepts its mail, for any recipient."""
 
@@ -134,7 +128,6 @@ class Rules:
     normalise_from: Networks = NO_ADDRESS
 
     def rights_of(self, address: str) -> Rights:
-        """Return the rights of a client."""
         return Rights(
             may_relay=address in self.relay_from,
             may_talk_early=address in self.early_input_from,

@@ -57,8 +57,6 @@ class MailFrom(NamedTuple):
 
 
 class RcptTo(NamedTuple):
-    """RCPT adds a recipient."""
-
     recipient: str
     dsn: RecipientDsn | None = None
 

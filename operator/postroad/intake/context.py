@@ -68,7 +68,6 @@ class Deadlines:
         self.session_ends = now + timeouts.session.total_seconds()
 
     def begin_mail(self, now: float) -> None:
-        """Start the deadline of a mail."""
         self._progress = now
         self._mail_ends = now + self._grace
 

@@ -151,7 +151,6 @@ class Dialogue:
     _mail_from: MailFrom | None = None
 
     def greeting(self) -> Reply:
-        """Return the reply to the connection."""
         return self.offer.greeting
 
     def answer(self, line: bytes, *, is_followed: bool = False) -> ReplyAndStep:

@@ -37,11 +37,9 @@ _FIELD = b"\nreceived:"
 
 
 def trace_field(origin: Origin, hostname: str, name: str, moment: datetime) -> bytes:
-    """Return the field, folded, with its line end.
-
-    `name` is the mail's name: an administrator finds the mail in the queue by it. The dialogue
-    checked the client's name, so it cannot break out of the field.
-    """
+    """Return the field, folded, with its line end. `name` is the mail's name: an administrator
+    finds the mail in the queue by it. The dialogue checked the client's name, so it cannot break
+    out of the field."""
     literal = address_literal(origin.address or "unknown")
     return (
         f"Received: from {origin.host or 'unknown'} ({literal})\r\n"

@@ -34,5 +34,4 @@ def accepted(enqueue_id: UUID | str) -> Reply:
 
 
 def reply_for(error: Exception) -> Reply:
-    """Return the reply for an enqueue that failed."""
     return codes_of(error).reply

@@ -39,10 +39,8 @@ ANY_HOST = "*"
 
 def listening_on(host: str, port: int) -> list[socket.socket]:
     """Return a listening socket for each address of a host, one for both families for `*`. With
-    port 0 all have the port that the first one got.
-
-    Raises: InvalidSettings when the address cannot be bound.
-    """
+    port 0 all have the port that the first one got. Raises: InvalidSettings when the address cannot
+    be bound."""
     try:
         bound = _bound(host, port)
     except OSError as error:
@@ -120,10 +118,8 @@ class SmtpServer:
 
     async def listen(self, host: str, port: int, *, tls: bool = False) -> int:
         """Begin to accept clients; return the port. With `tls`, connections begin with TLS (RFC
-        8314 3.3), for which `context.tls` is needed. May be called again for more ports.
-
-        Raises: InvalidSettings when the address cannot be bound.
-        """
+        8314 3.3), for which `context.tls` is needed. May be called again for more ports. Raises:
+        InvalidSettings when the address cannot be bound."""
         bound = listening_on(host, port)
         self.listen_on(*bound, tls=tls)
         port = int(bound[0].getsockname()[1])

@@ -44,8 +44,6 @@ class _Interrupted(Exception):
 
 
 class IntakeSession:
-    """Runs one session to its end."""
-
     def __init__(
         self,
         wire: ServingWire,

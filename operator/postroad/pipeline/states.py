@@ -59,7 +59,6 @@ class EntryState(NamedTuple):
 
     @classmethod
     def of(cls, mark: entries.Mark | None) -> EntryState:
-        """Return the state of an entry that has a row and this mark."""
         if mark is None:
             return cls(WAITING, waits=True, is_final=False, needs_bytes=True)
         if mark.delivered_at is not None or mark.ending is None:

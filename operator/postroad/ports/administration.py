@@ -62,7 +62,6 @@ class Administration(Protocol):
         """Do an operation to the selected mails; return how many it changed. Durable when it
         returns. Raises: InvalidInput for an empty selector, ServerError, StoreFailed,
         StoreDamaged."""
-        ...
 
     async def remove(self, selector: Selector) -> int:
         """Remove mails; they are never delivered again, their bytes are deleted. An item that a

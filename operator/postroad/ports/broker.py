@@ -26,11 +26,9 @@ class Depths:
 
 
 class Delivery(Protocol):
-    """One message leased to this consumer. Exactly one of the three endings, once.
-
-    An ending on a delivery whose channel is gone raises BrokerUnavailable; the broker has given the
-    message to another consumer (or will), which the marks make harmless.
-    """
+    """One message leased to this consumer. Exactly one of the three endings, once. An ending on a
+    delivery whose channel is gone raises BrokerUnavailable; the broker has given the message to
+    another consumer (or will), which the marks make harmless."""
 
     @property
     def body(self) -> bytes: ...
@@ -38,37 +36,30 @@ class Delivery(Protocol):
     @property
     def redelivered(self) -> bool:
         """True if the broker may have handed it out before."""
-        ...
 
     @property
     def failed_deliveries(self) -> int:
         """Number of times that it was handed out and neither acked nor given back, as far as the
         broker knows; past the delivery limit it is dead-lettered by the broker."""
-        ...
 
     @property
     def waited(self) -> timedelta:
         """For how long it has been leased, also before it was handed out: the broker counts from
         when it sent the message."""
-        ...
 
     @property
     def is_leased(self) -> bool:
         """True if it is still leased, as far as this process knows: it has not ended, and its
         channel is not known to be gone. Cheap."""
-        ...
 
     async def ack(self) -> None:
         """Finish the message. Cheap: not a round trip."""
-        ...
 
     async def give_back(self) -> None:
         """Put it back without counting a failure, where the broker can."""
-        ...
 
     async def dead_letter(self) -> None:
         """Send it to the dead queue."""
-        ...
 
 
 class Broker(Protocol):
@@ -89,7 +80,6 @@ class Broker(Protocol):
         ExchangeGone, which leave that open; Unroutable, BrokerRefused and CredentialsRefused, by
         which this call left no message either.
         """
-        ...
 
     def consume(self, prefetch: int) -> AsyncIterator[Delivery]:
         """Yield messages of the work queue, oldest first, at most `prefetch` not ended.
@@ -98,32 +88,25 @@ class Broker(Protocol):
         raise at their ending. `aclose()` cancels the consumer; what it had not handed out goes
         back, what it handed out stays leased until it ends or the broker is closed.
         """
-        ...
 
     def consume_dead(self, prefetch: int) -> AsyncIterator[Delivery]:
         """Yield messages of the dead queue until none has been there for a second, then end."""
-        ...
 
     async def depths(self) -> Depths:
         """Return how many messages there are. Raises: BrokerUnavailable."""
-        ...
 
     async def exists(self) -> bool:
         """Return whether the queues for references and for dead letters are there. Raises:
         BrokerUnavailable."""
-        ...
 
     async def declare(self, *, first: bool = False) -> None:
         """Create the exchanges, the queues and the bindings that are missing, the shared delay
         queues among them, and copies of queues on nodes that joined later, where the broker allows
         it. `first`: the queues are new, so that no copies are looked for. Idempotent. Raises:
         BrokerRefused when one exists with other arguments (the message names them)."""
-        ...
 
     async def delete(self) -> None:
         """Delete the queue's own exchange and queues with what is in them. Idempotent."""
-        ...
 
     async def close(self) -> None:
         """Close connections; unended deliveries go back. Idempotent."""
-        ...

@@ -10,16 +10,13 @@ class Clock(Protocol):
     def now(self) -> datetime:
         """Return the wall clock, aware, in UTC, in whole milliseconds as the view keeps instants:
         what is written comes back equal. May step."""
-        ...
 
     def elapsed(self) -> timedelta:
         """Return the time since an arbitrary start. Never steps back and counts a suspended
         machine's sleep (CLOCK_BOOTTIME): deadlines and leases are measured with it."""
-        ...
 
     async def sleep(self, duration: timedelta) -> None:
         """Wait; returns early only by cancellation."""
-        ...
 
 
 class Randomness(Protocol):
@@ -27,8 +24,6 @@ class Randomness(Protocol):
 
     def uniform(self) -> float:
         """Return a number in [0, 1)."""
-        ...
 
     def bits(self, count: int) -> int:
         """Return `count` random bits as an integer."""
-        ...

@@ -165,16 +165,13 @@ class Connection(Protocol):
         """Add a job behind the others, also before the connection is open. Where the next hop
         offers PIPELINING, its first commands go out before the mail before it is answered, and
         where it offers CHUNKING, perhaps its content."""
-        ...
 
     def close(self) -> None:
         """Finish what is being transmitted, and close. Jobs behind it are unsaid, also where their
         first commands went out: nothing else is begun. Idempotent."""
-        ...
 
     def abort(self) -> None:
         """Close at once. Idempotent."""
-        ...
 
 
 class Connector(Protocol):
@@ -191,7 +188,6 @@ class Connector(Protocol):
         The connection awaits `before_end`, behind the events of all earlier jobs, before the next
         hop can have the whole of a mail; of mails that go out as chunks, before it can have the
         last of their series."""
-        ...
 
 
 class AttemptLog(Protocol):
@@ -204,7 +200,6 @@ class AttemptLog(Protocol):
         queue tries again. A kill of the process loses nothing that was written, a power cut some
         seconds. Never raises: mail goes out although the log cannot be written, which is counted
         and logged."""
-        ...
 
 
 class Topic(StrEnum):
@@ -237,19 +232,15 @@ class SharedState(Protocol):
 
     async def publish(self, topic: Topic, name: str, text: str, lifetime: timedelta) -> None:
         """Publish an entry, or another one in its place, for a lifetime of a second at least."""
-        ...
 
     async def take_down(self, topic: Topic, name: str) -> None:
         """Withdraw an entry. Idempotent."""
-        ...
 
     async def published(self, topic: Topic) -> Mapping[str, str]:
         """Return the texts of a topic by name."""
-        ...
 
     async def published_about(self, topics: Collection[Topic]) -> Mapping[Topic, Mapping[str, str]]:
         """Return the texts of each of these topics by name, in one request."""
-        ...
 
 
 class Resolver(Protocol):
@@ -269,7 +260,6 @@ class Resolver(Protocol):
         this machine calls all of the answer authentic: elsewhere its flag could be forged.
         Source: RFC 1034 3.6.2, 4.3.1, 5.3; RFC 2181 5, 8; RFC 2308 2, 5; RFC 6840 5.8.
         """
-        ...
 
 
 class Signing(Protocol):
@@ -278,12 +268,10 @@ class Signing(Protocol):
     def feed(self, octets: bytes) -> None:
         """Take the next octets of the mail as they are sent, in chunks of any size: with CRLF at
         the end of each line, without the dots that transparency doubles."""
-        ...
 
     def end(self) -> bytes:
         """Return the fields that go before the mail, each ended by CRLF; empty where it cannot be
         signed. Takes up to a millisecond for each signature."""
-        ...
 
 
 class Signer(Protocol):
@@ -292,7 +280,6 @@ class Signer(Protocol):
     def begin(self, header: bytes, envelope: Envelope) -> Signing | None:
         """Begin to sign a mail with this header, in any form; None where no key signs it. Never
         raises."""
-        ...
 
 
 class StsPolicies(Protocol):
@@ -305,7 +292,6 @@ class StsPolicies(Protocol):
         was fetched before holds until it is over, whatever DNS and the web server have meanwhile.
         Source: RFC 8461 3.1, 5.1.
         """
-        ...
 
 
 class SuppressionList(Protocol):
@@ -316,20 +302,16 @@ class SuppressionList(Protocol):
     async def add(self, tenant: str, entries: Sequence[SuppressedAddress]) -> None:
         """Put addresses on a list; the last entry with a token by an administrator counts, and the
         last one by refusals. What is broken off may have put some there. Expired entries may go."""
-        ...
 
     async def remove(self, tenant: str, tokens: Collection[bytes]) -> None:
         """Take addresses off a list, all their entries. Idempotent."""
-        ...
 
     async def find(
         self, tenant: str, tokens: Collection[bytes]
     ) -> Mapping[bytes, SuppressedAddress]:
         """Return the `strongest` entry of those that are on a list, which may be pending or have
         expired."""
-        ...
 
     def entries(self, tenant: str) -> AsyncIterator[SuppressedAddress]:
         """Yield all entries of a list in the order of its tokens, in memory for a page of it at
         most. What changes meanwhile may be in it or not."""
-        ...

@@ -28,9 +28,7 @@ class EnqueueKeys(Protocol):
     async def take_key(self, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
         """Let a key stand for an entry, unless it stands for one. Returns the one that it stands
         for now."""
-        ...
 
     async def change_key(self, token: bytes, before: KeyedEntry, after: KeyedEntry) -> bool:
         """Let a key that stands for `before`, as accepted as that, stand for `after`. Returns
         whether it did."""
-        ...

@@ -31,41 +31,31 @@ class File(Protocol):
 
     def pread(self, offset: int, length: int) -> bytes:
         """Return `length` bytes; fewer only at the end of the file."""
-        ...
 
     def at_hand(self, offset: int, length: int) -> bytes | None:
         """Return `length` bytes if they are in memory, without ever waiting for the disk; None when
         they are not, or not all."""
-        ...
 
     def pwrite(self, offset: int, *parts: bytes) -> None:
         """Write the parts one after the other from `offset`, all of them. Not durable."""
-        ...
 
     def append(self, data: bytes) -> None:
         """Write all of `data` at the end. Not durable. For files that only one thread grows."""
-        ...
 
     def allocate(self, length: int) -> None:
         """Reserve blocks up to `length`, so that filling them needs no space. Best effort."""
-        ...
 
     def truncate(self, length: int) -> None:
         """Cut the file. Not durable."""
-        ...
 
     def sync(self) -> None:
         """Make durable what was written before, and the length. After an error the file's content
         is unknown (A1)."""
-        ...
 
-    def size(self) -> int:
-        """Return the length."""
-        ...
+    def size(self) -> int: ...
 
     def close(self) -> None:
         """Release the descriptor. Promises nothing. Idempotent."""
-        ...
 
 
 class Lock(Protocol):
@@ -75,11 +65,9 @@ class Lock(Protocol):
     def descriptor(self) -> int:
         """Descriptors that a child process can inherit: the lock is then held until both have
         ended."""
-        ...
 
     def release(self) -> None:
         """Release the lock for other processes. Idempotent."""
-        ...
 
 
 class Files(Protocol):
@@ -88,35 +76,27 @@ class Files(Protocol):
     def open(self, path: PurePath, *, create: bool = False) -> File:
         """Open for reading and writing; with `create`, make a new file (FileExistsError when it
         is there). The new name is not durable."""
-        ...
 
     def names(self, directory: PurePath) -> list[str]:
         """Return the names in a directory, in no order. FileNotFoundError when it is missing."""
-        ...
 
     def make_directory(self, path: PurePath) -> None:
         """Create a directory and its missing parents. Idempotent. Not durable."""
-        ...
 
     def rename(self, source: PurePath, target: PurePath) -> None:
         """Give a file another name, replacing the target at once. Not durable."""
-        ...
 
     def unlink(self, path: PurePath) -> None:
         """Remove a name. Idempotent. Not durable."""
-        ...
 
     def sync_directory(self, path: PurePath) -> None:
         """Make durable which names a directory holds."""
-        ...
 
     def room(self, path: PurePath) -> DiskSpace:
         """Return what is free where `path` lies."""
-        ...
 
     def lock(self, path: PurePath) -> Lock | None:
         """Take the lock, or return None at once when it is taken, in this process or another."""
-        ...
 
 
 class Threads(Protocol):
@@ -125,9 +105,7 @@ class Threads(Protocol):
     def run(self, work: Callable[..., Result], *arguments: object) -> Awaitable[Result]:
         """Run `work` in a thread, from now on; what is returned can be awaited once. When the
         caller is cancelled, the work still goes on."""
-        ...
 
     async def close(self) -> None:
         """Drop what has not begun, whose callers get QueueClosed, and return when nothing is under
         way any more. What is asked for afterwards gets QueueClosed too. Idempotent."""
-        ...

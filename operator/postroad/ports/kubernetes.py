@@ -39,37 +39,31 @@ LISTED, COMPLETE, DELETED = "LISTED", "COMPLETE", "DELETED"
 
 
 class WatchEvent(NamedTuple):
-    """Event of a watch: its kind (ADDED, MODIFIED, DELETED; LISTED of what was there when
-    the watch began), and the object as it was then; COMPLETE with no object after the last LISTED.
-    """
+    """Event of a watch: its kind (ADDED, MODIFIED, DELETED; LISTED of what was there when the watch
+    began), and the object as it was then; COMPLETE with no object after the last LISTED."""
 
     happened: str
     object: Object
 
 
 class Kubernetes(Protocol):
-    """An API server, as one field manager with one user's rights.
-
-    Every method may raise KubernetesUnavailable, after which it is unknown whether a write had its
-    effect, and KubernetesRefused. A result is a copy: changing it changes nothing on the server.
-    """
+    """An API server, as one field manager with one user's rights. Every method may raise
+    KubernetesUnavailable, after which it is unknown whether a write had its effect, and
+    KubernetesRefused. A result is a copy: changing it changes nothing on the server."""
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object | None:
         """Return an object, or None when there is none. No namespace: of the whole cluster."""
-        ...
 
     async def list(
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Sequence[Object]:
         """Return the objects of a kind, in one namespace or in all. `labels` are equalities joined
         by commas."""
-        ...
 
     async def uids(
         self, kind: Kind, namespace: str | None = None, labels: str = ""
     ) -> Collection[str]:
         """Return the uids of the objects that `list` returns, without what else they have."""
-        ...
 
     def watch(
         self, kind: Kind, namespace: str | None = None, labels: str = ""
@@ -77,17 +71,14 @@ class Kubernetes(Protocol):
         """Yield the objects that `list` returns, then what happens to them, without end. After an
         interruption that is too long to be made up for, all are listed again; deletions in it are
         brought by none. Raises nothing: it waits for an API server that is away or refuses."""
-        ...
 
     async def serves(self, *kinds: Kind) -> bool:
         """Return whether all these kinds are installed."""
-        ...
 
     async def may(
         self, verb: str, kind: Kind, namespace: str | None = None, *, subresource: str = ""
     ) -> bool:
         """Return whether the API server allows this user a verb, in one namespace or in all."""
-        ...
 
     async def apply(self, kind: Kind, wanted: Object, *, force: bool = True) -> Object:
         """Apply an object server-side, and return it as it is then. Idempotent.
@@ -97,11 +88,9 @@ class Kubernetes(Protocol):
         manager gave another value gets this one, and belongs to this manager alone. Raises:
         KubernetesConflict for such a field without `force`.
         """
-        ...
 
     async def create(self, kind: Kind, wanted: Object) -> Object:
         """Create an object. Raises: KubernetesConflict when its name is taken."""
-        ...
 
     async def patch(
         self, kind: Kind, namespace: str | None, name: str, change: Mapping[str, Any]
@@ -109,15 +98,12 @@ class Kubernetes(Protocol):
         """Merge a change (RFC 7386); return None when the object is gone. A status stays as it is.
         With `metadata.resourceVersion` in the change, raises KubernetesConflict for an object of
         another version."""
-        ...
 
     async def replace_status(self, kind: Kind, changed: Object) -> Object | None:
         """Write the status, and nothing else, of an object; return None when the object is gone.
         Raises: KubernetesConflict when its resourceVersion is no longer that of `changed`."""
-        ...
 
     async def delete(self, kind: Kind, found: Object) -> None:
         """Delete this object, and in the background its dependants. One with finalizers gets a
         deletion timestamp, and is gone when they are. A missing object is no error. Raises:
         KubernetesConflict when an object of another uid has its name."""
-        ...

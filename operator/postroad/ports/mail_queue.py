@@ -87,7 +87,6 @@ class Item(endings.Endings, Protocol):
     @property
     def mail(self) -> Envelope:
         """The envelope with the recipients left for this entry, less those already recorded."""
-        ...
 
     @property
     def accepted_at(self) -> datetime: ...
@@ -98,7 +97,6 @@ class Item(endings.Endings, Protocol):
     @property
     def attempt(self) -> int:
         """Number of attempts before this one."""
-        ...
 
     @property
     def size_bytes(self) -> int: ...
@@ -107,43 +105,33 @@ class Item(endings.Endings, Protocol):
     def lease_until(self) -> timedelta:
         """Until when the item may be in flight, by `Clock.elapsed`. Later, the queue may hand the
         mail out again while it is transmitted. `defer` is for those who are left by then."""
-        ...
 
     @property
     def failures(self) -> Mapping[str, str]:
         """The recipients recorded as failed, in this entry or an earlier one, with the outcomes'
         texts. A mail that has some when its last recipient is finished ends by `reject`, not by
         `done`, so that each failure is seen. `requeue` forgets them."""
-        ...
 
     async def content(self) -> bytes:
         """Return the exact bytes that were enqueued. Fetched at the first call, and kept until the
-        item ends.
-
-        Raises: BlobMissing (the item then ends as a dead letter), BlobsUnavailable.
-        """
-        ...
+        item ends. Raises: BlobMissing (the item then ends as a dead letter), BlobsUnavailable."""
 
     def stream(self) -> AsyncIterator[bytes]:
         """Yield the content in chunks of at most 1 MiB, so that a large mail needs little memory.
         May be called again, also at the same time: up to 1 MiB is fetched once and kept, as by
         `content`; a larger one is fetched for each call."""
-        ...
 
     def at_hand(self) -> tuple[bytes, Shape | None] | None:
         """Return content and shape where that waits for no server and no disk, and keep them as
         `content` does; else None, as for an item that has ended. Raises nothing."""
-        ...
 
     def forget_content(self) -> None:
         """Keep the content no longer, while the item waits and no caller reads it; the next reading
         fetches it again."""
-        ...
 
     async def shape(self) -> Shape | None:
         """Return what acceptance found out about the content; None where a release that did not
         look has stored it. Raises: as `content`."""
-        ...
 
     async def record(self, outcomes: Mapping[str, Outcome]) -> None:
         """Record what became of these recipients, each with its own text, together: one wait for a
@@ -154,13 +142,11 @@ class Item(endings.Endings, Protocol):
         whatever is deferred later.
         Raises: InvalidInput when one is not among `mail.recipients`; none is recorded then.
         """
-        ...
 
     async def give_back(self) -> None:
         """End the lease of an item that is not ended: the entry comes again for those not recorded,
         at once or after the distributed engine's redelivery delay, and no attempt is counted.
         Raises nothing, also for an item that has ended."""
-        ...
 
     async def __aenter__(self) -> Self: ...
 
@@ -175,17 +161,14 @@ class MailQueue(Administration, Protocol):
     @property
     def name(self) -> str:
         """The queue's name as in its URL."""
-        ...
 
     @property
     def shared_state(self) -> SharedState | None:
         """The shared state of the processes of this queue; None: this handle has none."""
-        ...
 
     @property
     def suppression_list(self) -> SuppressionList | None:
         """The addresses that this queue does not mail; None: this handle has none."""
-        ...
 
     async def enqueue(
         self, mail: Mail, delay: timedelta = NO_DELAY, *, key: str | None = None
@@ -209,20 +192,17 @@ class MailQueue(Administration, Protocol):
         Raises: InvalidInput and KeyReused, for a key; InvalidMail, MailTooLarge, StoreFull,
         DeadlineExceeded, EnqueueUnknown, ServerError, QueueClosed.
         """
-        ...
 
     @property
     def incoming(self) -> Path | None:
         """The directory for the content of large mails before they are queued; None: that of the
         system for temporary files. Its space is what `has_room` counts."""
-        ...
 
     def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
         """Return False when a mail of that size would meet StoreFull now. Nothing is set aside for
         it, unless it `is_taken`: the caller writes it to `incoming`. True where that is not known:
         in the distributed engine, and to a process that leaves the storing to the owner of a
         directory. Quick: it asks no server. Never raises."""
-        ...
 
     def check_open(self) -> None:
         """Raise the error that every operation meets until this handle is opened again: it was
@@ -231,7 +211,6 @@ class MailQueue(Administration, Protocol):
 
         Raises: QueueClosed, StoreFailed, StoreFull, StoreDamaged.
         """
-        ...
 
     def dequeue(self, prefetch: int = 10) -> AsyncIterator[Item]:
         """Yield items as they become due, for ever; roughly in order of their entries.
@@ -242,14 +221,10 @@ class MailQueue(Administration, Protocol):
         Waits out an unavailable server with backoff and goes on by itself.
         Raises: InvalidInput, QueueClosed, ConfigurationError (permanent ones only).
         """
-        ...
 
     def browse(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
-        """Yield waiting mails, oldest entry first; delayed, held and leased ones included.
-
-        Changes meanwhile may or may not be seen; a mail that stays is seen. Bounded memory.
-        """
-        ...
+        """Yield waiting mails, oldest entry first; delayed, held and leased ones included. Changes
+        meanwhile may or may not be seen; a mail that stays is seen. Bounded memory."""
 
     async def size(self) -> Sizes:
         """Return how many mails wait; the operator asks every half minute.
@@ -257,35 +232,28 @@ class MailQueue(Administration, Protocol):
         A mail that waits during the whole call is counted once; one that comes, ends or changes its
         entry meanwhile may be missed or counted twice. A bounded number of mails is read, however
         many wait; `at_least` where a right count would need more."""
-        ...
 
     async def ages(self) -> Mapping[str, Mapping[timedelta, int]]:
         """Return live mails by destination domain and age: for each domain, how many are younger
         than each limit (5 min, 10 min, … as Postfix' qshape) and older than the one before.
         At most 60 s old."""
-        ...
 
     async def purge(self) -> int:
         """Remove every mail that waits now, as `remove` does. Mails that are older than a minute go
         together, however many they are."""
-        ...
 
     def dead_letters(self, selector: Selector | None = None) -> AsyncIterator[MailView]:
         """Yield dead letters with their reasons, in the order of their enqueue ids."""
-        ...
 
     async def republish(self, older_than: timedelta) -> int:
         """Give back to the broker what the view holds and the broker may have lost: due mails
         whose entry began longer ago than `older_than`. Harmless for mails that are still there."""
-        ...
 
     async def maintain(self) -> None:
         """Do one round of maintenance: limits, cleanup, roll-forward, dead letters. Idempotent."""
-        ...
 
     async def close(self) -> None:
         """Stop consuming, give back what is leased, release connections. Idempotent."""
-        ...
 
     async def __aenter__(self) -> MailQueue: ...
 

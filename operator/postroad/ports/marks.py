@@ -26,7 +26,6 @@ class Counts:
 
     @classmethod
     def of(cls, traits: Iterable[Traits], now: datetime | None) -> Counts:
-        """Count by what is waited for."""
         total = delayed = held = 0
         for each in traits:
             total += 1
@@ -70,49 +69,40 @@ class PartitionStamp:
 
 
 class Marks(Protocol):
-    """The marks of one queue."""
-
     async def mark(self, key: EntryKey) -> Mark | None:
         """Return the mark of an entry, its own or else that of a purge watermark, or None. An
         ending that cannot be decoded is of the kind `UNKNOWN`. Linearizable with `end` on the same
         key only for what `end` itself returned; otherwise a quorum read."""
-        ...
 
     def marks(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[UUID, Mark]]:
         """Yield a partition's own marks, without those of a watermark, in the order of their ids,
         page by page."""
-        ...
 
     def marked(self, partition: Partition, through: UUID) -> AsyncIterator[tuple[UUID, bool]]:
         """Yield the ids up to `through` that have a mark of their own, in order, page by page, and
         whether it is of a replacement under way."""
-        ...
 
     async def count_marks(
         self, partition: Partition, now: datetime, after: UUID | None = None
     ) -> Counts:
         """Count the marks by the traits of their rows, on the server."""
-        ...
 
     def withdrawn_without_rows(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[Traits]:
         """Yield what the marks of withdrawn entries repeat of rows that are not there, page by
         page: such a mark is written before its row, and `count_marks` counts it all the same."""
-        ...
 
     def unfinished(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[tuple[Mark, Traits]]:
         """Yield the marks of replacements under way, with what they repeat of their rows, page by
         page."""
-        ...
 
     async def stamp(self, partition: Partition) -> PartitionStamp:
         """Return the partition's stamp: one small read."""
-        ...
 
     async def mark_delivered(
         self,
@@ -123,7 +113,6 @@ class Marks(Protocol):
     ) -> None:
         """Write `delivered_at`: plain, cheap, durable, idempotent; never refused. `outcomes` are
         kept in the same mark, in the same request; None leaves those that are there."""
-        ...
 
     async def end(
         self,
@@ -140,12 +129,10 @@ class Marks(Protocol):
         caller unsure after ViewUnavailable calls again, which settles the outcome: an equal ending
         that is there is its own.
         """
-        ...
 
     async def end_together(self, ended: Sequence[tuple[EntryKey, Ending, Traits]]) -> bool:
         """Write the endings of different entries of one partition if none of them has a mark: all
         of them or, returning False, none. Durable. Unsure after ViewUnavailable, as `end`."""
-        ...
 
     async def set_watermark(
         self, partition: Partition, watermark: PurgeWatermark
@@ -154,21 +141,17 @@ class Marks(Protocol):
         had been called for each. No row may be inserted there later but those that replacements
         repeat. Durable, idempotent; a watermark that is not further on than the present one changes
         nothing. Returns the watermark that was there before."""
-        ...
 
     async def mark_blobs_deleted(self, partition: Partition, through: UUID) -> None:
         """Record that the bytes of all entries that the watermark ended, up to an id, are deleted.
         Idempotent."""
-        ...
 
     async def mark_published(self, key: EntryKey, successor: UUID) -> bool:
         """Record that the successor's message is confirmed, if the mark still names this successor.
         Idempotent. Returns whether it does."""
-        ...
 
     async def change_successor(
         self, key: EntryKey, old: UUID, new: EntryKey, previous: tuple[EntryKey, ...]
     ) -> bool:
         """Give an unfinished replacement another successor, and its change other predecessors, if
         it still names `old` and is not published. Returns whether it did."""
-        ...

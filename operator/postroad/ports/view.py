@@ -69,10 +69,8 @@ class DeadLetter:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSlice:
-    """Written once when a slice is closed: no row can be added to it any more.
-
-    `rows` by bucket; `drained` once all rows have final marks.
-    """
+    """Written once when a slice is closed: no row can be added to it any more. `rows` by bucket;
+    `drained` once all rows have final marks."""
 
     slice_start: datetime
     window: timedelta
@@ -90,75 +88,59 @@ class Record:
 
 
 class View(Marks, EnqueueKeys, Protocol):
-    """The view of one queue."""
-
     # Rows
 
     async def insert(self, entry: Entry) -> None:
         """Insert a row. Durable. Idempotent: the same row again changes nothing."""
-        ...
 
-    async def row(self, key: EntryKey) -> Entry | UndecodableRow | None:
-        """Return one row; None when there is none."""
-        ...
+    async def row(self, key: EntryKey) -> Entry | UndecodableRow | None: ...
 
     def rows(
         self, partition: Partition, after: UUID | None = None
     ) -> AsyncIterator[Entry | UndecodableRow]:
         """Yield a partition's rows in the order of their ids, page by page, each with its remaining
         lifetime (`Entry.remaining`)."""
-        ...
 
     async def renew_row(self, key: EntryKey) -> None:
         """Write a row again as it is stored, without decoding it, so that its lifetime begins anew.
         Idempotent; a row that is not there stays away, but one that is deleted meanwhile may come
         back."""
-        ...
 
     async def count_rows(
         self, partition: Partition, now: datetime | None, after: UUID | None = None
     ) -> Counts:
         """Count the rows, on the server; without `now`, `delayed` is 0."""
-        ...
 
     async def occupied(self, starts: Sequence[datetime], buckets: int) -> Collection[Partition]:
         """Return which of the first `buckets` partitions of these slices have rows: one request,
         for some hundred partitions at most."""
-        ...
 
     def blob_keys(
         self, partition: Partition, through: UUID
     ) -> AsyncIterator[tuple[UUID, str | None]]:
         """Yield ids up to `through` with the keys of their bytes, in order, page by page, without
         the rest of the row. None: the row names no bytes, because it is undecodable."""
-        ...
 
     # Claims and delivery records
 
     async def claim(self, enqueue_id: UUID, owner: UUID, lifetime: timedelta) -> bool:
         """Take the right to transmit this entry for `lifetime` from now. Returns whether this owner
         has it; an owner that already had it has it longer."""
-        ...
 
     async def release_claim(self, enqueue_id: UUID, owner: UUID) -> None:
         """Give a claim back early, when nothing was transmitted. Idempotent."""
-        ...
 
     async def record(self, mail_id: UUID, records: tuple[Record, ...]) -> None:
         """Write delivery records, by one request as far as they are not large. Durable, idempotent,
         the last outcome of a recipient wins. After an error, some may be written."""
-        ...
 
     async def records(self, mail_id: UUID) -> Mapping[str, Record]:
         """Return the delivery records of a mail by recipient. Raises: Undecodable, when the outcome
         of one is."""
-        ...
 
     # Limits and slices
 
-    async def limits(self) -> Limits:
-        """Return the limits."""
-        ...
+    async def limits(self) -> Limits: ...
 
     async def advance(
         self,
@@ -169,95 +151,75 @@ class View(Marks, EnqueueKeys, Protocol):
     ) -> None:
         """Move limits forward. An older value than the present one changes nothing. Idempotent.
         The first `archived_through` lets cleanup wait for the archive from then on."""
-        ...
 
-    async def identity(self) -> Identity:
-        """Return the view's identity."""
-        ...
+    async def identity(self) -> Identity: ...
 
     async def raise_as_of(self, incarnation: UUID, as_of: datetime) -> None:
         """Move the identity's `as_of` forward, for one of its incarnations. An older value than the
         present one changes nothing. Idempotent."""
-        ...
 
     async def close_slice(self, closed: ClosedSlice) -> ClosedSlice:
         """Write the close of a slice if it is not closed yet; return the stored record."""
-        ...
 
     async def mark_drained(self, slice_start: datetime) -> None:
         """Record that a closed slice is drained. Idempotent."""
-        ...
 
     def closed_slices(self, first: datetime) -> AsyncIterator[ClosedSlice]:
         """Yield closed slices from `first` on, in order."""
-        ...
 
     async def forget_slice(self, slice_start: datetime) -> None:
         """Delete the record of a slice that was cleaned. Idempotent."""
-        ...
 
     async def delete_rows(self, partition: Partition, written_before: datetime) -> None:
         """Delete a partition's rows that were written before a moment of the view's time: one
         statement. A row that comes later stays, whatever clock its writer has. Idempotent."""
-        ...
 
     async def delete_marks(self, partition: Partition) -> None:
         """Delete a partition's marks: one statement. Idempotent."""
-        ...
 
     # Dead letters
 
     async def write_dead_letter(self, dead_letter: DeadLetter) -> None:
         """Write a dead letter. Durable, idempotent."""
-        ...
 
     async def rewrite_dead_letter(self, dead_letter: DeadLetter) -> None:
         """Write anew a dead letter that `dead_letter` returned, changed. No effect where it was
         written or deleted since it was read; only reading it shows that. Durable, idempotent.
         Raises: ValueError for a dead letter without `written`."""
-        ...
 
     async def dead_letter(self, month: str, enqueue_id: UUID) -> DeadLetter | None:
         """Return one dead letter; None where it was deleted, even if `dead_letters` still yields
         it."""
-        ...
 
     def dead_letters(self) -> AsyncIterator[DeadLetter]:
         """Yield dead letters, oldest month first, in the order of their ids. A server that missed a
         deletion may bring a dead letter back: this and `count_dead_letters` include it,
         `dead_letter` does not."""
-        ...
 
     async def count_dead_letters(self) -> int:
         """Return how many dead letters there are, counted on the server."""
-        ...
 
     async def delete_dead_letter(self, dead_letter: DeadLetter) -> None:
         """Delete a dead letter; one with an entry for good: `dead_letter` does not return it for
         `DEAD_LETTER_MEMORY`, even if it is there again. Idempotent."""
-        ...
 
     # The whole
 
     @property
     def shared_state(self) -> SharedState:
         """The shared state of the queue's processes."""
-        ...
 
     @property
     def suppression_list(self) -> SuppressionList:
         """The addresses that the queue does not mail."""
-        ...
 
     async def server_times(self) -> Readings:
         """Read the clocks of the hosts that are up, as of the moment this returns. A host that does
         not answer within seconds is counted and left out; at least one has answered."""
-        ...
 
     async def hosts(self) -> int:
         """Return how many hosts could share this view's partitions, including those that are
         down."""
-        ...
 
     def erase_slices(self, starts: Sequence[datetime], buckets: int) -> AsyncIterator[int]:
         """Delete the rows of the first `buckets` partitions of these slices, some hundred
@@ -265,18 +227,15 @@ class View(Marks, EnqueueKeys, Protocol):
         each step of about a second how many rows it deleted; an erasure that stopped goes on by
         another call. Idempotent. What another queue
         of this name writes from now on stays."""
-        ...
 
     def erase_dead_letters(self) -> AsyncIterator[int]:
         """Delete the dead letters, and the delivery records of their mails, in steps as
         `erase_slices`; yield how many dead letters. Idempotent."""
-        ...
 
     async def erase(self) -> None:
         """Delete what is left of the queue when its slices and letters are erased: the records of
         closed slices, limits and identity. Idempotent. `History.erase` comes after it: rows without
         their configuration history could not be found."""
-        ...
 
 
 class ViewStore(Protocol):
@@ -284,7 +243,6 @@ class ViewStore(Protocol):
 
     def view(self, queue: str) -> View:
         """Return the view of one queue. Cheap; no I/O."""
-        ...
 
     async def create(self, options: TableOptions) -> SchemaChanges:
         """Create the keyspace, and the tables and columns that are missing, and alter the options
@@ -293,21 +251,17 @@ class ViewStore(Protocol):
         shorter one than before: a mark that goes before its row would bring the mail back. Raises:
         ViewRefused, before anything is altered, where processes of another data center use the
         keyspace; ViewError."""
-        ...
 
     async def row_lifetime(self) -> timedelta | None:
         """Return how long the tables keep a row, `FOREVER` where none expires; None when they were
         never created."""
-        ...
 
     async def check(self) -> str:
         """Return the server's version, if it has a quorum. Raises: ViewUnavailable,
         CredentialsRefused."""
-        ...
 
     async def close(self) -> None:
         """Release connections. Idempotent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +275,7 @@ class SchemaChanges:
 @dataclass(frozen=True, slots=True)
 class TableOptions:
     """Options that the tables need, computed over the queues of a cluster (`domain.lifetimes`).
-
-    `replication` as CQL has it, e.g. {"class": "NetworkTopologyStrategy", "dc1": "3"}.
-    """
+    `replication` as CQL has it, e.g. {"class": "NetworkTopologyStrategy", "dc1": "3"}."""
 
     replication: Mapping[str, str]
     row_lifetime: timedelta

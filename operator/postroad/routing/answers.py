@@ -25,8 +25,6 @@ NOT_KEPT = timedelta(0)
 
 
 class RecordType(StrEnum):
-    """Type that a question asks for."""
-
     MX = "MX"
     A = "A"
     AAAA = "AAAA"
@@ -93,8 +91,6 @@ _LENGTHS = {TlsaMatching.SHA_256: 32, TlsaMatching.SHA_512: 64}
 
 @dataclass(frozen=True, slots=True)
 class TlsaRecord:
-    """One TLSA record, as it came."""
-
     usage: int
     selector: int
     matching: int

@@ -69,7 +69,6 @@ def of_smart_host(
 
 
 def of_literal(address: str, plan: RoutingPlan) -> HostAddresses:
-    """Return the address of an address literal."""
     found = _checked([_plain(address)], plan)
     if not found.addresses or _family(found.addresses[0]) in plan.families:
         return found._replace(words=found.words or "is an address literal")
@@ -171,7 +170,6 @@ class Search:
     def addresses_of(
         self, hosts: Sequence[str]
     ) -> Asking[Mapping[str, Mapping[AddressFamily, Answer]]]:
-        """Ask for the addresses of several hosts at once."""
         families = self._plan.families
         asked = [(host, family) for host in hosts for family in families]
         answers = yield from self.ask_all(

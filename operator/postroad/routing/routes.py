@@ -32,10 +32,8 @@ class Explanation:
 @dataclass(frozen=True, slots=True)
 class RoutedSite:
     """The next hops that several domains share: connections, limits and health belong to a site.
-
     Domains whose MX records name the same hosts in the same order of preference are one site,
-    whatever the numbers; so are domains that rules send to the same smart hosts.
-    """
+    whatever the numbers; so are domains that rules send to the same smart hosts."""
 
     tiers: tuple[tuple[NextHop, ...], ...]
 
@@ -117,8 +115,6 @@ Pick = Callable[[int], int]
 
 
 class AddressFamily(StrEnum):
-    """A family of addresses."""
-
     IPV4 = "ipv4"
     IPV6 = "ipv6"
 

@@ -99,11 +99,9 @@ class SenderPatterns:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Rule for the destination of some mail. A condition that is None holds for all mail.
-
-    `tiers`: the smart hosts that are tried first, the next and so on; without any, mail goes by the
-    MX records of its domain, with `security`.
-    """
+    """Rule for the destination of some mail. A condition that is None holds for all mail. `tiers`:
+    the smart hosts that are tried first, the next and so on; without any, mail goes by the MX
+    records of its domain, with `security`."""
 
     name: str
     domains: DomainPatterns | None = None
@@ -153,7 +151,6 @@ class RoutingTable:
 
     @cached_property
     def has_tenants(self) -> bool:
-        """True if a rule asks for the tenant."""
         return any(each.tenants is not None for each in self.rules)
 
     def find(self, request: RouteRequest) -> tuple[Rule, tuple[str, ...]] | None:

@@ -144,7 +144,6 @@ class Tier:
         return newest
 
     def last_idle(self) -> ConnectionRecord | None:
-        """Return the idle connection that was used last."""
         last: ConnectionRecord | None = None
         for each in self._known:
             if (idle := each.last_idle) is not None and self._destinations.may_grow(each.trust):

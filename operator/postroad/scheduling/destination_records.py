@@ -64,8 +64,6 @@ class ConnectionRecord:
 
 
 class Destination:
-    """One destination's record."""
-
     __slots__ = (
         "active",
         "apart",
@@ -134,7 +132,6 @@ class Destination:
 
     @property
     def last_idle(self) -> ConnectionRecord | None:
-        """The idle connection that was used last."""
         return next(reversed(self.idle), None)
 
     def newest_active(

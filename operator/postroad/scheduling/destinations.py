@@ -25,8 +25,6 @@ from postroad.scheduling.waiting import OverdueConnections
 
 
 class Destinations:
-    """All destinations that are known, and all connections."""
-
     def __init__(self, rules: SchedulerRules) -> None:
         self._rules = rules
         self._records: dict[str, Destination] = {}
@@ -64,7 +62,6 @@ class Destinations:
         return self._records.get(name)
 
     def look_at(self, name: str) -> DestinationView:
-        """Return what is known of a destination."""
         found = self._records.get(name)
         if found is None:
             return DestinationView(0, None)
@@ -75,11 +72,9 @@ class Destinations:
         )
 
     def has_room(self, name: str) -> bool:
-        """Return whether one more connection may be opened to a destination.
-
-        Until one of its connections is established a destination has one, and then never more
-        than as many again: a dead one costs one connection. Source: SC-20; AMB-24.
-        """
+        """Return whether one more connection may be opened to a destination. Until one of its
+        connections is established a destination has one, and then never more than as many again: a
+        dead one costs one connection. Source: SC-20; AMB-24."""
         found = self._records.get(name)
         if found is None:
             return True
@@ -92,7 +87,6 @@ class Destinations:
         return found is None or bool(found.idle) or self.has_room(name)
 
     def trust(self, name: str) -> Trust:
-        """Return how far a destination is trusted."""
         found = self._records.get(name)
         return Trust.NEW if found is None else found.trust
 
@@ -147,7 +141,6 @@ class Destinations:
             self._begin(connection, now)
 
     def establish(self, connection: ConnectionRecord, now: float) -> None:
-        """Note that the destination has answered on this connection."""
         if not connection.is_established:
             connection.is_established = True
             connection.destination.established += 1

@@ -71,7 +71,6 @@ class Locals:
         return first
 
     def rank(self, order: Order) -> Rank:
-        """The rank of the first mail."""
         return self.first.rank(order)
 
 

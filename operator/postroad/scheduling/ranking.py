@@ -171,7 +171,6 @@ class Ranking(Generic[Member]):
         return None
 
     def first_rank(self) -> Rank | None:
-        """Return the least rank."""
         member = self.first()
         return None if member is None else self._ranks[member]
 
@@ -227,11 +226,8 @@ class Contender(Protocol):
     @property
     def working(self) -> int:
         """Number of jobs the mail has at work."""
-        ...
 
-    def rank(self, order: Order) -> Rank:
-        """The rank in a contest."""
-        ...
+    def rank(self, order: Order) -> Rank: ...
 
 
 C = TypeVar("C", bound=Contender)
@@ -255,10 +251,8 @@ class Contest(Generic[C]):
         self._ranking.discard(contender)
 
     def best(self, free: int) -> C | None:
-        """Return the first contender that may use one of the free workers.
-
-        Where the mail with the fewest jobs at work may not grow, no other may.
-        """
+        """Return the first contender that may use one of the free workers. Where the mail with the
+        fewest jobs at work may not grow, no other may."""
         first = self._ranking.first()
         if first is None or self._may_grow(first, free):
             return first

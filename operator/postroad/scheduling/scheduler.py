@@ -53,10 +53,8 @@ Placed = tuple[DeliveryJob, MailShare, SiteQueue, ConnectionRecord]
 
 
 class Scheduler:
-    """All lookups, jobs and connections of a process. `pick(n)` draws one of 0 up to n-1.
-
-    Instants are seconds on a clock that never goes back.
-    """
+    """All lookups, jobs and connections of a process. `pick(n)` draws one of 0 up to n-1. Instants
+    are seconds on a clock that never goes back."""
 
     def __init__(self, rules: SchedulerRules, pick: Pick) -> None:
         self._rules = rules
@@ -81,7 +79,6 @@ class Scheduler:
         return self._destinations.next_moment()
 
     def look_at(self, name: str) -> DestinationView:
-        """Return what is known of a destination."""
         return self._destinations.look_at(name)
 
     def on(self, event: Event, now: float) -> list[Decision]:

@@ -50,7 +50,6 @@ class Waiting:
 
     @property
     def is_empty(self) -> bool:
-        """True if no job waits."""
         return not self._at
 
     def best(self, free: int, trusts: Iterable[Trust]) -> tuple[MailShare, SiteQueue] | None:
@@ -82,7 +81,6 @@ class Waiting:
         return queue
 
     def add(self, share: MailShare, job: DeliveryJob) -> SiteQueue:
-        """Let a job wait."""
         queue = self.queue(job.site)
         if not queue.mails:
             queue.tier = 0
@@ -132,7 +130,6 @@ class Waiting:
         self.forget(queue)
 
     def forget(self, queue: SiteQueue) -> None:
-        """Forget the queue of a site without jobs."""
         if not queue.at_work and not queue.mails:
             self._queues.pop(queue.site, None)
 
@@ -319,10 +316,8 @@ def _set_open_at(share: MailShare, found: DestinationQueue) -> None:
 
 class OverdueConnections:
     """The connections that are overdue, and which of them count apart: as many as there are places.
-
-    At most half of the places are for destinations that are failing, so that what opens to new
-    ones finds one beside them. An overdue connection without a place counts as all others do.
-    """
+    At most half of the places are for destinations that are failing, so that what opens to new ones
+    finds one beside them. An overdue connection without a place counts as all others do."""
 
     def __init__(self, rules: SchedulerRules) -> None:
         self._after = rules.overdue_after
@@ -347,7 +342,6 @@ class OverdueConnections:
         return now + self._after
 
     def comes(self, connection: ConnectionRecord) -> None:
-        """Note that a connection is overdue."""
         if self._places and connection not in self._apart:
             is_failing = connection.destination.trust is Trust.FAILING
             self._lines[not is_failing].pop(connection, None)

@@ -63,10 +63,8 @@ def canonical_field(form: Canonical, field: bytes) -> bytes:
 
 class BodyDigest:
     """The digest of a body that comes in chunks of any size, with CRLF at the end of each line.
-
     What may change with what follows it is held back as two numbers, so a body of blanks costs no
-    memory.
-    """
+    memory."""
 
     def __init__(self, form: Canonical) -> None:
         self._is_relaxed = form is Canonical.RELAXED
@@ -179,11 +177,8 @@ class SelectedKey:
 
 @dataclass(frozen=True, slots=True)
 class SigningRule:
-    """Mail of authors in `domain` is signed for that domain, once with each key.
-
-    `tenants`: of these alone; None: of all. `covers_subdomains`: that of authors in domains below
-    it too.
-    """
+    """Mail of authors in `domain` is signed for that domain, once with each key. `tenants`: of
+    these alone; None: of all. `covers_subdomains`: that of authors in domains below it too."""
 
     domain: str
     keys: tuple[SelectedKey, ...]
@@ -193,7 +188,6 @@ class SigningRule:
     body_form: Canonical = Canonical.RELAXED
 
     def allows(self, tenant: str | None) -> bool:
-        """True if mail of this tenant is signed."""
         return self.tenants is None or tenant in self.tenants
 
 

@@ -70,11 +70,9 @@ def address_of(name: tuple[object, ...]) -> str:
 
 
 class Wire(asyncio.BaseProtocol):
-    """A connection. One task reads and one writes at a time, or a server's side does both.
-
-    Every failure of the connection is a WireError; after one, only `abort` makes sense, except
-    after LineTooLong.
-    """
+    """A connection. One task reads and one writes at a time, or a server's side does both. Every
+    failure of the connection is a WireError; after one, only `abort` makes sense, except after
+    LineTooLong."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -153,10 +151,8 @@ class Wire(asyncio.BaseProtocol):
 
     async def write(self, data: bytes, timeout: timedelta, *, until_unread: bool = False) -> None:
         """Send; return when the system has it, or little waits to be sent. `until_unread`: return
-        also when octets arrive, because a peer that refuses may have stopped reading.
-
-        Raises: ConnectionLost, TooSlow.
-        """
+        also when octets arrive, because a peer that refuses may have stopped reading. Raises:
+        ConnectionLost, TooSlow."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost from self._lost
         self._transport.write(data)
@@ -178,10 +174,8 @@ class Wire(asyncio.BaseProtocol):
     async def start_tls(
         self, context: ssl.SSLContext, timeout: timedelta, *, server_hostname: str | None = None
     ) -> None:
-        """Start TLS; as the server without `server_hostname`.
-
-        Raises: InjectedBeforeTLS, HandshakeFailed, ConnectionLost.
-        """
+        """Start TLS; as the server without `server_hostname`. Raises: InjectedBeforeTLS,
+        HandshakeFailed, ConnectionLost."""
         if self._transport is None:
             raise ConnectionLost
         if self._buffer:

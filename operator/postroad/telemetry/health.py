@@ -82,7 +82,6 @@ class HealthServer:
 
     @property
     def port(self) -> int:
-        """The port that the server listens on."""
         assert self._server is not None
         return int(self._server.sockets[0].getsockname()[1])
 

@@ -137,7 +137,6 @@ class _Bound(structlog.stdlib.BoundLogger):
 
 
 def logger(room: str) -> Logger:
-    """Return the logger of a room."""
     lazy: Logger = structlog.wrap_logger(
         logging.getLogger(f"postroad.{room}"),
         processors=[structlog.stdlib.filter_by_level, structlog.stdlib.render_to_log_kwargs],

@@ -38,7 +38,6 @@ class SampledGauge(Collector):
         REGISTRY.register(self)
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Yield the gauge with its samples."""
         family = GaugeMetricFamily(self._name, self._documentation, labels=self._labelnames)
         for labels, value in self.samples():
             family.add_metric(labels, value)

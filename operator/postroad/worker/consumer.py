@@ -24,11 +24,9 @@ class Consumer:
         self._window = window
 
     async def run(self, stop: asyncio.Event, within: timedelta) -> None:
-        """Deliver until `stop` is set; then dequeue no more, and finish what connections have.
-
-        What takes longer than `within` is cut off; mails that were not delivered stay leased and
-        are redelivered once the queue is closed. Raises: what `dequeue` raises.
-        """
+        """Deliver until `stop` is set; then dequeue no more, and finish what connections have. What
+        takes longer than `within` is cut off; mails that were not delivered stay leased and are
+        redelivered once the queue is closed. Raises: what `dequeue` raises."""
         consuming = asyncio.create_task(self._consume(), name="dequeue")
         passing = asyncio.create_task(self._driving.run(), name="pass time")
         stopping = asyncio.create_task(stop.wait(), name="wait for stop")

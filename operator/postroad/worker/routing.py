@@ -114,7 +114,6 @@ class DeliveryRoute:
 
     @classmethod
     def of(cls, route: Route) -> DeliveryRoute:
-        """Return the form of a route that was found."""
         hops = {written_hop(each.next_hop): each for tier in route.tiers for each in tier}
         tiers = (sorted({written_hop(each.next_hop) for each in tier}) for tier in route.tiers)
         return cls(Site(tuple(map(tuple, tiers))), route.site.name, hops)
@@ -125,11 +124,8 @@ class Routes(Protocol):
 
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute | None:
         """Return the route if it can be given at once; else None."""
-        ...
 
-    async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
-        """Find the route."""
-        ...
+    async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute: ...
 
 
 class RelayRoutes:
@@ -159,7 +155,6 @@ class RelayRoutes:
         return self._route.name
 
     def known(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
-        """Return the route (see `Routes`)."""
         table = self._reroutes()
         if table.is_empty:
             return self._route
@@ -171,7 +166,6 @@ class RelayRoutes:
         return _route_to(replace(found.hop, chunking=self._hop.chunking))
 
     async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
-        """Return the route (see `Routes`)."""
         return self.known(request)
 
     def forget(self) -> None:

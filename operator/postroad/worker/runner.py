@@ -230,7 +230,6 @@ class SchedulerRunner:
         return job is not None and job.route.name == site
 
     def sites(self) -> Iterator[SiteView]:
-        """Yield what is known of the sites."""
         clock = self._deliverer.clock
         now = clock.now(), clock.elapsed()
         return self._book.views(self._jobs, self._scheduler.look_at, self._links.reason, now)

@@ -146,7 +146,6 @@ def statements() -> Iterator[str]:
 
 
 def table_of(statement: str) -> str | None:
-    """Return the table that a statement creates, or None."""
     found = _CREATED.match(statement)
     return found[1] if found else None
 
@@ -199,7 +198,6 @@ async def _columns(session: Session) -> dict[ColumnName, Column]:
 
 
 def declared() -> dict[ColumnName, Column]:
-    """Return the columns of the schema."""
     return {name: each for text in statements() for name, each in declared_by(text).items()}
 
 

@@ -39,13 +39,11 @@ BETWEEN = f"{PARTITION} AND enqueue_id > ? AND enqueue_id <= ?"
 
 
 def insert(table: str, columns: tuple[str, ...]) -> str:
-    """Return an INSERT of these columns."""
     values = ", ".join("?" * len(columns))
     return f"INSERT INTO {{keyspace}}.{table} ({', '.join(columns)}) VALUES ({values})"
 
 
 def select(table: str, columns: tuple[str, ...], where: str) -> str:
-    """Return a SELECT of these columns."""
     return f"SELECT {', '.join(columns)} FROM {{keyspace}}.{table} WHERE {where}"
 
 

@@ -159,8 +159,6 @@ class DiskLock:
 
 
 class DiskFiles:
-    """The file system."""
-
     def open(self, path: PurePath, *, create: bool = False) -> DiskFile:
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if create else 0)
         with Translated("open", path):

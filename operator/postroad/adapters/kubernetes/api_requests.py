@@ -101,10 +101,7 @@ class ApiAccess:
 
 def load_access(kubeconfig: Path | None = None) -> ApiAccess:
     """Return the access to the API server: by the given file, else by the pod's service account,
-    else by KUBECONFIG or ~/.kube/config.
-
-    Raises: KubernetesRefused when none of them is there.
-    """
+    else by KUBECONFIG or ~/.kube/config. Raises: KubernetesRefused when none of them is there."""
     found = client.Configuration()
     try:
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ:

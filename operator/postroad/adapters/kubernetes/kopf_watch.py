@@ -115,7 +115,6 @@ def _event(raw: object) -> WatchEvent | None:
 
 
 def watching_settings(kind: Kind, labels: str) -> kopf.OperatorSettings:
-    """Return Kopf's settings for the watch of a kind."""
     settings = kopf.OperatorSettings()
     settings.watching.server_timeout = 290
     settings.watching.client_timeout = 300

@@ -39,7 +39,6 @@ class ClaimedObject:
 
     @property
     def claim(self) -> Claim | None:
-        """The claim that holds."""
         *former, claimant = self.claims or [None]
         if claimant is None:
             return None
@@ -94,8 +93,6 @@ class MemoryClaimRecord:
 
 @dataclass(slots=True)
 class Message:
-    """A message in any queue."""
-
     message_id: UUID
     body: bytes
     failed_deliveries: int = 0
@@ -189,7 +186,6 @@ class BrokerQueues:
                 each.set_result(None)
 
     def lease(self, prefetch: int) -> ConsumerPlaces:
-        """Return the empty lease of a new consumer."""
         self._consumers_made += 1
         return ConsumerPlaces(prefetch, self._consumers_made)
 
@@ -248,8 +244,6 @@ CONFIRM_DEADLINE = timedelta(seconds=10)
 
 
 class MemoryDelivery:
-    """A leased message."""
-
     def __init__(
         self, broker: MemoryBroker, message: Message, *, dead: bool, lease: ConsumerPlaces
     ) -> None:

@@ -18,8 +18,6 @@ class Stopped(BaseException):
 
 
 class Fault(Enum):
-    """Effect of a fault on one step."""
-
     STOP_BEFORE = "the process dies; the step has no effect"
     STOP_AFTER = "the process dies; the step had its effect"
     AWAY = "the server is not reached; the step has no effect"

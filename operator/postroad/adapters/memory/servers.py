@@ -100,8 +100,6 @@ class MemoryWorld:
 
 
 class MemoryServers:
-    """`Servers` of one process."""
-
     def __init__(self, world: MemoryWorld, faults: FaultInjector | None = None) -> None:
         self.world = world
         self.faults = faults or FaultInjector()

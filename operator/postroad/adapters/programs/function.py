@@ -61,11 +61,9 @@ class Handing(Protocol):
         self, job: Transmission, content: Sequence[bytes], opened: Callable[[], None]
     ) -> ProgramAnswer:
         """Hand one mail over; call `opened` once the program is reached. Raises: NotReached."""
-        ...
 
     async def close(self) -> None:
         """Free what it holds. Never raises."""
-        ...
 
 
 class SerialConnection:
@@ -214,12 +212,9 @@ _FIRST_DIGITS = {
 
 @dataclass(frozen=True, slots=True)
 class HandlerFunction:
-    """A function that takes a `HandedMail`.
-
-    It returns None (all have the mail), an `Outcome` for all, or outcomes by recipient; whom it
-    leaves out is deferred, and so are all where it raises, or takes longer than `timeout`. One that
-    is not `async` runs in a thread.
-    """
+    """A function that takes a `HandedMail`. It returns None (all have the mail), an `Outcome` for
+    all, or outcomes by recipient; whom it leaves out is deferred, and so are all where it raises,
+    or takes longer than `timeout`. One that is not `async` runs in a thread."""
 
     name: str
     call: Callable[[HandedMail], Any]

@@ -76,9 +76,7 @@ class Access:
         management_url: str | None = None,
     ) -> Access:
         """Read `amqp[s]://user:password@host:port/vhost`; `username` and `password` override.
-
-        Raises: InvalidSettings, which does not quote the URI.
-        """
+        Raises: InvalidSettings, which does not quote the URI."""
         try:
             parts = urlsplit(uri)
             port = parts.port
@@ -163,8 +161,6 @@ class CoalescingConnection(AsyncioConnection):  # type: ignore[misc]  # pika has
 
 
 class Outdatable(Protocol):
-    """A channel."""
-
     def outdate(self) -> None:
         """The connection is followed by another one: use this channel for nothing new."""
 
@@ -349,8 +345,7 @@ class RabbitMQConnection:
 class Channel:
     """A channel whose requests can be awaited. `lost` is the reason once it is closed.
     `is_outdated`: another channel follows, often on another connection, so that this one is used
-    for nothing new.
-    """
+    for nothing new."""
 
     def __init__(self) -> None:
         self.driver: DriverChannel

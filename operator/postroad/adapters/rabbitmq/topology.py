@@ -66,8 +66,6 @@ class DeclaredQueue:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredExchange:
-    """One durable exchange."""
-
     name: str
     kind: str
     arguments: Mapping[str, object]
@@ -123,7 +121,6 @@ def topology_of(queue: QueueName, delivery_limit: int) -> Topology:
 
 
 def delay_queue(step_seconds: int) -> str:
-    """Return the name of the queue of one step."""
     return f"postroad.delay.{step_seconds}"
 
 

@@ -84,7 +84,6 @@ async def create(
 
 
 async def exists(store: Store, bucket: str) -> bool:
-    """Return whether the bucket exists."""
     return await store(lambda client: _is_there(client, bucket))
 
 

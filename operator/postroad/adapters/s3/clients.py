@@ -104,11 +104,8 @@ ANY = "any"
 
 class ObjectClients:
     """The clients of one bucket; `bucket` None: of all buckets at an endpoint, whose names then
-    begin the keys.
-
-    Each is opened at its first use, which takes 4 ms of CPU and 0.1 MB: obstore reads the system's
-    certificates for it. An operator has a thousand buckets.
-    """
+    begin the keys. Each is opened at its first use, which takes 4 ms of CPU and 0.1 MB: obstore
+    reads the system's certificates for it. An operator has a thousand buckets."""
 
     def __init__(self, access: Access, bucket: str | None) -> None:
         """Open nothing yet. Raises: TlsRefused."""

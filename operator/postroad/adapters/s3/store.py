@@ -161,7 +161,6 @@ def code_of(error: BaseException) -> str:
 
 
 def translated(error: Exception) -> PostroadError:
-    """Return postroad's error for one of boto3's."""
     if isinstance(error, NoCredentialsError):
         return CredentialsRefused(f"the object store got no credentials: {error}")
     if (refused := refusal("the object store", str(error))) is not None:

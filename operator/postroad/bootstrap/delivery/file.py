@@ -43,11 +43,8 @@ class DeliveryDocument:
 
 class DeliveryFile:
     """A file of delivery. `current`: what was read last and could be used. `relay`: in place of the
-    file's, if it is given.
-
-    Raises: InvalidSettings where it, or a file that it names, cannot be used at the start. Later
-    the error is logged once for each change of the files, and counted.
-    """
+    file's, if it is given. Raises: InvalidSettings where it, or a file that it names, cannot be
+    used at the start. Later the error is logged once for each change of the files, and counted."""
 
     def __init__(self, file: Path, relay: Hop | None = None) -> None:
         self._file, self._relay = file, relay

@@ -55,7 +55,6 @@ def open_webhook(settings: Settings, url: WebhookAddress) -> Connector:
 
 
 def open_function(settings: Settings, function: HandlerFunction) -> Connector:
-    """Return what opens connections to a function."""
     return FunctionConnector(function, MemoryBudget(ROOM), settings.worker.concurrency)
 
 

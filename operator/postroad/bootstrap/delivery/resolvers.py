@@ -10,10 +10,8 @@ from postroad.ports.delivery import Resolver, StsPolicies
 
 
 def open_resolver(settings: NameServers) -> Resolver:
-    """Return a resolver with a cache. Needs a running event loop; asks on first use.
-
-    Raises: InvalidSettings where there is no name server.
-    """
+    """Return a resolver with a cache. Needs a running event loop; asks on first use. Raises:
+    InvalidSettings where there is no name server."""
     servers = name_servers(settings.addresses())
     return CachingResolver(DnsResolver(servers, settings.timeout), MachineClock())
 
@@ -23,10 +21,7 @@ def open_sts(
 ) -> StsPolicies:
     """Return what finds policies of MTA-STS. `allow`: whether their web servers may have an
     address; `ca_file` verifies these (None: the system's authorities). Needs a running event loop;
-    connects on first use.
-
-    Raises: InvalidSettings.
-    """
+    connects on first use. Raises: InvalidSettings."""
     # Here, because routes without policies have no use for aiohttp.
     from postroad.adapters.mta_sts import FetchedPolicies, PolicyFetcher, PolicyFolder
 

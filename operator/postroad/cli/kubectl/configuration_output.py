@@ -22,9 +22,7 @@ def outcome_of(
     queue: str, history: Sequence[ConfigurationEvent], wanted: ViewConfiguration
 ) -> Document:
     """Return what deciding on a wanted configuration would give, without recording anything.
-
-    Raises: HistoryMissing for a history with a gap.
-    """
+    Raises: HistoryMissing for a history with a gap."""
     decision = decide(history, wanted, at=datetime.now(UTC))
     found: Document = {"queue": queue, "version": decision.configured.version}
     if decision.refusal is not None:
@@ -56,7 +54,6 @@ def say_outcome(outcome: Document, *, as_json: bool) -> bool:
 
 
 def advice_document(present: ViewConfiguration, advice: Advice, seen: Seen) -> Document:
-    """Return advice with what it goes by."""
     before = configuration_document(present)
     values = configuration_document(advice.configuration)
     reasons = {"sliceWindow": advice.window_reason, "bucketCount": advice.buckets_reason}
@@ -114,7 +111,6 @@ def _change(change: Document) -> str:
 
 
 def configuration_text(configuration: ViewConfiguration) -> str:
-    """Return a configuration as people read it."""
     return ", ".join(
         f"{name} {value_of(configuration, attribute)}" for attribute, name in FIELD_NAMES.items()
     )

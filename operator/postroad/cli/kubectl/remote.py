@@ -50,10 +50,7 @@ def labels_of(queue: QueueName) -> str:
 
 def debug_pod(kubectl: Kubectl, resource: Resource, queue: QueueName, image: str) -> Resource:
     """Return the pod, from the template of one of the queue's Deployments; for a queue without
-    Deployments with `image`.
-
-    Raises: ClusterNotFound, KubernetesUnavailable, KubernetesRefused.
-    """
+    Deployments with `image`. Raises: ClusterNotFound, KubernetesUnavailable, KubernetesRefused."""
     deployments = kubectl.list("deployments", labels_of(queue), queue.namespace)
     templates = [each["spec"]["template"]["spec"] for each in deployments]
     spec = templates[0] if templates else _spec(kubectl, resource, image)

@@ -134,8 +134,6 @@ def _limit(limit: timedelta) -> str:
 
 
 def change_by_spark(change: EntryChange, verb: str) -> Callable[..., None]:
-    """Return what a command of this operation does with --spark."""
-
     def run(*, url: str, master: str, selector: Selector, as_json: bool) -> None:
         from postroad.cli.pipeline.servers import change as change_entries
 
@@ -146,8 +144,6 @@ def change_by_spark(change: EntryChange, verb: str) -> Callable[..., None]:
 
 
 def changing(operation: Operation) -> click.Command:
-    """Return the command of an operation."""
-
     @with_queue
     @selecting
     @json_option

@@ -132,8 +132,6 @@ def lake_job(job: LakeJob) -> Command:
 
 
 def print_answer(request: LakeRequest, job: LakeJob, *, as_json: bool) -> None:
-    """Run a job over a lake, and print its answer."""
-
     async def answer() -> JobAnswer[Any]:
         async with opened_lake(request) as asked:
             found = await job(asked=asked)

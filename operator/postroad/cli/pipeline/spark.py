@@ -186,7 +186,6 @@ def installed(settings: Settings) -> list[Path]:
 
 
 def jars_folder(settings: Settings) -> Path:
-    """Return where the jars lie."""
     return settings.pipeline.jars or jars.default_folder()
 
 

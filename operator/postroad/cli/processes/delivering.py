@@ -221,10 +221,8 @@ def _rule_names(routes: RelayRoutes | RoutesBySettings) -> Sequence[str]:
 def _open_routes(
     settings: Settings, way: Way, reroutes: Reroutes
 ) -> RelayRoutes | RoutesBySettings:
-    """Return what finds routes. Needs a running event loop; asks on first use.
-
-    Raises: InvalidSettings, as where there is no name server.
-    """
+    """Return what finds routes. Needs a running event loop; asks on first use. Raises:
+    InvalidSettings, as where there is no name server."""
     if isinstance(way, NextHop):
         return RelayRoutes(way, reroutes=lambda: reroutes.table)
     if isinstance(way, WebhookAddress | HandlerFunction):

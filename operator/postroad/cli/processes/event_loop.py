@@ -38,11 +38,9 @@ _TOO_MANY = f"{MAX_LOOKUPS} names are being looked up, and none more: do name se
 
 
 class EventLoop(uvloop.Loop):
-    """An event loop whose lookups of names block nothing else.
-
-    uvloop makes two at a time, in half of libuv's four threads: two names whose servers hang would
-    keep every other server from being found.
-    """
+    """An event loop whose lookups of names block nothing else. uvloop makes two at a time, in half
+    of libuv's four threads: two names whose servers hang would keep every other server from being
+    found."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -93,11 +93,9 @@ def intake(
 def with_clients(
     settings: Settings, listen: str | None, relay_from: Networks | None = None
 ) -> Settings:
-    """Return the settings with the address and the networks of the command line.
-
-    Raises: InvalidSettings for an address that other machines reach without networks that may send:
-    after an upgrade the intake would refuse permanently what it accepted before.
-    """
+    """Return the settings with the address and the networks of the command line. Raises:
+    InvalidSettings for an address that other machines reach without networks that may send: after
+    an upgrade the intake would refuse permanently what it accepted before."""
     update: dict[str, object] = {} if relay_from is None else {"relay_from": relay_from}
     if listen is not None:
         update["host"], update["port"] = parse_host_port(listen, settings.intake.port)
@@ -200,7 +198,6 @@ async def receive(
 
 
 def client_limits(section: Intake) -> ClientLimits:
-    """Return the limits of one client in this process."""
     return ClientLimits(
         section.client_sessions or -(-section.max_sessions // 2),
         section.client_connections_per_minute,
@@ -240,10 +237,8 @@ GRACE = timedelta(seconds=5)
 async def receive_in_children(
     this: long_running.Process, settings: Settings, url: str, count: int
 ) -> None:
-    """Accept mail in `count` processes until this one is to end.
-
-    Raises: InvalidSettings for an address that cannot be used, ReceiverEnded when a child ends.
-    """
+    """Accept mail in `count` processes until this one is to end. Raises: InvalidSettings for an
+    address that cannot be used, ReceiverEnded when a child ends."""
     children: list[Child] = []
     try:
         with ExitStack() as sockets:

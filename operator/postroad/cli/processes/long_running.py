@@ -61,13 +61,11 @@ class Process:
         return self._queue
 
     def end(self) -> None:
-        """Begin to end."""
         self.readiness.draining()
         self.stop.set()
 
 
 def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
-    """Run a long-running command to its end."""
     logs.configure(settings.log_level)
     run_long(main)
 
@@ -76,12 +74,9 @@ def run(settings: Settings, main: Coroutine[Any, Any, None]) -> None:
 async def process(
     settings: Settings, url: str, *, create: bool, inheritance: Inheritance | None = None
 ) -> AsyncIterator[Process | None]:
-    """Listen for signals and probes, open the queue, and close both at the end.
-
-    Waits for servers that are away; yields None when the process is to end before they answer. With
-    an inheritance, the process ends when its parent does.
-    Raises: permanent errors of `open_queue`.
-    """
+    """Listen for signals and probes, open the queue, and close both at the end. Waits for servers
+    that are away; yields None when the process is to end before they answer. With an inheritance,
+    the process ends when its parent does. Raises: permanent errors of `open_queue`."""
     this = Process(Readiness(), asyncio.Event(), timedelta(seconds=settings.drain_seconds))
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -66,7 +66,6 @@ class RoutesBySettings:
 
     @property
     def rule_names(self) -> Sequence[str]:
-        """The names of the rules."""
         return [each.name for each in self._routing.rules]
 
     def _may_reach(self, address: str) -> bool:
@@ -81,5 +80,4 @@ class RoutesBySettings:
         return self._found.known(request)
 
     async def find(self, request: RouteRequest) -> DeliveryRoute | NoRoute:
-        """Find a route (see `Routes`)."""
         return await self._found.find(request)

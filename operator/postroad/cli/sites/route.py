@@ -110,7 +110,6 @@ def _domain_in(text: str) -> str:
 
 
 def printed_route(address: str, found: Route | NoRoute) -> Mapping[str, object]:
-    """Return a route as JSON has it."""
     ttl = None if found.ttl is None else round(found.ttl.total_seconds())
     explanations = [{"subject": each.subject, "text": each.text} for each in found.explanations]
     if isinstance(found, NoRoute):
@@ -141,7 +140,6 @@ def printed_route(address: str, found: Route | NoRoute) -> Mapping[str, object]:
 
 
 def route_text(address: str, found: Route | NoRoute) -> str:
-    """Return a route as people read it."""
     if isinstance(found, NoRoute):
         lines = [f"{address}: {found.outcome.kind}: {found.outcome.text}"]
     else:

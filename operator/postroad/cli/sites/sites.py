@@ -195,7 +195,6 @@ def _as_suspended(view: SiteView, suspension: Suspension | None) -> SiteView:
 
 
 def _printed(reroute: Reroute | None) -> Mapping[str, object] | None:
-    """Return a reroute as JSON has it."""
     if reroute is None:
         return None
     return {"to": reroute.way, "until": rfc3339(reroute.until), "reason": reroute.reason}

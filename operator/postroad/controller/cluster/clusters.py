@@ -82,7 +82,6 @@ class Cluster:
 
     @property
     def keyspace(self) -> KeyspacePlan:
-        """Its keyspace."""
         return KeyspacePlan(
             self.holder,
             self.servers,
@@ -167,11 +166,8 @@ class Clusters:
 
     async def open(self, found: Object, *, anew: bool = True) -> Cluster:
         """Return the cluster behind a QueueCluster. Its Secrets are read, unless `anew` is false
-        and they were read at its generation.
-
-        Raises: AmbientCredentialsDenied, CredentialsMissing, CertificateUnusable, KubernetesError,
-        pydantic.ValidationError.
-        """
+        and they were read at its generation. Raises: AmbientCredentialsDenied, CredentialsMissing,
+        CertificateUnusable, KubernetesError, pydantic.ValidationError."""
         metadata, spec = found["metadata"], self._spec_of(found)
         uid, namespace = metadata["uid"], metadata["namespace"]
         generation, credentials = self._credentials.pop(uid, (None, NO_CREDENTIALS))

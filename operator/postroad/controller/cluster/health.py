@@ -245,12 +245,10 @@ def left_in_use(deleted: Object, users: Collection[User]) -> list[Announcement]:
 
 
 def answers_of(checked: Mapping[str, Checked]) -> dict[str, bool]:
-    """Return which servers answered."""
     return {server: each.error is None for server, each in checked.items()}
 
 
 def server_finding(server: str, checked: Checked) -> Finding:
-    """Return the finding about one checked server."""
     if checked.error is not None:
         return failed(CONDITIONS[server], checked.error)
     return good(CONDITIONS[server], f"{server} {checked.version} answers", "Reachable")

@@ -110,5 +110,4 @@ class ViewPlan:
 
     @property
     def reported_history(self) -> Sequence[Mapping[str, Any]]:
-        """The history in the status."""
         return self.status.get("history") or ()

@@ -43,8 +43,6 @@ from postroad.ports.servers import QueueUsers
 
 @dataclass(frozen=True, slots=True)
 class UserSecret:
-    """A user with its password."""
-
     current: CurrentUser
     password: SecretStr
 
@@ -108,10 +106,8 @@ class UserChanges:
 
 
 class QueueLogins:
-    """Makes, rotates and deletes the users of MailQueues whose QueueCluster asks for them.
-
-    Every method raises: ServerError, KubernetesError.
-    """
+    """Makes, rotates and deletes the users of MailQueues whose QueueCluster asks for them. Every
+    method raises: ServerError, KubernetesError."""
 
     def __init__(self, api: Kubernetes, clusters: Clusters, clock: Clock) -> None:
         self._api = api

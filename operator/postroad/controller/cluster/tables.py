@@ -109,7 +109,6 @@ def together(*refusals: Refusal | None) -> Refusal | None:
 
 
 def replication(cassandra: Cassandra) -> dict[str, str]:
-    """Return the replication as CQL has it."""
     wanted = cassandra.replication
     if wanted.class_ == "SimpleStrategy":
         return {"class": wanted.class_, "replication_factor": str(wanted.factor)}

@@ -16,8 +16,6 @@ from postroad.domain.servers import QueueUser
 
 
 class UserStep(Enum):
-    """Action with one of the two users."""
-
     BEGIN = "give it a new password, and write the Secret"
     SWITCH = "the same, while programs still use the other one"
     RESTORE = "give it the Secret's password again"

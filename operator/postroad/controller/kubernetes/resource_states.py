@@ -29,7 +29,6 @@ class ResourceStates:
         self._states: dict[str, _ResourceState] = {}
 
     def record(self, found: Object, status: Mapping[str, Any]) -> None:
-        """Record a status that is reported of a resource."""
         metadata = found["metadata"]
         self._states[metadata["uid"]] = _ResourceState(
             (found["kind"], metadata["namespace"], metadata["name"]),
@@ -43,13 +42,11 @@ class ResourceStates:
         self._states.pop(uid, None)
 
     def conditions(self) -> Iterator[Sample]:
-        """Yield a sample for each condition."""
         for each in self._states.values():
             for condition in each.conditions:
                 yield (*each.resource, *condition), 1
 
     def mails(self) -> Iterator[Sample]:
-        """Yield a sample for each state of the mails of each MailQueue."""
         for each in self._states.values():
             _, namespace, name = each.resource
             for state, count in each.mails:

@@ -147,7 +147,6 @@ class Candidacy:
         now: timedelta,
         chance: float,
     ) -> Candidacy:
-        """The Lease was read."""
         before = self.observed
         if record is None and self.held is None and before and before.record is not None:
             expires = before.since + before.record.duration

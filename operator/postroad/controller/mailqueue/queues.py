@@ -75,10 +75,8 @@ class Queues:
 
     async def reconcile(self, found: Object, last: LastReconcile | None) -> LastReconcile | None:
         """Read the facts about a MailQueue, decide the scope, carry it out, and write the status;
-        return what to compare the next reconcile with.
-
-        Raises: KubernetesError; the next reconcile then has the same scope, or a wider one.
-        """
+        return what to compare the next reconcile with. Raises: KubernetesError; the next reconcile
+        then has the same scope, or a wider one."""
         now = self._clock.elapsed()
         async with attempt(condition.READY) as released:
             found = await self._finalizers.release(found)

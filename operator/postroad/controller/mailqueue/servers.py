@@ -60,11 +60,9 @@ class QueueServers:
         self._logins = logins
 
     async def prepare(self, plan: QueuePlan) -> Prepared:
-        """Create what the queue needs on each server; report each condition.
-
-        A failure of one server stops none of the others; a conflict over one stops all, because
-        pods would use its objects. Raises: KubernetesConflict, KubernetesUnavailable.
-        """
+        """Create what the queue needs on each server; report each condition. A failure of one
+        server stops none of the others; a conflict over one stops all, because pods would use its
+        objects. Raises: KubernetesConflict, KubernetesUnavailable."""
         away, view_away = plan.broker.away, plan.view.keyspace.away
         claimed, _ = await _ask(condition.BROKER_READY, away, self._claim(plan.broker), None)
         if claimed.reason == CONFLICT:

@@ -135,7 +135,6 @@ def _program(handler: Handler) -> dict[str, object]:
 
 
 def labels(queue: Queue, component: str) -> dict[str, str]:
-    """Return the labels by which pods are selected."""
     return {
         "app.kubernetes.io/name": "postroad",
         INSTANCE: queue.name.name,
@@ -144,7 +143,6 @@ def labels(queue: Queue, component: str) -> dict[str, str]:
 
 
 def selector(queue: Queue, component: str) -> str:
-    """Return these labels as the text of a selector."""
     return ",".join(f"{name}={value}" for name, value in labels(queue, component).items())
 
 
@@ -175,7 +173,6 @@ def owned_child(
 
 
 def is_owned(child: Mapping[str, Any], uid: str) -> bool:
-    """True if an object is controlled by the owner with this uid."""
     owners = child["metadata"].get("ownerReferences") or []
     return any(each.get("controller") and each["uid"] == uid for each in owners)
 

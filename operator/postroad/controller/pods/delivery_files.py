@@ -66,22 +66,18 @@ class DeliveryFiles:
 
     @property
     def secrets(self) -> list[str]:
-        """The names of the Secrets that it names."""
         return sorted({each.name for _, each in secrets_of(self.settings)})
 
     @property
     def authorities(self) -> list[AuthoritiesReference]:
-        """The objects with authorities that it names."""
         found = (each for _, each in references_of(self.settings))
         named = {each for each in found if isinstance(each, AuthoritiesReference)}
         return sorted(named, key=lambda each: (each.kind, each.name))
 
     def data(self) -> dict[str, str]:
-        """Return what the ConfigMap has."""
         return {FILE: written(self.settings, _folder_of)}
 
     def volumes(self) -> list[dict[str, Any]]:
-        """Return the volumes of a pod."""
         volumes: list[dict[str, Any]] = [
             {"name": _NAME, "configMap": {"name": self.config_map}},
             *(
@@ -96,7 +92,6 @@ class DeliveryFiles:
         return [*volumes, {"name": _POLICIES, "emptyDir": {}}] if self._keeps_policies else volumes
 
     def mounts(self) -> list[dict[str, Any]]:
-        """Return the mounts of a container."""
         folders = {_NAME: _FOLDER}
         folders |= {_volume_of(each): f"{_SECRETS}/{each}" for each in self.secrets}
         for each in map(AuthoritiesReference.model_dump, self.authorities):
@@ -146,10 +141,8 @@ def _volume_of(secret: str) -> str:
 
 
 async def check_delivery_secrets(api: Reads, namespace: str, settings: DeliverySettings) -> None:
-    """Check that logins are there, and that keys can sign.
-
-    Raises: CredentialsMissing, which names each field whose Secret lacks what it is for.
-    """
+    """Check that logins are there, and that keys can sign. Raises: CredentialsMissing, which names
+    each field whose Secret lacks what it is for."""
     problems = []
     for path, reference in secrets_of(settings):
         try:

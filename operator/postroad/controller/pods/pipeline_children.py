@@ -92,7 +92,6 @@ def check(spec: Pipeline, context: PodContext) -> None:
 
 
 def job_name(queue: Queue, job: str) -> str:
-    """Return the name of a job's CronJob."""
     name = f"{queue.name.name}-{job}"
     if len(name) <= MAX_NAME:
         return name

@@ -235,11 +235,9 @@ def marked(wanted: list[Child], present: Object | None) -> list[Child]:
 def paced(
     build: Callable[[str], list[Child]], wanted_image: str, present: Object | None, *, pinned: bool
 ) -> tuple[list[Child], bool]:
-    """Return the children of a component that is not upgraded: what a user declares has
-    its effect, with the image that runs; and whether more waits.
-
-    `build` builds them with an image; `pinned`: the image is one that a user declares.
-    """
+    """Return the children of a component that is not upgraded: what a user declares has its effect,
+    with the image that runs; and whether more waits. `build` builds them with an image; `pinned`:
+    the image is one that a user declares."""
     wanted = build(wanted_image)
     if present is None or not wanted:
         return wanted, False

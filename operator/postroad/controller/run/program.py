@@ -252,11 +252,8 @@ async def _cancelled(*tasks: asyncio.Task[Any]) -> None:
 
 
 async def serve(options: Options, health_host: str, health_port: int) -> None:
-    """Run the operator on the machine's API server until a signal comes.
-
-    Raises: KubernetesError when no API server is configured; InvalidSettings for a taken port;
-    LeadershipLost.
-    """
+    """Run the operator on the machine's API server until a signal comes. Raises: KubernetesError
+    when no API server is configured; InvalidSettings for a taken port; LeadershipLost."""
     quiet_logs()
     read_nested_objects()
     readiness = Readiness()

@@ -103,10 +103,8 @@ class Attempt:
 @asynccontextmanager
 async def attempt(condition: str, seconds: float = SERVER_SECONDS) -> AsyncIterator[Attempt]:
     """Yield what gets the finding of the block. An error ends the block, and is the finding.
-
     Raises: KubernetesUnavailable, KubernetesConflict, after which the reconcile is repeated, unless
-    these last; LeadershipLost, after which another operator repeats it.
-    """
+    these last; LeadershipLost, after which another operator repeats it."""
     attempted = Attempt(good(condition, "done"))
     try:
         async with asyncio.timeout(seconds):

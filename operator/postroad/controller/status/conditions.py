@@ -40,8 +40,6 @@ MAX_MESSAGE = 1024
 
 
 class Truth(StrEnum):
-    """The status of a condition."""
-
     TRUE = "True"
     FALSE = "False"
     UNKNOWN = "Unknown"

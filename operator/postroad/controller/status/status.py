@@ -56,7 +56,6 @@ class Report:
     replaced: frozenset[str] | None = None
 
     def __add__(self, step: Report) -> Report:
-        """Return the report with that of a further step."""
         return Report(
             (*self.findings, *step.findings),
             {**self.fields, **step.fields},
@@ -136,7 +135,6 @@ def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[
 
 
 def instant(moment: datetime | None) -> str | None:
-    """Return an instant as text of the status."""
     return timestamp(moment) if moment is not None else None
 
 

@@ -226,7 +226,6 @@ def _of_type(status: Mapping[str, Any], which: str) -> Mapping[str, Any]:
 def event_object(
     about: Mapping[str, Any], announcement: Announcement, now: datetime
 ) -> dict[str, Any]:
-    """Return the Event to create."""
     metadata = about["metadata"]
     reported = [metadata["uid"], announcement.reason]
     if not announcement.once:

@@ -44,12 +44,10 @@ def flushed(entry: Entry, now: datetime) -> Change | None:
 
 
 def held(entry: Entry, now: datetime) -> Change | None:
-    """Hold a mail."""
     return None if entry.held else replacement.by_administration(entry, held=True)
 
 
 def released(entry: Entry, now: datetime) -> Change | None:
-    """Release a held mail."""
     return replacement.by_administration(entry, held=False) if entry.held else None
 
 
@@ -67,8 +65,6 @@ def republished(older_than: timedelta) -> EntryStep:
 
 
 def replacing(decide: ChangeDecision) -> EntryStep:
-    """Return the step that replaces an entry as decided."""
-
     async def step(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
         wanted = decide(entry, now)
         if wanted is None:
@@ -79,11 +75,9 @@ def replacing(decide: ChangeDecision) -> EntryStep:
 
 
 async def expired(engine: Engine, entry: Entry, now: datetime) -> Mark | None:
-    """A waiting mail becomes a dead letter.
-
-    The mark says rejected, not expired: a release that knows no such dead letters would delete the
-    bytes of an expired entry when its message comes, and the dead letter when it is requeued (ADR
-    0030)."""
+    """A waiting mail becomes a dead letter. The mark says rejected, not expired: a release that
+    knows no such dead letters would delete the bytes of an expired entry when its message comes,
+    and the dead letter when it is requeued (ADR 0030)."""
     return await given_up(engine, entry, EXPIRED)
 
 

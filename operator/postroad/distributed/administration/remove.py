@@ -161,10 +161,8 @@ async def _end_together(engine: Engine, ended: list[tuple[EntryKey, Ending, Trai
 async def remove_entry(
     engine: Engine, entry: Entry, mark: Mark | None = None, removal: _Removal | None = None
 ) -> bool:
-    """Remove a mail, starting from one of its entries, through its successors.
-
-    Returns whether this call removed it; False when it ended before.
-    """
+    """Remove a mail, starting from one of its entries, through its successors. Returns whether this
+    call removed it; False when it ended before."""
     removal = removal or _Removal.now(engine)
     if mark is None:
         mark = await end(engine, entry, removal.ending)

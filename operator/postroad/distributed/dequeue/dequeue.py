@@ -63,11 +63,9 @@ class _WaitingReference:
         queues, as one of them may take nothing."""
 
     async def served(self) -> DistributedItem | None:
-        """Return the item to hand out, or None when the message needed no attempt.
-
-        Waits out servers that are away, as long as the delivery is leased: the broker gives the
-        messages of a lost channel to another consumer. A cancelled dispatch gives the message back.
-        """
+        """Return the item to hand out, or None when the message needed no attempt. Waits out
+        servers that are away, as long as the delivery is leased: the broker gives the messages of a
+        lost channel to another consumer. A cancelled dispatch gives the message back."""
         since, backoff = self._engine.clock.elapsed(), self._engine.backoff()
         defers = False
         try:

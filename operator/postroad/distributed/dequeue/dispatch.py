@@ -250,7 +250,6 @@ class ReferenceDispatch:
         return any(each.enqueue_id in self._engine.in_flight for each in keys)
 
     async def release_claims(self) -> None:
-        """Release what this dispatch may have claimed."""
         await self._release(self._claims)
 
     async def dead_letter(self) -> None:

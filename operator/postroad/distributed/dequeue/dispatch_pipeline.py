@@ -40,8 +40,6 @@ place when it ends."""
 
 
 class DispatchPipeline:
-    """One consumer's pipeline."""
-
     def __init__(
         self, deliveries: AsyncIterator[Delivery], prefetch: int, dispatch: Dispatch
     ) -> None:

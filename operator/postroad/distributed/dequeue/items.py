@@ -114,11 +114,9 @@ class DistributedItem(LeasedMail):
             raise
 
     async def _end_without_bytes(self) -> None:
-        """Read the mark again: most often an administrator removed the mail meanwhile.
-
-        Without a mark, a row and bytes there is no mail: the shared delay queues kept the message
-        of a queue that was deleted, and this one has its name.
-        """
+        """Read the mark again: most often an administrator removed the mail meanwhile. Without a
+        mark, a row and bytes there is no mail: the shared delay queues kept the message of a queue
+        that was deleted, and this one has its name."""
         view, key = self._engine.view, self._entry.key
         if await view.mark(key) is None:
             if await view.row(key) is not None:
@@ -163,8 +161,7 @@ class DistributedItem(LeasedMail):
     async def _mark_delivered(self, outcomes: AttemptOutcomes | None = None) -> None:
         """Before browse start, maintenance may clean the mark before a process reads the delivery
         in it. The entry was replaced then, so this delivery is propagated to its successors. (Where
-        the mark is cleaned already, ours stays, and a successor that names this entry reads it.)
-        """
+        the mark is cleaned already, ours stays, and a successor that names this entry reads it.)"""
         if self._marked and (outcomes is None or self._is_kept):
             return
         engine, entry, now = self._engine, self._entry, self._engine.clock.now()

@@ -117,7 +117,6 @@ class Leases:
             self._engine.log.debug("claims are left to lapse", error=type(error).__name__)
 
     async def close(self) -> None:
-        """Stop renewing."""
         if self._renewer is not None:
             self._renewer.cancel()
             await asyncio.gather(self._renewer, return_exceptions=True)
@@ -157,8 +156,6 @@ ASKED_AGAIN = timedelta(seconds=30)
 
 
 class WaitLimits:
-    """The limits of one consumer."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._served: timedelta | None = None
@@ -166,7 +163,6 @@ class WaitLimits:
         self._unreadable: dict[Partition, timedelta] = {}
 
     def was_served(self) -> None:
-        """Note that one reference was dispatched."""
         self._served = self._engine.clock.elapsed()
 
     async def is_over(self, since: timedelta, key: EntryKey | None, error: Exception) -> bool:

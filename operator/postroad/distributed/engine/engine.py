@@ -29,9 +29,7 @@ MAX_UNTIL_CLOSED = 1024
 class Closeable(Protocol):
     """An object with connections or tasks to end."""
 
-    async def close(self) -> None:
-        """Idempotent."""
-        ...
+    async def close(self) -> None: ...
 
 
 async def two_weeks() -> timedelta:
@@ -132,7 +130,6 @@ class Engine:
         return moment_after(self.clock.now(), delay)
 
     def backoff(self) -> Backoff:
-        """Return a new sequence of waits."""
         return Backoff(
             self.clock, self.randomness, self.timing.backoff, self.timing.longest_backoff
         )

@@ -112,7 +112,6 @@ class Backoff:
         self._longest = longest
 
     async def wait(self) -> None:
-        """Wait once more."""
         duration = self._next * (0.5 + self._randomness.uniform() / 2)
         self._next = min(self._next * 2, self._longest)
         await self._clock.sleep(duration)
@@ -151,7 +150,6 @@ async def count(items: AsyncIterator[T], work: Callable[[T], Awaitable[int]]) ->
 
 
 async def each_of(items: Iterable[T]) -> AsyncIterator[T]:
-    """Yield the items of an iterable."""
     for each in items:
         yield each
 

@@ -58,7 +58,6 @@ class LaterLooks:
         return len(self._waiting)
 
     def add(self, entry: Entry) -> None:
-        """Look later at an entry that was withdrawn now."""
         if len(self) >= MAX_FOLLOWED:
             self._count_open(self._forget(self._oldest(DROPPED)))
         due = self._engine.clock.elapsed() + self._engine.timing.redelivery_delay
@@ -137,7 +136,6 @@ class LaterLooks:
         return list(islice(self._waiting.values(), most))
 
     def _forget(self, portion: Iterable[WithdrawnEnqueue]) -> int:
-        """Forget them; return how many."""
         return sum(self._waiting.pop(each.key.enqueue_id, None) is not None for each in portion)
 
     def _count_open(self, count: int) -> None:

@@ -41,10 +41,8 @@ async def give_up(
     outcomes: AttemptOutcomes | None = None,
 ) -> Mark | None:
     """Move an entry to the dead letters: dead letter, then mark. After a crash between them, the
-    process that meets the entry or the dead letter next finishes it. Durable, idempotent.
-
-    Returns None, or the mark of an entry that ended otherwise before; it has no dead letter then.
-    """
+    process that meets the entry or the dead letter next finishes it. Durable, idempotent. Returns
+    None, or the mark of an entry that ended otherwise before; it has no dead letter then."""
     over = await mark_if_passed(engine, entry)
     if over is not None:
         return over

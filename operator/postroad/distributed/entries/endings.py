@@ -101,10 +101,8 @@ async def delete_bytes(engine: Engine, keys: list[str]) -> bool:
 async def publish_again(
     engine: Engine, delivery: Delivery, reference: Reference, delay_seconds: int
 ) -> None:
-    """Publish a reference again, to come after a delay, and ack the message it came in.
-
-    Raises: BrokerError; the message is then still leased.
-    """
+    """Publish a reference again, to come after a delay, and ack the message it came in. Raises:
+    BrokerError; the message is then still leased."""
     body = encode(reference)
     await engine.broker.publish(reference.key.enqueue_id, body, delay_seconds)
     await ack(engine, delivery)

@@ -57,11 +57,8 @@ async def cut(engine: Engine, change: Change) -> Change:
 
 def _replaced_long_ago(engine: Engine, chain: tuple[EntryKey, ...]) -> list[EntryKey]:
     """Return the entries of a chain that were replaced at least a redelivery delay ago, by any
-    tolerated clock.
-
-    The key after an entry's is made before the entry is marked; the one after that is made by a
-    process that has read the mark.
-    """
+    tolerated clock. The key after an entry's is made before the entry is marked; the one after that
+    is made by a process that has read the mark."""
     before = engine.clock.now() - engine.timing.redelivery_delay - 2 * engine.timing.skew
     return [
         entry
@@ -183,7 +180,6 @@ async def _withdraw_if_passed(engine: Engine, new: Entry) -> bool:
 
 
 def replacement_of(mark: Mark) -> tuple[EntryKey, Change]:
-    """Return the successor and the change of a mark whose ending is a replacement."""
     ending = mark.ending
     assert ending is not None
     assert ending.successor is not None
@@ -233,21 +229,17 @@ async def _end_as_withdrawn(engine: Engine, entry: Entry) -> Mark | None:
 
 
 def is_removed(mark: Mark | None) -> bool:
-    """Return whether a mark's ending is a removal."""
     return mark is not None and mark.ending is not None and mark.ending.kind is EndingKind.REMOVED
 
 
 def is_withdrawn(mark: Mark) -> bool:
-    """Return whether a mark's ending is a withdrawal."""
     return mark.ending is not None and mark.ending.kind is EndingKind.WITHDRAWN
 
 
 async def propagate_delivery(engine: Engine, entry: Entry, mark: Mark) -> None:
-    """Write the delivery of an entry into the marks of all its successors.
-
-    A consumer held the mail while administration replaced it. Idempotent; where the successors'
-    marks have the delivery, nothing is written.
-    """
+    """Write the delivery of an entry into the marks of all its successors. A consumer held the mail
+    while administration replaced it. Idempotent; where the successors' marks have the delivery,
+    nothing is written."""
     assert mark.delivered_at is not None
     if mark.ending is None or mark.ending.kind is not EndingKind.REPLACED:
         return
@@ -334,12 +326,9 @@ async def _remove(engine: Engine, entry: Entry) -> None:
 
 
 def _first_delay(engine: Engine, entry: Entry, new: Entry) -> int:
-    """Return the delay of a new entry's first message, in seconds.
-
-    An entry that a consumer may have in flight, or that follows such an entry too soon, waits one
-    redelivery delay: by then that consumer has delivered the mail, or holds a claim on it
-    (invariant 10).
-    """
+    """Return the delay of a new entry's first message, in seconds. An entry that a consumer may
+    have in flight, or that follows such an entry too soon, waits one redelivery delay: by then that
+    consumer has delivered the mail, or holds a claim on it (invariant 10)."""
     now = engine.limits_cache.now()
     due = next_delay(new.due_at, now)
     if due or not new.previous:

@@ -8,7 +8,6 @@ from postroad.ports.view import DeadLetter
 
 
 def view_of(entry: Entry, now: datetime, dead_letter: DeadLetter | None = None) -> MailView:
-    """Return the view of an entry that browsing and listings show."""
     due_at = entry.due_at if entry.due_at is not None and entry.due_at > now else None
     return MailView(
         enqueue_id=entry.enqueue_id,

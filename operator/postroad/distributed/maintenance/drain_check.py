@@ -37,8 +37,6 @@ PURGE_TIMEOUT = timedelta(minutes=10)
 
 
 class SliceState(Enum):
-    """The state of a closed slice."""
-
     DRAINED = "every row has a final mark"
     LIVE = "a row waits"
     VANISHED = "rows that were counted are gone"
@@ -83,10 +81,8 @@ async def check_drained(
     engine: Engine, slice_: Slice, closed: ClosedSlice, *, whole: bool = False
 ) -> DrainCheck:
     """Return the state of a closed slice; finish replacements and purges that stopped half way in
-    it. Reads up to the first row that waits, or the `whole` slice.
-
-    Raises: ServerError, ClockSkew, ConfigurationStale.
-    """
+    it. Reads up to the first row that waits, or the `whole` slice. Raises: ServerError, ClockSkew,
+    ConfigurationStale."""
     reading = _SliceReading(engine)
     present: Counter[int] = Counter()
     stamp: list[PartitionStamp] = []
@@ -159,7 +155,6 @@ async def _check_blobs_deleted(engine: Engine, partition: Partition) -> tuple[Pa
 
 
 async def _counts(engine: Engine, slice_: Slice) -> dict[int, int]:
-    """Count the rows of each bucket."""
     counts = await asyncio.gather(
         *(engine.view.count_rows(each, None) for each in slice_.partitions)
     )
@@ -179,8 +174,6 @@ async def _marks_of_rows(
 
 
 class _SliceReading:
-    """Facts that one reading of a slice has found."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._has_failed = False

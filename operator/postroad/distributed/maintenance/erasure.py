@@ -73,21 +73,16 @@ class ErasureClaims(Protocol):
     async def claim(self, part: Part) -> None:
         """Make sure, before a part is erased, that it is the queue's. Raises: ResourceConflict,
         ServerError."""
-        ...
 
     async def release(self, part: Part) -> None:
         """Give a part up that is erased. Idempotent. Raises: ServerError."""
-        ...
 
     async def owns_bucket(self) -> bool:
         """True if the bucket goes with the bytes, unless it holds other objects."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Erasable:
-    """A queue to erase."""
-
     name: QueueName
     broker: Broker
     view: View

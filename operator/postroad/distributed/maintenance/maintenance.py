@@ -50,10 +50,8 @@ class Maintenance:
 
     async def accept_loss(self, first: datetime, last: datetime) -> None:
         """Close anew, with the rows that are left, the slices that start from `first` to `last` and
-        are not drained: what vanished from them is accepted as lost.
-
-        An administrator decides this, after looking for the mails elsewhere. Raises: ServerError.
-        """
+        are not drained: what vanished from them is accepted as lost. An administrator decides this,
+        after looking for the mails elsewhere. Raises: ServerError."""
         engine = self._engine
         async for closed in engine.view.closed_slices(first):
             if closed.slice_start > last:

@@ -97,7 +97,6 @@ class RowMaintenance:
     async def _in_need(
         self, began: Beginning, counted: MessageCount, lifetime: timedelta, aside: SetAside
     ) -> AsyncIterator[WaitingMail]:
-        """Read all waiting mail, and yield the mails that need maintenance."""
         engine, now = self._engine, began.at
         alone = _Alone(now, engine.configuration.effective().writing.slice_window)
         async for each in waiting(engine, began, aside=aside):
@@ -195,7 +194,6 @@ class _Alone:
         return found
 
     def add(self, each: WaitingMail) -> None:
-        """Note a mail of this slice."""
         due_at = each.row.due_at
         is_idle = each.row.held or (due_at is not None and due_at > self._soon)
         self._stays |= each.mark is not None or not is_idle or len(self._found) == FEW

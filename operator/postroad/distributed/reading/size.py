@@ -140,10 +140,8 @@ class SizeCache:
         self, call: _Call, partition: Partition, closed: ClosedSlice | None, stamp: PartitionStamp
     ) -> tuple[Counts, bool]:
         """Count what waits, and whether that can only change together with the stamp: a replacement
-        under way ends without a further mark.
-
-        Marks are counted first: every mark has its row by then, so no count is ever negative.
-        """
+        under way ends without a further mark. Marks are counted first: every mark has its row by
+        then, so no count is ever negative."""
         view, now = self._engine.view, call.now
         marks = await view.count_marks(partition, now, stamp.purged)
         rows = await view.count_rows(partition, now, stamp.purged)

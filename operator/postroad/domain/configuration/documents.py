@@ -44,7 +44,6 @@ def configuration_from(document: Mapping[str, Any] | None) -> ViewConfiguration:
 
 
 def effective_document(state: Configured, effective_from: datetime) -> Document:
-    """Return `status.configuration`."""
     return {
         "version": state.version,
         **configuration_document(state.configuration),
@@ -53,10 +52,8 @@ def effective_document(state: Configured, effective_from: datetime) -> Document:
 
 
 def to_document(event: ConfigurationEvent) -> Document:
-    """Return an event as a document that `from_document` reads back to an equal event.
-
-    A refusal has the wanted values where the others have the accepted ones, and no version.
-    """
+    """Return an event as a document that `from_document` reads back to an equal event. A refusal
+    has the wanted values where the others have the accepted ones, and no version."""
     document: Document = {"sequence": event.sequence}
     if not isinstance(event, events.ConfigurationRefused):
         document["version"] = event.version

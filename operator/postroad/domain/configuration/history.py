@@ -41,8 +41,6 @@ class ConfigurationCreated(_Accepted):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationChanged(_Accepted):
-    """An accepted change."""
-
     changes: tuple[rules.FieldChange, ...]
 
 
@@ -57,9 +55,7 @@ class ConfigurationRefused(_RecordedEvent):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationAdopted(_Accepted):
     """Configuration that an administrator recorded after the history was lost or forked.
-
-    `supersedes` is the last sequence of the contradicting status that this settles, else 0.
-    """
+    `supersedes` is the last sequence of the contradicting status that this settles, else 0."""
 
     reason: str
     supersedes: int = 0
@@ -123,11 +119,9 @@ def replay(events: Iterable[ConfigurationEvent]) -> Configured | None:
 
 @dataclass(frozen=True, slots=True)
 class ConfigurationDecision:
-    """Action on a wanted configuration.
-
-    `event` is to be appended (None: the history has it already); `refusal` is None unless it is
-    refused; `configured` holds once the event is appended.
-    """
+    """Action on a wanted configuration. `event` is to be appended (None: the history has it
+    already); `refusal` is None unless it is refused; `configured` holds once the event is
+    appended."""
 
     event: ConfigurationEvent | None
     refusal: rules.Refusal | None
@@ -142,11 +136,9 @@ def decide(
     by: str = "",
     generation: int | None = None,
 ) -> ConfigurationDecision:
-    """Decide about a wanted configuration.
-
-    The configuration that holds already gives no event, and neither does a refusal that was
-    recorded since the last accepted change: resyncs leave no trace. Raises: HistoryMissing.
-    """
+    """Decide about a wanted configuration. The configuration that holds already gives no event, and
+    neither does a refusal that was recorded since the last accepted change: resyncs leave no trace.
+    Raises: HistoryMissing."""
     state = replay(events)
     if state is not None and wanted == state.configuration:
         return ConfigurationDecision(None, None, state)

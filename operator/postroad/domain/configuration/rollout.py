@@ -45,7 +45,6 @@ class Rollout:
 
 
 def versions(events: Sequence[ConfigurationEvent]) -> Mapping[int, ViewConfiguration]:
-    """Return the accepted configurations by version."""
     return {
         event.version: event.configuration
         for event in events
@@ -60,11 +59,9 @@ def first_rollout(events: Sequence[ConfigurationEvent]) -> Rollout:
 
 
 def adoption_rollout(events: Sequence[ConfigurationEvent]) -> Rollout:
-    """Return the rollout of a history that ends with an adoption.
-
-    The adopted version is announced like any change. Until it is written, the one accepted before
-    it is, and nothing earlier: browse start may have passed the slices of longer windows.
-    """
+    """Return the rollout of a history that ends with an adoption. The adopted version is announced
+    like any change. Until it is written, the one accepted before it is, and nothing earlier: browse
+    start may have passed the slices of longer windows."""
     version = sorted(versions(events))[-2:][0]
     return Rollout(version, version)
 
@@ -89,10 +86,8 @@ class Watched:
 def writing_and_reading(
     events: Sequence[ConfigurationEvent], rollout: Rollout
 ) -> tuple[ViewConfiguration, tuple[ViewConfiguration, ...]]:
-    """Return what to write under, and all that must be read under, newest first.
-
-    Raises: HistoryMissing when the history does not have what is written under.
-    """
+    """Return what to write under, and all that must be read under, newest first. Raises:
+    HistoryMissing when the history does not have what is written under."""
     known = versions(events)
     if rollout.writing not in known:
         raise HistoryMissing(f"version {rollout.writing} is written but not in the history")

@@ -76,10 +76,8 @@ BUCKET_COUNT_SHRINKS = "BucketCountShrinks"
 
 
 def refusal_of(current: ViewConfiguration, wanted: ViewConfiguration) -> Refusal | None:
-    """Return why a change would make mail invisible; None when every mail stays reachable.
-
-    Source: 000 Decision (only dividing windows, only more buckets, the pace is free).
-    """
+    """Return why a change would make mail invisible; None when every mail stays reachable. Source:
+    000 Decision (only dividing windows, only more buckets, the pace is free)."""
     broken = [
         each
         for each in (

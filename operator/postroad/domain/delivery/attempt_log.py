@@ -176,7 +176,6 @@ class AttemptSelector:
         return (self.recipient, self.sender, self.address) != (None, None, None)
 
     def fits(self, line: LoggedAttempt) -> bool:
-        """Return whether a line is searched for."""
         return (
             (self.identifier is None or self.identifier in {line.mail_id, line.enqueue_id})
             and (self.since is None or self.since <= line.at)

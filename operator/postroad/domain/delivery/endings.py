@@ -52,13 +52,10 @@ class Endings(Protocol):
     async def end(self, ending: ItemEnding, outcomes: AttemptOutcomes | None = None) -> None:
         """End the item as the method that the ending is named after. Raises: InvalidInput, for a
         delay or a reason that is none; the item is as before."""
-        ...
 
     async def done(self, outcomes: AttemptOutcomes | None = None) -> None:
-        """End the mail for all recipients not yet recorded. Durable when it returns.
-
-        The content is deleted; the mail never comes again.
-        """
+        """End the mail for all recipients not yet recorded. Durable when it returns. The content is
+        deleted; the mail never comes again."""
         await self.end(DONE, outcomes)
 
     async def retry(
@@ -85,13 +82,11 @@ class Endings(Protocol):
     ) -> None:
         """As `retry`, but no attempt is counted: for recipients to whom nothing was transmitted,
         since a site backs off or a limit is reached. The reason is shown as the last error.
-
         `outcomes` are of the other recipients, if there were any."""
         await self.end(DeferItem(delay, remaining, reason), outcomes)
 
     async def reject(self, reason: str, outcomes: AttemptOutcomes | None = None) -> None:
-        """Move the mail to the dead letters with a reason. Durable when it returns.
-
-        The dead letter's recipients are those who did not get the mail: the ones left, and the
-        ones recorded as failed."""
+        """Move the mail to the dead letters with a reason. Durable when it returns. The dead
+        letter's recipients are those who did not get the mail: the ones left, and the ones recorded
+        as failed."""
         await self.end(Reject(reason), outcomes)

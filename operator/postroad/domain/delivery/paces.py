@@ -76,8 +76,6 @@ class Paces:
 
 
 class LimitedBy(StrEnum):
-    """Keys that each have a limit of their own."""
-
     RULE = "rule"
     """All mail that the rule matches."""
     SITE = "site"
@@ -124,5 +122,4 @@ class LimitRule:
 
 
 def limits_of(mail: LimitedMail, rules: Iterable[LimitRule]) -> tuple[tuple[str, LimitRule], ...]:
-    """Return the limits that a mail is under, with their names."""
     return tuple((key, rule) for rule in rules if (key := rule.key(mail)) is not None)

@@ -150,7 +150,6 @@ class FlushAnswer:
 
     @property
     def name(self) -> str:
-        """The name of its entry."""
         return f"{self.worker} {self.site}"
 
     def text(self) -> str:
@@ -297,7 +296,6 @@ class Reroute:
 
     @property
     def way(self) -> str:
-        """The way, as people read it."""
         return f"rule {self.rule}" if self.hop is None else f"{self.hop} (tls {self.hop.tls})"
 
     def text(self) -> str:
@@ -350,7 +348,6 @@ class RerouteTable:
 
     @classmethod
     def of(cls, reroutes: Iterable[Reroute]) -> RerouteTable:
-        """Return the table of these."""
         return cls({each.key: each for each in reroutes})
 
     @property
@@ -363,7 +360,6 @@ class RerouteTable:
         return self.by_key.get(key_of(RerouteOf.DOMAIN, domain))
 
     def of_site(self, site: str) -> Reroute | None:
-        """Return the reroute of a site."""
         return self.by_key.get(key_of(RerouteOf.SITE, site))
 
 

@@ -81,7 +81,6 @@ class SuppressedAddress:
         return not self.is_pending and not self.is_over(now)
 
     def is_over(self, now: datetime) -> bool:
-        """Return whether the entry has expired."""
         return self.expires_at is not None and self.expires_at <= now
 
     def outcome(self) -> Outcome:

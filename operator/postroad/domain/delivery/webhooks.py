@@ -83,7 +83,6 @@ class WebhookAddress:
 
     @property
     def host(self) -> str:
-        """The server."""
         return urlsplit(self.text).hostname or ""
 
     @property

@@ -128,7 +128,6 @@ class Stuffer:
         self._held_cr = False
 
     def feed(self, chunk: bytes) -> bytes:
-        """Return what to send for this chunk."""
         if self._is_verbatim:
             return chunk
         return self._stuffed(self._lines.feed(chunk))

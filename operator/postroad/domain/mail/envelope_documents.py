@@ -20,7 +20,6 @@ FIELDS = frozenset(("sender", "to", "name", "attributes", "origin", "dsn", "prio
 
 
 def envelope_value(envelope: Envelope) -> dict[str, Any]:
-    """Return an envelope as JSON has it."""
     found: dict[str, Any] = {"sender": envelope.sender, "to": envelope.recipients}
     if envelope.name is not None:
         found["name"] = envelope.name
@@ -76,12 +75,9 @@ def handing_key(mail_id: UUID, recipients: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HandedMail:
-    """A mail for a function. Its repr shows no address.
-
-    `recipients` are those that are left, at most a hundred at a time; `key` is the same whenever
-    the same mail comes for the same recipients, which happens after an error, and after a kill of
-    this process.
-    """
+    """A mail for a function. Its repr shows no address. `recipients` are those that are left, at
+    most a hundred at a time; `key` is the same whenever the same mail comes for the same
+    recipients, which happens after an error, and after a kill of this process."""
 
     key: str
     mail_id: UUID
@@ -94,7 +90,6 @@ class HandedMail:
 
     @classmethod
     def of(cls, mail_id: UUID, envelope: Envelope, content: bytes) -> HandedMail:
-        """Return a mail with its key."""
         return cls(
             handing_key(mail_id, envelope.recipients),
             mail_id,

@@ -80,11 +80,9 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class RecipientDsn:
-    """DSN parameters of one RCPT command; `orcpt` is `type;address`, decoded from xtext.
-
-    Raises: InvalidMail for what the command could not say, or what would say more than it should.
-    Source: RFC 3461 4.1, 4.2.
-    """
+    """DSN parameters of one RCPT command; `orcpt` is `type;address`, decoded from xtext. Raises:
+    InvalidMail for what the command could not say, or what would say more than it should. Source:
+    RFC 3461 4.1, 4.2."""
 
     notify: tuple[str, ...] = ()
     orcpt: str | None = None
@@ -100,10 +98,8 @@ class RecipientDsn:
 
 @dataclass(frozen=True, slots=True)
 class DsnOptions:
-    """DSN parameters of a mail; `envid` is decoded from xtext. Raises: InvalidMail.
-
-    Source: RFC 3461 4.3, 4.4.
-    """
+    """DSN parameters of a mail; `envid` is decoded from xtext. Raises: InvalidMail. Source: RFC
+    3461 4.3, 4.4."""
 
     ret: str | None = None
     envid: str | None = None
@@ -124,11 +120,9 @@ class DsnOptions:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """All of a mail but its content. Its repr shows no address.
-
-    `priority` is from MIN_PRIORITY to MAX_PRIORITY; higher is more urgent: a
-    worker prefers its lookups and connections, the queue keeps its order. Raises: InvalidMail.
-    """
+    """All of a mail but its content. Its repr shows no address. `priority` is from MIN_PRIORITY to
+    MAX_PRIORITY; higher is more urgent: a worker prefers its lookups and connections, the queue
+    keeps its order. Raises: InvalidMail."""
 
     sender: str | None
     recipients: tuple[str, ...]
@@ -193,7 +187,6 @@ class Mail:
 
     @classmethod
     def of(cls, envelope: Envelope, content: Content) -> Mail:
-        """Return the mail of an envelope and a content."""
         given = {each: getattr(envelope, each) for each in Envelope.__slots__}
         return cls(content=content, **given)
 
@@ -244,7 +237,6 @@ class Outcome:
         _keep(self, text=explanation(self.text))
 
     def at(self, site: str) -> Outcome:
-        """Return it with the site that gave it."""
         return Outcome(self.kind, self.text, site, self.responder)
 
     def from_responder(self, responder: Responder) -> Outcome:
@@ -402,10 +394,8 @@ def _content(value: Any) -> Content:
 
 def check_address(address: str) -> None:
     """Refuse what can be no mailbox. Raises: InvalidMail (its text does not quote the address).
-
     Refuses only what would break an SMTP dialogue or the queue's tables; the next hop knows whether
-    the mailbox exists. Source: RFC 5321 4.1.2; RFC 6531 for non-ASCII.
-    """
+    the mailbox exists. Source: RFC 5321 4.1.2; RFC 6531 for non-ASCII."""
     if _ORDINARY.fullmatch(address):
         return
     local, at, domain = address.rpartition("@")

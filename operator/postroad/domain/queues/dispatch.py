@@ -86,10 +86,8 @@ def decide(
 
 
 def decide_claimed(mark: Mark | None, previous: Sequence[Mark | None]) -> Verdict:
-    """Return what is to be done once the claims are taken and the marks were read after that.
-
-    A consumer may have held, and delivered, an entry that administration replaced.
-    """
+    """Return what is to be done once the claims are taken and the marks were read after that. A
+    consumer may have held, and delivered, an entry that administration replaced."""
     if (over := _over(mark)) is not None:
         return over
     if any(each is not None and each.delivered_at is not None for each in previous):

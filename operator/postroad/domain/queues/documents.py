@@ -51,11 +51,9 @@ UNREADABLE = Envelope(sender=None, recipients=("postmaster",), name="unreadable 
 
 @dataclass(eq=False, repr=False)
 class LeasedMail(Endings):
-    """Facts that every engine's `Item` knows of its mail from the lease on.
-
-    `mail` has the recipients left for this entry, less those already recorded; `attempt` is how
-    many attempts were made before this one.
-    """
+    """Facts that every engine's `Item` knows of its mail from the lease on. `mail` has the
+    recipients left for this entry, less those already recorded; `attempt` is how many attempts were
+    made before this one."""
 
     enqueue_id: UUID
     mail_id: UUID
@@ -103,7 +101,6 @@ class Sizes:
 
 
 def exact_view(view: MailView) -> dict[str, Any]:
-    """Return a view in the exact form."""
     return {
         "enqueue_id": str(view.enqueue_id),
         "mail_id": str(view.mail_id),
@@ -120,7 +117,6 @@ def exact_view(view: MailView) -> dict[str, Any]:
 
 
 def view_of_exact(value: Mapping[str, Any]) -> MailView:
-    """Return the view of its exact form."""
     return MailView(
         UUID(value["enqueue_id"]),
         UUID(value["mail_id"]),
@@ -166,7 +162,6 @@ def sizes_value(sizes: Sizes) -> dict[str, int | None]:
 
 
 def leased_value(leased: LeasedMail) -> dict[str, Any]:
-    """Return a leased mail with exact instants."""
     return {
         "enqueue_id": str(leased.enqueue_id),
         "mail_id": str(leased.mail_id),

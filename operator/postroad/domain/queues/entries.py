@@ -63,11 +63,9 @@ def slices_between(first: datetime, last: datetime, window: timedelta) -> Iterat
 
 
 def bucket_of(enqueue_id: UUID, bucket_count: int) -> int:
-    """Return the bucket of an id: the same in every process and version, evenly spread.
-
-    The low 62 bits of an id are random, so their remainder is the hash. (A hash of the mail's name
-    would gather all mails of one name in one partition.)
-    """
+    """Return the bucket of an id: the same in every process and version, evenly spread. The low 62
+    bits of an id are random, so their remainder is the hash. (A hash of the mail's name would
+    gather all mails of one name in one partition.)"""
     return (enqueue_id.int & ((1 << 62) - 1)) % bucket_count
 
 
@@ -168,7 +166,6 @@ class UndecodableRow:
 
     @property
     def traits(self) -> Traits:
-        """As `Entry.traits`."""
         return Traits(self.envelope.domains)
 
 
@@ -208,8 +205,6 @@ class Change:
 
 
 class EndingKind(StrEnum):
-    """Kind of ending other than by delivery."""
-
     REPLACED = "replaced"
     REMOVED = "removed"
     REJECTED = "rejected"
@@ -257,11 +252,9 @@ class Mark:
 
     @property
     def successor(self) -> EntryKey | None:
-        """The entry that replaces this one."""
         return self.ending.successor if self.ending is not None else None
 
     def is_replaced_by(self, enqueue_id: UUID) -> bool:
-        """True if the entry's successor has this id."""
         return self.successor is not None and self.successor.enqueue_id == enqueue_id
 
     @property

@@ -138,11 +138,9 @@ class LostMessageDetector:
         return MessageCount(messages, before, idle)
 
     def decide(self, counted: MessageCount) -> int:
-        """Return how many mails get a new message now.
-
-        New messages raise the broker's count: when the next one lacks fewer, more are given at
-        once. Else the counts are wrong, and only few mails at a time are published for them.
-        """
+        """Return how many mails get a new message now. New messages raise the broker's count: when
+        the next one lacks fewer, more are given at once. Else the counts are wrong, and only few
+        mails at a time are published for them."""
         if not counted.missing:
             self._times = self._missing = self._repaired = 0
             return 0

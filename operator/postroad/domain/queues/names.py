@@ -82,11 +82,9 @@ class QueueName:
         return f"postroad.{self}.claim"
 
     def bucket(self, prefix: str) -> str:
-        """The S3 bucket of this queue's own: `<prefix><namespace>-<name>`.
-
-        A name past S3's 63 characters is cut and ends in a hash of the whole. `a-b.c` and `a.b-c`
-        share a bucket: keys begin with the queue's name, so they share nothing else.
-        """
+        """The S3 bucket of this queue's own: `<prefix><namespace>-<name>`. A name past S3's 63
+        characters is cut and ends in a hash of the whole. `a-b.c` and `a.b-c` share a bucket: keys
+        begin with the queue's name, so they share nothing else."""
         bucket = f"{prefix}{self.namespace}-{self.name}"
         if len(bucket) <= MAX_BUCKET:
             return bucket
@@ -121,10 +119,8 @@ MAX_DOUBLING = 6
 
 
 def next_delay(due_at: datetime | None, now: datetime) -> int:
-    """Return the longest step that does not pass `due_at`, in seconds; 0 when the mail is due.
-
-    The last fraction of a second takes a step of one second, so no mail is early.
-    """
+    """Return the longest step that does not pass `due_at`, in seconds; 0 when the mail is due. The
+    last fraction of a second takes a step of one second, so no mail is early."""
     if due_at is None or due_at <= now:
         return 0
     left = (due_at - now).total_seconds()
@@ -142,11 +138,9 @@ def beside(step: int) -> int:
 
 
 def redelivery_delay_after(crashes: int, redelivery_delay: timedelta, draw: float) -> int:
-    """Return the step that a reference waits after a redelivery, in seconds.
-
-    The more crashes, the wider the steps are drawn, so that a mail that crashes consumers is soon
-    alone, and mails that were only in flight at the same time get through.
-    """
+    """Return the step that a reference waits after a redelivery, in seconds. The more crashes, the
+    wider the steps are drawn, so that a mail that crashes consumers is soon alone, and mails that
+    were only in flight at the same time get through."""
     doubling = int(draw * (min(crashes, MAX_DOUBLING) + 1))
     wanted = redelivery_delay.total_seconds() * (1 << doubling)
     return max((step for step in DELAY_SECONDS if step <= wanted), default=DELAY_SECONDS[0])

@@ -65,7 +65,6 @@ class Reference:
 
     @classmethod
     def to(cls, entry: Entry, *, claim: bool) -> Reference:
-        """Return a new reference to an entry."""
         return cls(
             key=entry.key,
             mail_id=entry.mail_id,

@@ -107,10 +107,8 @@ class ReportRules:
 @dataclass(frozen=True, slots=True)
 class ReportedAttempt:
     """Outcome of an entry of a mail. `untried`: recipients to whom nothing was transmitted, with
-    the reason. `is_over`: those that did not get the mail are attempted no more.
-
-    `age` is that of the mail, `age_before` what it was when its entry began.
-    """
+    the reason. `is_over`: those that did not get the mail are attempted no more. `age` is that of
+    the mail, `age_before` what it was when its entry began."""
 
     outcomes: Mapping[str, Outcome]
     untried: Mapping[str, str]

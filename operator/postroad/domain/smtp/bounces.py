@@ -177,7 +177,6 @@ class _Expression(NamedTuple):
     pattern: re.Pattern[str]
 
     def fits(self, words: str) -> bool:
-        """Return whether the words have the phrase."""
         is_likely = all(any(one in words for one in several) for several in self.needed)
         return is_likely and self.pattern.search(words) is not None
 

@@ -71,8 +71,6 @@ class Protocol(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HopLogin:
-    """The login at a next hop."""
-
     folder: Path
     """Has the files `username` and `password`, which are read for each connection."""
 

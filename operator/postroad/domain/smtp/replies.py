@@ -67,7 +67,6 @@ class Reply:
 
     @property
     def is_positive(self) -> bool:
-        """True if the command did what it was to do."""
         return 200 <= self.code < 300
 
     @property
@@ -108,11 +107,8 @@ class Reply:
 
     @property
     def refusal(self) -> Outcome:
-        """The outcome of a negative reply for its recipients.
-
-        Anything that is not a clear refusal defers, because mail must not be given up on a guess.
-        Never `delivered`.
-        """
+        """The outcome of a negative reply for its recipients. Anything that is not a clear refusal
+        defers, because mail must not be given up on a guess. Never `delivered`."""
         if self.is_permanent and not self.is_about_sender:
             return Outcome.failed(str(self))
         return Outcome.deferred(str(self))
@@ -140,11 +136,9 @@ class Reply:
 
 
 class ReplyReader:
-    """Joins the lines of replies. Feed it lines without their line end.
-
-    The digits of a line decide, and nothing else: whatever the form of the text, a reply too many
-    or too few is the only error, as it would shift all later ones. Source: RFC 5321 4.2.
-    """
+    """Joins the lines of replies. Feed it lines without their line end. The digits of a line
+    decide, and nothing else: whatever the form of the text, a reply too many or too few is the only
+    error, as it would shift all later ones. Source: RFC 5321 4.2."""
 
     def __init__(self) -> None:
         self._codes: dict[int, None] = {}
@@ -153,10 +147,8 @@ class ReplyReader:
         self._octets = 0
 
     def feed(self, line: bytes) -> Reply | None:
-        """Take one line; return the reply that it completes.
-
-        Raises: InvalidInput for a reply that begins without a code, or does not end.
-        """
+        """Take one line; return the reply that it completes. Raises: InvalidInput for a reply that
+        begins without a code, or does not end."""
         if not self._octets and (reply := _whole(line)) is not None:
             return reply
         found = _LINE.match(line)

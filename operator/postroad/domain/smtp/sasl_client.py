@@ -48,11 +48,9 @@ class SaslDialogue(Protocol):
 
     def answer(self, challenge: bytes) -> bytes:
         """Return the answer to the server's next challenge. Raises: LoginRefused."""
-        ...
 
     def check_success(self) -> None:
         """Raise LoginRefused where the server calls the login successful too early."""
-        ...
 
 
 def chosen(offered: Collection[str], wanted: Mechanism | None) -> Mechanism | None:

@@ -21,10 +21,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def id_at(moment: datetime, sequence: int, randomness: int) -> UUID:
-    """Return the version 7 id of `moment`.
-
-    `sequence` is the 12-bit counter that orders ids within a millisecond; `randomness` 62 bits.
-    """
+    """Return the version 7 id of `moment`. `sequence` is the 12-bit counter that orders ids within
+    a millisecond; `randomness` 62 bits."""
     return _id_of((moment - EPOCH) // _MILLISECOND, sequence, randomness)
 
 
@@ -41,11 +39,8 @@ def moment_of(identifier: UUID) -> datetime:
 
 
 class Identifiers:
-    """Makes ids that grow strictly, also when the clock stands still or steps back.
-
-    `now` returns the wall clock, `random_bits(n)` n random bits. Not thread-safe: one per event
-    loop.
-    """
+    """Makes ids that grow strictly, also when the clock stands still or steps back. `now` returns
+    the wall clock, `random_bits(n)` n random bits. Not thread-safe: one per event loop."""
 
     def __init__(self, now: Callable[[], datetime], random_bits: Callable[[int], int]) -> None:
         self._now = now

@@ -36,17 +36,14 @@ def instant(us: int) -> datetime:
 
 
 def optional_microseconds(moment: datetime | None) -> int | None:
-    """Return `microseconds` of what may be missing."""
     return None if moment is None else microseconds(moment)
 
 
 def optional_instant(us: int | None) -> datetime | None:
-    """Return `instant` of what may be missing."""
     return None if us is None else instant(us)
 
 
 def duration_us(duration: timedelta) -> int:
-    """Return a duration in microseconds."""
     return duration // MICROSECOND
 
 

@@ -40,12 +40,10 @@ class Index:
         self.live = self.held = self.dead = 0
 
     def add(self, entry: LiveEntry) -> None:
-        """Add a live entry."""
         entry.segment.live[entry.ordinal] = entry
         self._count(entry, 1)
 
     def remove(self, entry: LiveEntry) -> None:
-        """Remove an entry that was replaced or finished."""
         entry.state = State.ENDED
         del entry.segment.live[entry.ordinal]
         entry.segment.garbage.add(entry.ordinal)

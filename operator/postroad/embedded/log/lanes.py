@@ -220,11 +220,9 @@ class LaneLog:
         await self.durable_at(position, max_wait)
 
     def durable_at(self, position: int, max_wait: float = 0.0) -> asyncio.Future[None]:
-        """Return a future that is done when the lane is durable up to `position`.
-
-        `max_wait`, in seconds: how long to wait for the sync of another record before this one
-        starts its own. The shorter wait of another caller counts for both.
-        """
+        """Return a future that is done when the lane is durable up to `position`. `max_wait`, in
+        seconds: how long to wait for the sync of another record before this one starts its own. The
+        shorter wait of another caller counts for both."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         if self._failure is not None:

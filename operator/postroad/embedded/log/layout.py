@@ -38,8 +38,6 @@ def lane_of(name: str) -> Lane | None:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The paths of one store."""
-
     root: PurePath
     mail: PurePath
 

@@ -28,7 +28,6 @@ _CRC = Struct("<I")
 
 
 def position(sequence: int, offset: int) -> int:
-    """Return the position of an offset in a segment."""
     return sequence << 32 | offset
 
 
@@ -46,8 +45,6 @@ def place(lane: Lane, where: int) -> str:
 
 
 class Header(NamedTuple):
-    """A segment's header."""
-
     lane: Lane
     sequence: int
     envelopes: int
@@ -151,8 +148,6 @@ class Segment:
 
 
 class State(IntEnum):
-    """State in which an entry stands."""
-
     DELAYED = 1
     READY = 2
     LEASED = 3
@@ -222,11 +217,9 @@ def waiting_at(segment: Segment, offset: int, payload: bytes) -> EnvelopeRecord:
 
 
 def make(files: Files, layout: Layout, segment: Segment) -> None:
-    """Make a planned segment's file, with name and header durable when it returns. Blocking.
-
-    Zeros fill a segment of lane `new` if there is space, because a sync of blocks that are already
-    allocated does not wait for the file system's journal. An unused file of that name is taken.
-    """
+    """Make a planned segment's file, with name and header durable when it returns. Blocking. Zeros
+    fill a segment of lane `new` if there is space, because a sync of blocks that are already
+    allocated does not wait for the file system's journal. An unused file of that name is taken."""
     path = layout.segment(segment.lane, segment.sequence)
     try:
         segment.file = files.open(path, create=True)
@@ -253,10 +246,8 @@ def fill_with_zeros(file: File, length: int) -> None:
 
 def find_end(segment: Segment, known_durable: int) -> tuple[int, int]:
     """Find the end of a lane's newest segment: its offset, and the offset up to which it is known
-    to be durable. `known_durable` stands in the checkpoint; frames before it are not read.
-
-    Raises: StoreDamaged when a durable frame is not valid. FORMAT.md 5.1.
-    """
+    to be durable. `known_durable` stands in the checkpoint; frames before it are not read. Raises:
+    StoreDamaged when a durable frame is not valid. FORMAT.md 5.1."""
     data = segment.read(0, segment.opened().size())
     end, durable = segment.header.first, known_durable
     if sequence_of(known_durable) == segment.sequence:

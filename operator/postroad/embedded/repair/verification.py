@@ -58,8 +58,6 @@ class StoreReport:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """A store opened for reading."""
-
     checkpoint: Checkpoint
     lanes: dict[Lane, list[Segment]]
 

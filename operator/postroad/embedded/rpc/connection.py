@@ -47,8 +47,6 @@ class _PendingCall:
 
 
 class OwnerConnection:
-    """A connection to the owner."""
-
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self._calls: dict[int, _PendingCall] = {}

@@ -56,7 +56,6 @@ class Leased(NamedTuple):
 
 
 def leased_value(number: int, mail: LeasedMail, failures: Mapping[str, str]) -> dict[str, Any]:
-    """Return what `Leased` is read from."""
     longest = _longest_text(failures)
     cut = {address: text[:longest] for address, text in failures.items()}
     return {"item": number, **documents.leased_value(mail), "failures": cut}
@@ -136,7 +135,6 @@ class Call(NamedTuple):
     undone_by: str | None = None
 
     def encoded(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return arguments as they are sent."""
         known = self.arguments
         return {name: known.get(name, AS_IT_IS).encode(each) for name, each in arguments.items()}
 

@@ -77,11 +77,9 @@ class SpoolReceiver:
         return UUID(bytes=await connection.store(record))
 
     def has_room(self, size_bytes: int, *, is_taken: bool = False) -> bool:
-        """As `MailQueue.has_room`."""
         return self._limits.has_room(size_bytes, is_taken=is_taken)
 
     async def _store(self, connection: OwnerConnection, mail: Mail) -> bytes:
-        """Store a mail; return its ENVELOPE."""
         content, envelope = mail.content, mail.envelope
         assert isinstance(content, bytes)
         json = to_json(envelope_value(envelope))
@@ -121,7 +119,6 @@ class SpoolReceiver:
         self._seconds.append((self._clock.elapsed() - began).total_seconds())
 
     async def close(self) -> None:
-        """Close threads and files."""
         if self._lease is not None:
             await self._lease.close()
         await self._threads.close()

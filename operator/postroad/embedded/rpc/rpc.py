@@ -83,12 +83,10 @@ class FrameKind(IntEnum):
 
 
 def frame(call: int, kind: FrameKind, body: bytes = b"") -> bytes:
-    """Return a frame."""
     return HEAD.pack(len(body) + 5, call, kind) + body
 
 
 def json_frame(call: int, kind: FrameKind, value: object) -> bytes:
-    """Return a frame with JSON in it."""
     return frame(call, kind, to_json(value))
 
 
@@ -107,10 +105,8 @@ class FrameReader:
         self._all_held.pop(id(self), None)
 
     def feed(self, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Yield call, kind and body of each frame that is complete. To be read to its end.
-
-        Raises: InvalidInput for a length that no frame has, and beyond MAX_HELD.
-        """
+        """Yield call, kind and body of each frame that is complete. To be read to its end. Raises:
+        InvalidInput for a length that no frame has, and beyond MAX_HELD."""
         self._held += data
         start = 0
         while len(self._held) - start >= HEAD.size:
@@ -133,7 +129,6 @@ class FrameReader:
 
 
 def error_value(error: PostroadError) -> dict[str, str]:
-    """Return an error as it is sent."""
     return {"type": type(error).__name__, "message": str(error), "hint": error.hint}
 
 

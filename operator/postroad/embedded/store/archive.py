@@ -70,7 +70,6 @@ class RetiredSegment(NamedTuple):
     end: int
 
     def path(self, layout: Layout) -> PurePath:
-        """Return where it lies in the log."""
         return layout.segment(self.header.lane, self.header.sequence)
 
 

@@ -162,7 +162,6 @@ class Engine:
         return known
 
     def build_lane(self, lane: Lane, segments: list[Segment]) -> LaneLog:
-        """Build a lane over existing segments."""
         sizes = SegmentSizes(self.options.segment_bytes, self.options.segment_envelopes)
         built = LaneLog(
             lane,
@@ -217,7 +216,6 @@ class Engine:
             await self.lanes[entry.segment.lane].commit(entry.position + 1)
 
     def lane_for(self, record: EnvelopeRecord) -> Lane:
-        """Return the lane that an entry belongs to."""
         if record.dead:
             return DEAD
         if record.held:

@@ -128,8 +128,7 @@ async def _accept(
 ) -> None:
     """Append a new mail's ENVELOPE and return when it is durable (R2). `json`: its envelope's.
     `content`: that of its spool file, if it is in memory. `keyed`: the first KEY of its enqueue
-    key, if it has one.
-    Raises: QueueClosed, StoreFailed, StoreFull."""
+    key, if it has one. Raises: QueueClosed, StoreFailed, StoreFull."""
     if keyed is not None:  # durable first: a cut would leave its mail, and a repetition a second
         await engine.lane(KEYS).commit(engine.append_key(keyed))
     written = engine.write(record, json)

@@ -64,7 +64,6 @@ class ReadyQueue:
 
     @property
     def next_due(self) -> float | None:
-        """When the next delayed entry is due."""
         return self._delayed[0][0] if self._delayed else None
 
 
@@ -96,7 +95,6 @@ class ReadyQueues:
         self.delayed -= entry.state is State.DELAYED
 
     def promote(self, now: float) -> None:
-        """Make due entries ready."""
         for queue in (self._new, *self._lanes.values()):
             self.delayed -= queue.promote(now)
 
@@ -128,7 +126,6 @@ class ReadyQueues:
         self._queue_of(entry.segment.lane).give_back(entry)
 
     def next_due(self) -> float | None:
-        """Return when the next delayed entry is due; None when there is none."""
         times = [queue.next_due for queue in (self._new, *self._lanes.values())]
         return min((time for time in times if time is not None), default=None)
 
@@ -168,7 +165,6 @@ class Wakeups:
                 return
 
     def wake_all(self) -> None:
-        """Wake every consumer."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

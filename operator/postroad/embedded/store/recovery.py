@@ -58,8 +58,7 @@ def find_lanes(
 ) -> tuple[dict[Lane, list[Segment]], dict[Lane, int]]:
     """Open every lane's segments and find their ends; cut and sync the newest unless `is_reading`.
     Returns them, oldest first, and the number of the next segment of each lane. `opened` closes
-    their files.
-    Raises: StoreDamaged."""
+    their files. Raises: StoreDamaged."""
     found: dict[Lane, list[int]] = {lane: [] for lane in checkpoint.lanes}
     for name in files.names(layout.log):
         if (known := segment_of(name)) is not None:
@@ -270,11 +269,9 @@ def _deliver(work: Work, record: DeliveryRecord) -> None:
 
 
 def resumed(record: EnvelopeRecord, work: Work) -> EnvelopeRecord | None:
-    """Return the next ENVELOPE of a working entry, or None when no recipient is left.
-
-    It has the same enqueue id and attempts, and is due at once. When all recipients are finished
-    and some failed, it is a dead letter, so that an administrator sees the failures.
-    """
+    """Return the next ENVELOPE of a working entry, or None when no recipient is left. It has the
+    same enqueue id and attempts, and is due at once. When all recipients are finished and some
+    failed, it is a dead letter, so that an administrator sees the failures."""
     addresses = dict(zip(record.numbers, record.envelope.recipients, strict=True))
     failures = dict(record.failures)
     failures.update(

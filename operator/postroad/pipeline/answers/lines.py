@@ -36,8 +36,6 @@ REFUSED = "refused"
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Recipients by outcome."""
-
     delivered: int = 0
     deferred: int = 0
     failed: int = 0
@@ -99,9 +97,7 @@ class Line(Protocol):
 
     HEAD: ClassVar[tuple[str, ...]]
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the line as people read it."""
-        ...
+    def cells(self) -> tuple[str, ...]: ...
 
 
 L = TypeVar("L", bound=Line)
@@ -288,7 +284,6 @@ class TraceLine:
 
 
 def age_name(limit: timedelta) -> str:
-    """Return an age limit as text."""
     return "older" if limit == timedelta.max else format_duration(limit)
 
 

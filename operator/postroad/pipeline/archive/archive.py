@@ -134,7 +134,6 @@ TOGETHER = 32
 
 
 def every_slice(_: datetime) -> bool:
-    """Want every slice."""
     return True
 
 
@@ -152,7 +151,6 @@ class EntrySource(Protocol[E]):
     async def read(self, stamps: Stamps) -> PartitionsRead[E]:
         """Read these partitions; the watermark of the stamp holds for rows without a mark.
         Raises: ViewError."""
-        ...
 
 
 class Lake(Protocol[E_contra]):
@@ -160,36 +158,25 @@ class Lake(Protocol[E_contra]):
 
     async def slices(self, first: datetime) -> Mapping[Partition, ArchivedPartition]:
         """Return what the lake has of each partition, from a slice start on."""
-        ...
 
-    async def gaps(self) -> tuple[Gap, ...]:
-        """Return what the lake lacks."""
-        ...
+    async def gaps(self) -> tuple[Gap, ...]: ...
 
     async def put_entries(self, entries: E_contra, partitions: Collection[Partition]) -> None:
         """Replace the entries of these partitions by those of them that are given; those of other
         partitions stay, in the lake and ungiven."""
-        ...
 
     async def put_slices(self, archived: Iterable[ArchivedPartition]) -> None:
         """Replace the lines of these partitions."""
-        ...
 
-    async def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
-        """Replace all gaps."""
-        ...
+    async def put_gaps(self, gaps: tuple[Gap, ...]) -> None: ...
 
-    async def put_run(self, run: Run) -> None:
-        """Add a run."""
-        ...
+    async def put_run(self, run: Run) -> None: ...
 
 
 class Archive(Generic[E]):
-    """Archives one queue.
-
-    `step`: the smallest slice window that the queue ever had. `row_lifetime` decides how long
-    cleanup waits. `skew`: how far the clocks of writers may differ. `now`: the clock.
-    """
+    """Archives one queue. `step`: the smallest slice window that the queue ever had. `row_lifetime`
+    decides how long cleanup waits. `skew`: how far the clocks of writers may differ. `now`: the
+    clock."""
 
     def __init__(
         self,

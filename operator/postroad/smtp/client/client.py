@@ -58,10 +58,7 @@ class ClientWire(Wire):
     async def read_line(self, limit: int, due: float) -> bytes:
         """Return the next line without its end, which is CRLF, or LF alone where a digit or nothing
         follows: an LF in a text is followed by more of that text. `due`: until when to wait, on the
-        loop's clock.
-
-        Raises: ConnectionLost, TooSlow; LineTooLong beyond `limit` octets.
-        """
+        loop's clock. Raises: ConnectionLost, TooSlow; LineTooLong beyond `limit` octets."""
         searched = 0
         while True:
             end = self._end_of_line(searched)
@@ -162,11 +159,8 @@ class Exchange:
             raise OutOfStep(f"451 4.5.0 the next hop sent a reply to no command: {stray.code}")
 
     async def reply(self, timeout: timedelta, *, may_be_last: bool = False) -> Reply:
-        """Read one reply.
-
-        Raises: ServiceUnavailable for 421, unless that `may_be_last`; OutOfStep for what is no
-        reply, or does not end; WireError.
-        """
+        """Read one reply. Raises: ServiceUnavailable for 421, unless that `may_be_last`; OutOfStep
+        for what is no reply, or does not end; WireError."""
         due = self.wire.now() + timeout.total_seconds()  # of the whole reply, not of each line
         while True:
             try:

@@ -38,7 +38,6 @@ class Reached(Protocol):
 
     async def connect(self, timeout: timedelta) -> ClientWire:
         """Connect. Raises: WireError."""
-        ...
 
 
 class Shunned:
@@ -91,7 +90,6 @@ class UnixSocket:
         self._path = path
 
     async def connect(self, timeout: timedelta) -> ClientWire:
-        """Connect to it (`connect_to_socket`)."""
         return await connect_to_socket(self._path, timeout)
 
 
@@ -112,7 +110,6 @@ class KnownAddresses:
         self._source = source
 
     async def connect(self, timeout: timedelta) -> ClientWire:
-        """Connect to one of them (`Shunned.connect`)."""
         return await self._shunned.connect(self._addresses, self._port, timeout, self._source)
 
 
@@ -207,7 +204,6 @@ class RememberedHops:
         a hop: what fails for mail that wants a newer TLS may work for other mail."""
 
     def has(self, hop: NextHop) -> bool:
-        """True if a next hop is remembered."""
         return self._until.get(hop, 0.0) > asyncio.get_running_loop().time()
 
     def forget(self, hop: NextHop) -> None:
@@ -215,7 +211,6 @@ class RememberedHops:
         self._until.pop(hop, None)
 
     def add(self, hop: NextHop) -> None:
-        """Remember a next hop."""
         self._until[hop] = asyncio.get_running_loop().time() + KEPT.total_seconds()
         self._until.move_to_end(hop)
         if len(self._until) > MAX_REMEMBERED:

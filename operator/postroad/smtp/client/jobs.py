@@ -19,8 +19,6 @@ from postroad.smtp.client.transaction.transactions import ClientTransaction, Out
 
 
 class ConnectionJob:
-    """One transmission."""
-
     def __init__(self, transmission: Transmission) -> None:
         self.transmission = transmission
         self.number = transmission.job
@@ -77,7 +75,6 @@ class ConnectionJob:
         return dict.fromkeys(self.transmission.envelope.recipients, outcome)
 
     async def release(self) -> None:
-        """Close the content."""
         reading = self._reading
         if reading is not None and not reading.done():
             reading.cancel()
@@ -110,8 +107,6 @@ OCTETS_READ_AHEAD = 128 * 1024
 
 
 class JobLine:
-    """The jobs of one connection."""
-
     def __init__(self, preparation: Preparation) -> None:
         self._preparation = preparation
         self.begun: deque[ConnectionJob] = deque()
@@ -123,7 +118,6 @@ class JobLine:
         those that may be sent behind it, as the mails showed that were begun last."""
 
     def add(self, transmission: Transmission) -> None:
-        """Add a job behind the others."""
         self.behind.append(ConnectionJob(transmission))
 
     def read_ahead(self, session: ClientSession) -> bool:

@@ -35,11 +35,8 @@ class SecuringFailed(SessionRefused):
 
 @dataclass(frozen=True, slots=True)
 class SessionTerms:
-    """Terms that all sessions with one next hop share.
-
-    `ehlo_name`: None: the address literal of each connection's local address. `context`: what TLS
-    is started with; None: no TLS.
-    """
+    """Terms that all sessions with one next hop share. `ehlo_name`: None: the address literal of
+    each connection's local address. `context`: what TLS is started with; None: no TLS."""
 
     next_hop: NextHop
     ehlo_name: str | None
@@ -75,10 +72,8 @@ class Opening:
         """EHLO, or LHLO, as it was sent."""
 
     async def run(self) -> dict[str, str]:
-        """Greet, start TLS as the next hop's mode requires, log in. Return the extensions.
-
-        Raises: SessionRefused, WireError.
-        """
+        """Greet, start TLS as the next hop's mode requires, log in. Return the extensions. Raises:
+        SessionRefused, WireError."""
         mode = self._next_hop.tls
         name = self._terms.ehlo_name or address_literal(self._exchange.wire.local_address)
         if mode is TlsMode.IMPLICIT:

@@ -66,10 +66,7 @@ class ClientSession:
     @classmethod
     async def open(cls, reached: Reached, terms: SessionTerms) -> ClientSession:
         """Connect, greet, start TLS as the next hop's mode requires, and log in. With opportunistic
-        TLS, a next hop whose TLS is broken gets the mail in clear.
-
-        Raises: SessionRefused.
-        """
+        TLS, a next hop whose TLS is broken gets the mail in clear. Raises: SessionRefused."""
         if terms.authentication is not None:
             terms.authentication.check()
         if not terms.may_go_in_clear:
@@ -134,7 +131,6 @@ class ClientSession:
         return Outgoing(envelope, recipients, needs, content, self._responder, is_first)
 
     def by_data(self, mail: Outgoing, *, follows_chunks: bool = False) -> ClientTransaction:
-        """Return the transaction of a mail that is sent by DATA."""
         self._last = ClientTransaction(
             self.exchange,
             self.next_hop.protocol,

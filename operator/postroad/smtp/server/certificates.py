@@ -18,10 +18,8 @@ _log = logger("tls")
 
 
 class ServerCertificate:
-    """A certificate with its chain, and its key (None: in the same file).
-
-    Raises: InvalidSettings when they cannot be used at the start.
-    """
+    """A certificate with its chain, and its key (None: in the same file). Raises: InvalidSettings
+    when they cannot be used at the start."""
 
     def __init__(self, certificate: Path, key: Path | None = None) -> None:
         self._certificate, self._key = certificate, key

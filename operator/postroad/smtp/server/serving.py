@@ -100,8 +100,6 @@ is refused like one that sends many lines."""
 
 
 class RoundResult(Enum):
-    """Result that follows a round."""
-
     WAIT = auto()
     """The next round comes when more octets have arrived."""
 
@@ -223,11 +221,8 @@ class ServingWire(Wire, asyncio.BufferedProtocol):
 
     def next_line(self, limit: int) -> bytes | None:
         """Return the next line without its CRLF, None while it has not arrived whole. A bare CR or
-        LF is part of the line.
-
-        Raises: LineTooLong, once the end of that line has arrived, and before that whenever
-        MAX_DROPPED octets of it were dropped.
-        """
+        LF is part of the line. Raises: LineTooLong, once the end of that line has arrived, and
+        before that whenever MAX_DROPPED octets of it were dropped."""
         buffer, self._most_unread = self._buffer, COMMANDS
         if not buffer:
             return None

@@ -54,11 +54,9 @@ NO_OUTCOME = Outcome.deferred("451 4.3.5 the connection gave no outcome")
 
 
 class Transmissions:
-    """The jobs that connections have, from their assignment to their end.
-
-    `on_event` gets events for the scheduler, `on_replied` the outcomes that a site gave, `on_left`
-    recipients beyond them, to go again at once. Needs a running event loop.
-    """
+    """The jobs that connections have, from their assignment to their end. `on_event` gets events
+    for the scheduler, `on_replied` the outcomes that a site gave, `on_left` recipients beyond them,
+    to go again at once. Needs a running event loop."""
 
     def __init__(
         self,

@@ -69,7 +69,6 @@ class SiteControl:
         self._use = SharedStateUse()
 
     def suspended(self, site: str) -> Suspension | None:
-        """Return the suspension of a site that holds now."""
         if site not in self._own and site not in self._suspended:
             return None
         known = [each[site] for each in (self._own, self._suspended) if site in each]

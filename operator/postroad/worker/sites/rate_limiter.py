@@ -205,7 +205,6 @@ class RateLimiter:
 
 
 def limit_key(name: str) -> str:
-    """Return what stands for a limit in entries."""
     if len(name) <= MAX_LIMIT_NAME:
         return name
     return sha256(name.encode()).hexdigest()[:MAX_LIMIT_NAME]

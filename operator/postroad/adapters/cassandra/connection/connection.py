@@ -67,11 +67,9 @@ OTHER_HOSTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A Cassandra cluster and the user of one keyspace. Its repr has no password.
-
-    With `VERIFY_FULL`, each node's certificate has `tls_name`; None: its IP address, by which the
-    nodes announce each other, and to which the driver resolves contact points.
-    """
+    """A Cassandra cluster and the user of one keyspace. Its repr has no password. With
+    `VERIFY_FULL`, each node's certificate has `tls_name`; None: its IP address, by which the nodes
+    announce each other, and to which the driver resolves contact points."""
 
     contact_points: tuple[str, ...]
     port: int
@@ -183,11 +181,8 @@ class TooManyTombstones(ViewUnavailable):
 
 
 def translated(error: Exception) -> ServerError:
-    """Return postroad's error for the driver's.
-
-    Where one host refused the request or the credentials, its error is returned, because every host
-    would refuse the same.
-    """
+    """Return postroad's error for the driver's. Where one host refused the request or the
+    credentials, its error is returned, because every host would refuse the same."""
     if isinstance(error, ServerError):
         return error
     if isinstance(error, NoHostAvailable):

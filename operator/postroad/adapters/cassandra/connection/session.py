@@ -55,7 +55,6 @@ class LoopBridge:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def expect(self) -> PendingResult:
-        """Return the pending result of a request."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop.create_future()
@@ -153,11 +152,9 @@ class Session:
         return self._access.local_datacenter
 
     async def execute(self, statement: Statement, values: Sequence[object] = ()) -> list[Row]:
-        """Run a prepared statement and return the first page of its rows.
-
-        Safe to run concurrently. Raises: ViewUnavailable (the server may have carried it out),
-        ViewRefused, CredentialsRefused.
-        """
+        """Run a prepared statement and return the first page of its rows. Safe to run concurrently.
+        Raises: ViewUnavailable (the server may have carried it out), ViewRefused,
+        CredentialsRefused."""
         rows, _ = await self._page(statement, values, None)
         return rows
 

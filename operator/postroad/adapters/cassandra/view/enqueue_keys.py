@@ -36,7 +36,6 @@ CHANGE = Statement(
 
 
 async def take(session: Session, queue: str, token: bytes, keyed: KeyedEntry) -> KeyedEntry:
-    """See `EnqueueKeys.take_key`."""
     [answer] = await session.execute(TAKE, (queue, token, *_values(keyed)))
     return keyed if answer["[applied]"] else _keyed_of(answer)
 
@@ -44,7 +43,6 @@ async def take(session: Session, queue: str, token: bytes, keyed: KeyedEntry) ->
 async def change(
     session: Session, queue: str, token: bytes, before: KeyedEntry, after: KeyedEntry
 ) -> bool:
-    """See `EnqueueKeys.change_key`."""
     condition = (before.key.enqueue_id, before.is_accepted)
     [answer] = await session.execute(CHANGE, (*_values(after), queue, token, *condition))
     return bool(answer["[applied]"])

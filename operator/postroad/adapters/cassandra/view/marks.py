@@ -111,7 +111,6 @@ def watermark_of(row: Row) -> PurgeWatermark | None:
 
 
 def stamp_of(row: Row) -> PartitionStamp:
-    """Return a partition's stamp."""
     return PartitionStamp(
         watermark_of(row),
         row["swept_through"],
@@ -152,8 +151,6 @@ MAX_WAIT = timedelta(seconds=5)
 
 
 class CassandraMarks:
-    """The marks of one queue."""
-
     def __init__(self, session: Session, queue: str) -> None:
         self._session = session
         self._queue = queue
@@ -388,7 +385,6 @@ def _is_open(mark: Mark | None) -> bool:
 def batcher(
     send: Callable[[Partition, list[V]], Awaitable[Sequence[R]]],
 ) -> Batcher[Partition, V, R]:
-    """Return a batcher by partition."""
     return Batcher(
         send,
         lambda: ViewUnavailable("Cassandra did not answer others in time"),

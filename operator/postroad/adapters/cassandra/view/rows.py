@@ -52,7 +52,6 @@ def bound(value: object) -> object:
 
 
 def key_values(queue: str, key: EntryKey) -> tuple[object, ...]:
-    """Return the tables' key of an entry."""
     return (queue, key.slice_start, key.bucket_id, key.enqueue_id)
 
 
@@ -139,7 +138,6 @@ def entry_of(row: Row) -> Entry:
 
 
 def slice_of_row(row: Row) -> ClosedSlice:
-    """Return a closed slice."""
     return ClosedSlice(
         slice_start=instant(row["slice_start"]),
         window=timedelta(seconds=row["window_seconds"] or 0),
@@ -214,7 +212,6 @@ def instant(stored: datetime) -> datetime:
 
 
 def optional_instant(stored: datetime | None) -> datetime | None:
-    """Return `instant` of a value that may be None."""
     return None if stored is None else instant(stored)
 
 
@@ -292,7 +289,6 @@ def _key_of(stored: tuple[datetime, int, UUID] | None) -> EntryKey | None:
 
 
 def keys_of(stored: Sequence[tuple[datetime, int, UUID]] | None) -> tuple[EntryKey, ...]:
-    """Return the predecessors of an entry."""
     return tuple(EntryKey(instant(each[0]), *each[1:]) for each in stored) if stored else ()
 
 

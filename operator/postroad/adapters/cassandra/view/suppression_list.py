@@ -95,7 +95,6 @@ class CassandraSuppressionList:
 
 
 async def erase_lists(session: Session, queue: str) -> None:
-    """Delete all lists of a queue."""
     for some in _portions(range(SHARDS)):
         await session.execute(ERASE_SHARDS, (queue, some))
 

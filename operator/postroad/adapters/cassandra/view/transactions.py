@@ -30,7 +30,6 @@ class Write:
     wants_watermark: bool = False
 
     def bound(self, through: UUID | None) -> tuple[Statement, tuple[object, ...]]:
-        """Return the statement and its values."""
         return self.statement, ((*self.values, through) if self.wants_watermark else self.values)
 
 

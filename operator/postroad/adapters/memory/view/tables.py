@@ -104,12 +104,10 @@ class Tables:
         return replace(entry, remaining=remaining)
 
     def write_dead_letter(self, dead_letter: DeadLetter) -> None:
-        """Write a dead letter."""
         self.writings += 1
         self.dead_letters[dead_letter.enqueue_id] = replace(dead_letter, written=self.writings)
 
     def delete_dead_letter(self, dead_letter: DeadLetter) -> None:
-        """Delete a dead letter."""
         if dead_letter.entry is not None:
             self.gone[dead_letter.enqueue_id] = self.clock.now() + DEAD_LETTER_MEMORY
         self.dead_letters.pop(dead_letter.enqueue_id, None)
@@ -129,7 +127,6 @@ class Tables:
         return {key.partition for key in (*self.marks, *self.traits)} | set(self.stamp)
 
     def erase_marks(self, partition: Partition) -> None:
-        """Delete all marks of a partition."""
         self.stamp.pop(partition, None)
         delete(self.marks, partition)
         delete(self.traits, partition)
@@ -194,7 +191,6 @@ def within(
 
 
 def delete(table: dict[EntryKey, T], partition: Partition) -> None:
-    """Empty a partition of a table."""
     for key, _ in within(table, partition):
         del table[key]
 

@@ -75,8 +75,6 @@ class Audited:
 
 
 class Audit:
-    """Audits one queue."""
-
     def __init__(
         self, session: SparkSession, queue: AuditedQueue, clock: Clock, timing: Timing
     ) -> None:

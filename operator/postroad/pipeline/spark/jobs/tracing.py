@@ -83,11 +83,8 @@ class MailEntries(Protocol):
 
     def mails(self, found: TraceSelector) -> set[str]:
         """Return the ids of the mails that have such an entry."""
-        ...
 
-    def lines(self, mails: Collection[str]) -> list[TraceLine]:
-        """Return the entries of these mails."""
-        ...
+    def lines(self, mails: Collection[str]) -> list[TraceLine]: ...
 
 
 def trace(
@@ -131,7 +128,6 @@ def lines_of(
 
 
 def those_of(mails: Collection[str]) -> Callable[[DataFrame], DataFrame]:
-    """Return what chooses the lines of these mails."""
     return partial(_those_of, mails)
 
 

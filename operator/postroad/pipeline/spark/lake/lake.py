@@ -90,7 +90,6 @@ class LakeTables:
     # What jobs read
 
     def entries(self) -> DataFrame:
-        """Return all entries: `lake_schema.ENTRIES`."""
         return self._table("entries")
 
     def slice_lines(self) -> DataFrame:
@@ -149,13 +148,11 @@ class LakeTables:
         self._overwrite("slices", given.unionByName(others), days)
 
     def put_gaps(self, gaps: tuple[Gap, ...]) -> None:
-        """Replace all gaps."""
         lines = [(*gap, CLEANED) for gap in gaps]
         given = self._session.createDataFrame(lines, LAKE_TABLES["gaps"].schema)
         self._overwrite("gaps", given, F.lit(True))
 
     def put_run(self, run: Run) -> None:
-        """Add a run."""
         line = (str(run.run_id), run.job, run.began, run.ended, version("postroad"), run.counts)
         given = self._session.createDataFrame([line], LAKE_TABLES["runs"].schema)
         given.coalesce(1).writeTo(self._name("runs")).append()

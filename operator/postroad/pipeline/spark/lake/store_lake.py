@@ -43,7 +43,6 @@ class StoreLake(LakeTables):
         return self._table("parts")
 
     def parts_of(self, mails: Collection[str]) -> list[HistoryPart]:
-        """Return the parts of these mails."""
         if not mails or self._state("parts") is None:
             return []
         return _rows(self.parts().join(self._ids(mails), "mail_id", "left_semi"))
@@ -130,7 +129,6 @@ class StoreLake(LakeTables):
         return made.localCheckpoint()
 
     def replace_parts(self, parts: DataFrame) -> None:
-        """Replace all parts."""
         self._overwrite("parts", parts, F.lit(True))
 
     def drop_before(self, day: datetime) -> None:

@@ -146,7 +146,6 @@ def products(partitions: Iterable[Partition]) -> list[Product]:
 
 
 def _of(table: DataFrame, columns: Iterable[str], groups: Iterable[Product]) -> DataFrame:
-    """Return these partitions of a table."""
     parts = [
         table.where(F.col("slice_start").isin(*starts) & F.col("bucket_id").isin(*buckets))
         for starts, buckets in groups
@@ -261,7 +260,6 @@ def _outcomes(joined: DataFrame) -> Column:
 
 
 def counts_of(lines: DataFrame) -> dict[Partition, ReadCounts]:
-    """Return what was counted in each partition of `entry_lines`."""
     flags = (~F.col("is_final"), F.col("unfinished"), F.col("undecodable"))
     sums = (F.sum(flag.cast("long")) for flag in flags)
     counted = lines.groupBy(*_PLACE).agg(F.count(F.lit(1)), *sums)

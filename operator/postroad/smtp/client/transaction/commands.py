@@ -113,10 +113,8 @@ def _as_sent(address: str, extensions: Extensions) -> str:
 def refusals(
     envelope: Envelope, needs: Needs, extensions: Extensions
 ) -> Mapping[str, Outcome] | None:
-    """Return which recipients cannot have the mail by this next hop, and why; None: all can.
-
-    Those whose addresses need SMTPUTF8 fail alone. Source: RFC 6531 3.2.
-    """
+    """Return which recipients cannot have the mail by this next hop, and why; None: all can. Those
+    whose addresses need SMTPUTF8 fail alone. Source: RFC 6531 3.2."""
     recipients: Sequence[str] = envelope.recipients
     refused = _refusal(needs, extensions)
     if refused is None and "SMTPUTF8" not in extensions:

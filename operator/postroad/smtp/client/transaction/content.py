@@ -71,7 +71,6 @@ class OpenContent:
 
     @classmethod
     def held(cls, chunks: Sequence[bytes], shape: Shape) -> OpenContent:
-        """Return a content that is in memory."""
         return cls(chunks[0], iter(chunks[1:]), sum(map(len, chunks)), shape)
 
     @property

@@ -42,8 +42,6 @@ RESET = b"RSET\r\n"
 
 
 class Outgoing(NamedTuple):
-    """A mail for one transaction."""
-
     envelope: Envelope
     recipients: Sequence[str]
     """Those of its envelope that are offered in this transaction."""
@@ -55,7 +53,6 @@ class Outgoing(NamedTuple):
     """True if its transaction is the first one of its session."""
 
     def commands(self, extensions: Extensions) -> list[bytes]:
-        """Return MAIL and RCPT."""
         return [
             mail_command(self.envelope, self.needs, extensions),
             *(recipient_command(each, self.envelope, extensions) for each in self.recipients),
@@ -63,11 +60,8 @@ class Outgoing(NamedTuple):
 
 
 class MailReplies:
-    """The replies to one mail.
-
-    `outcomes` has the recipients with a final or deferred outcome; those that are neither there nor
-    `accepted` were not tried.
-    """
+    """The replies to one mail. `outcomes` has the recipients with a final or deferred outcome;
+    those that are neither there nor `accepted` were not tried."""
 
     def __init__(self, mail: Outgoing) -> None:
         self.is_first = mail.is_first
@@ -154,10 +148,8 @@ ANSWERED_EARLY = "451 4.5.0 the next hop answered before the end of the mail"
 
 class ClientTransaction(MailReplies):
     """One transaction of a session: `first_group` is sent, then `offer`; where that returns True,
-    `send_content`; where that does, `send_end` and `conclude`.
-
-    An outcome is `delivered` only if the end of the content was written and answered with 2xx.
-    """
+    `send_content`; where that does, `send_end` and `conclude`. An outcome is `delivered` only if
+    the end of the content was written and answered with 2xx."""
 
     def __init__(
         self,
@@ -204,11 +196,8 @@ class ClientTransaction(MailReplies):
 
     async def offer(self) -> bool:
         """Read the replies to the first group, and send the rest of MAIL, RCPT and DATA. Return
-        whether the content is to be sent; either way, all replies until then were in step where
-        the transaction `is_ahead`.
-
-        Raises: WireError (the caller then calls `interrupted`).
-        """
+        whether the content is to be sent; either way, all replies until then were in step where the
+        transaction `is_ahead`. Raises: WireError (the caller then calls `interrupted`)."""
         if self._behind_chunks:
             expect_reset(await self._exchange.reply(self._timeouts.command))
         reply = await self._envelope()
