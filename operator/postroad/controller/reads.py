@@ -14,8 +14,6 @@ Reads of objects that no watch brings, kept so long that reading them again cost
 of requests, however many namespaces have them.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from datetime import timedelta

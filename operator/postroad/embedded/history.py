@@ -5,8 +5,6 @@ A mail that waits keeps its segment in the log, for as long as it is held, delay
 what happened to the others in that segment is known all the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass

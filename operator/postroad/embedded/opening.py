@@ -4,8 +4,6 @@
 that consumers had, lets deliveries begin, and then fills the index from the oldest mail on.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator

@@ -6,8 +6,6 @@ client is.
 The rights of a client, by the network of its address. Pure. Source: ADR 0026.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from postroad.domain.smtp.replies import Reply

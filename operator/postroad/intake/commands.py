@@ -6,8 +6,6 @@ bare CR, LF or NUL, no address without its angle brackets.
 Source: RFC 5321 4.1; RFC 1870; RFC 3461 4; RFC 6152; RFC 6531 3; RFC 6533 3.
 """
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ Bounds on the time of a client: for a command, for a mail, for its session. Pure
 Times are seconds of the event loop's clock.
 """
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

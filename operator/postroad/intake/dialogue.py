@@ -4,8 +4,6 @@ The session carries out the step: read the mail, start TLS, close.
 Source: RFC 5321 3.3, 4.1, 4.1.4 (order of commands); RFC 3207 4.2; RFC 2920; RFC 2034.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -9,8 +9,6 @@ Trace fields: the intake adds a `Received:` field, and finds mail loops by count
 Source: RFC 5321 4.4 (trace), 6.3 (loops); RFC 3848 (protocols); RFC 5322 3.3 (date).
 """
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import threading

@@ -3,8 +3,6 @@
 A mail is answered with 250 only after `enqueue` of the queue returned.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from postroad.domain.mail.mail import Mail, Origin

@@ -5,8 +5,6 @@ transient one, also one that does not pass by itself (refused credentials), beca
 the mail until the administrator has repaired it.
 """
 
-from __future__ import annotations
-
 from uuid import UUID
 
 from postroad.domain.error_codes import FULL as FULL

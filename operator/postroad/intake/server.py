@@ -8,8 +8,6 @@ client's address (clients.py).
 The intake's listening sockets: one for each address of a host, or one for all addresses.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from contextlib import suppress

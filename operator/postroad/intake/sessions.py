@@ -4,8 +4,6 @@ Commands and content are processed within the event loop's call that brings them
 session's task does what has to wait.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 

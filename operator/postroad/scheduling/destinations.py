@@ -5,8 +5,6 @@ failure to a backoff to due, and is forgotten.
 Source: SC-12, SC-22 to SC-24; AMB-16, AMB-17, AMB-19, AMB-24, AMB-27.
 """
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from itertools import count

@@ -8,8 +8,6 @@ Jobs that are scheduled: addresses to look up, and recipients to deliver to.
 Source: SC-1, SC-2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

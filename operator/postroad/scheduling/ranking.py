@@ -12,8 +12,6 @@ and 1/(1+s*k) of them stays free for the next mail. Workers are connections or r
 Source: SC-4 to SC-9, SC-25; AMB-14, AMB-15.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field

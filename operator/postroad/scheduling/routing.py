@@ -4,8 +4,6 @@ mail.
 Source: SC-1, SC-2, SC-9, SC-26; AMB-14.
 """
 
-from __future__ import annotations
-
 from itertools import count
 
 from postroad.scheduling.events import Precedence, RoutingJob, precedence_of

@@ -6,8 +6,6 @@ is not ranked any more, so a connection's queue is short.
 Source: SC-1, SC-8, SC-22, SC-26; AMB-19, AMB-25; ADR 0036.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable
 from itertools import count

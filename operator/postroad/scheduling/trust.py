@@ -4,8 +4,6 @@ answer find room beside those that do not.
 Source: AMB-27; SC-6 for the form; ADR 0070.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 from postroad.scheduling.ranking import SchedulerRules, ShareLimits, may_grow

@@ -13,8 +13,6 @@ Connections whose next hops take long: so many of them count apart, so that thos
 headway have their places. Source: AMB-27; ADR 0074.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from itertools import count

@@ -6,8 +6,6 @@ that arrive in clear before TLS, also while the handshake begins; a line that is
 memory beyond its limit; and a server's side answers within the call that brings a line.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import ssl

@@ -1,7 +1,5 @@
 """The worker's loop: dequeues what is due, has it delivered, and drains."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing

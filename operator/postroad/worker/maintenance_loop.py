@@ -6,8 +6,6 @@ more seldom, because a queue may have no worker. Rounds of several processes do 
 another, and jitter keeps them apart.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from postroad.errors import PostroadError

@@ -17,9 +17,11 @@ from functools import partial
 from typing import cast
 from uuid import UUID
 
+from postroad import errors
 from postroad.domain.delivery.endings import Done, ItemEnding, Reject
 from postroad.domain.delivery.retries import RetryPlan
 from postroad.domain.mail.mail import Mail, Outcome
+from postroad.domain.reports import deciding
 from postroad.domain.reports.composing import (
     ReportAuthor,
     ReportedMail,
@@ -27,23 +29,6 @@ from postroad.domain.reports.composing import (
     is_returned_whole,
     report_mail,
     shortened,
-)
-from postroad.domain.reports.deciding import (
-    ReportedAttempt,
-    ReportedRecipient,
-    ReportLimit,
-    ReportRules,
-    goes_shortened,
-    report_key,
-    reported_recipients,
-    reporting_address,
-)
-from postroad.errors import (
-    BlobMissing,
-    InvalidInput,
-    InvalidMail,
-    KeyReused,
-    StoreFull,
 )
 from postroad.ports.clock import Clock
 from postroad.ports.mail_queue import Item, MailQueue
@@ -81,8 +66,8 @@ class Reporting:
         plan: RetryPlan,
         clock: Clock,
         *,
-        rules: ReportRules,
-        limit: ReportLimit,
+        rules: deciding.ReportRules,
+        limit: deciding.ReportLimit,
     ) -> None:
         self._queue, self._reporter, self._plan, self._clock = queue, reporter, plan, clock
         self._rules, self._limit = rules, limit
@@ -100,17 +85,17 @@ class Reporting:
         if isinstance(ending, Done) and envelope.dsn is None and not self._rules.reports_cleared:
             return None  # most mails, without reading the clock for each
         now = self._clock.now()
-        attempt = ReportedAttempt(
+        attempt = deciding.ReportedAttempt(
             outcomes,
             untried,
             isinstance(ending, Reject),
             now - item.accepted_at,
             item.enqueued_at - item.accepted_at,
         )
-        if goes_shortened(envelope, attempt):
+        if deciding.goes_shortened(envelope, attempt):
             return self._shortened(item)
-        reported = reported_recipients(envelope, attempt, self._rules)
-        address = reporting_address(envelope, self._rules)
+        reported = deciding.reported_recipients(envelope, attempt, self._rules)
+        address = deciding.reporting_address(envelope, self._rules)
         if not reported or address is None:
             return None
         wait = self._limit.wait_of(address, self._clock.elapsed())
@@ -123,7 +108,7 @@ class Reporting:
             item,
             address,
             frozenset(each.address for each in reported),
-            report_key(item.enqueue_id, reported),
+            deciding.report_key(item.enqueue_id, reported),
             wait,
             partial(self._mail, item, about, reported, now),
         )
@@ -154,10 +139,10 @@ class Reporting:
         """
         try:
             is_new = await self._enqueue(await report.compose(), report)
-        except (InvalidMail, BlobMissing) as error:
+        except (errors.InvalidMail, errors.BlobMissing) as error:
             self._count("impossible", report.item.enqueue_id, error=str(error))
             return
-        except StoreFull:  # its mail is deferred, and prepares it anew each time
+        except errors.StoreFull:  # its mail is deferred, and prepares it anew each time
             if report.result == "queued":
                 self._limit.give_back(report.address)
             raise
@@ -167,7 +152,7 @@ class Reporting:
         """Return whether this is the first report of its kind about an entry."""
         try:
             await self._queue.enqueue(mail, report.wait, key=report.key)
-        except KeyReused:  # the next hop used other words the second time
+        except errors.KeyReused:  # the next hop used other words the second time
             return False
         return True
 
@@ -175,7 +160,7 @@ class Reporting:
         self,
         item: Item,
         about: ReportedMail,
-        reported: tuple[ReportedRecipient, ...],
+        reported: tuple[deciding.ReportedRecipient, ...],
         moment: datetime,
     ) -> Mail:
         is_whole = is_returned_whole(about, reported, item.size_bytes, self._rules)
@@ -184,11 +169,11 @@ class Reporting:
         )
         try:
             octets = await (item.content() if is_whole else self._header(item))
-        except BlobMissing:
+        except errors.BlobMissing:
             return compose(None)
         try:
             return compose(Returned(octets, is_whole))
-        except InvalidInput:
+        except errors.InvalidInput:
             raise
         except Exception:  # repeated, it would fail again, and its mail would have no end
             _log.exception("a report returns no mail", enqueue_id=str(item.enqueue_id))

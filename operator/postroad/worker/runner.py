@@ -5,8 +5,6 @@ Nothing here waits: connections, lookups and ledgers have tasks of their own, an
 lets time pass. Source: ADR 0036, 0038.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -5,13 +5,12 @@ is gone, or lost the keyspace to this one, or an administrator lets this one ado
 Source: ADR 0040.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import Enum, auto
 
+from postroad import errors
 from postroad.controller.cluster.plans import Holder, KeyspacePlan
 from postroad.controller.cluster.users import ClusterUsers
 from postroad.controller.kubernetes.absences import PATIENCE, Absences
@@ -20,12 +19,6 @@ from postroad.controller.kubernetes.api import ADOPT, MAIL_QUEUE, NAMESPACE, QUE
 from postroad.controller.spec.queue_resource import cluster_of
 from postroad.domain.servers import Claim, Claimant
 from postroad.domain.values.instants import format_duration
-from postroad.errors import (
-    KubernetesRefused,
-    PostroadError,
-    ResourceConflict,
-    ServerError,
-)
 from postroad.ports.kubernetes import Kubernetes
 from postroad.ports.servers import ClaimRecord
 
@@ -75,7 +68,7 @@ class Claims:
         self._absences = absences
         self._kubernetes = ""
         self._keyspaces: dict[str, Claim] = {}
-        self._conflicts: dict[str, ResourceConflict] = {}
+        self._conflicts: dict[str, errors.ResourceConflict] = {}
         self._waiting: dict[tuple[Key, str], Claimant] = {}
         """The claimants of objects that resources wait for."""
 
@@ -85,7 +78,7 @@ class Claims:
         record, uid = plan.servers.keyspace_claim(), plan.holder.uid
         try:
             found = await self.hold(record, plan.holder, f"keyspace {plan.cassandra.keyspace}")
-        except ResourceConflict as error:
+        except errors.ResourceConflict as error:
             self._keyspaces.pop(uid, None)
             self._conflicts[uid] = error
             raise
@@ -100,12 +93,12 @@ class Claims:
         away."""
         uid = plan.holder.uid
         if (known := self._conflicts.get(uid)) is not None:
-            raise ResourceConflict(str(known), hint=known.hint)
+            raise errors.ResourceConflict(str(known), hint=known.hint)
         if uid in self._keyspaces or (plan.away and plan.has_tables):
             return
         try:
             await self.claim_keyspace(plan)
-        except ServerError as error:
+        except errors.ServerError as error:
             if not (error.transient and plan.has_tables):
                 raise
 
@@ -130,7 +123,7 @@ class Claims:
         if not self._kubernetes:
             found = await self._api.get(NAMESPACE, None, SYSTEM)
             if found is None:
-                raise KubernetesRefused(f"there is no namespace {SYSTEM}")
+                raise errors.KubernetesRefused(f"there is no namespace {SYSTEM}")
             self._kubernetes = found["metadata"]["uid"]
         return Claimant(self._kubernetes, holder.namespace, holder.name, holder.queue)
 
@@ -182,7 +175,7 @@ class Claims:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self.let_go(record, holder)
             log_action("released the claim on the keyspace")
-        except (PostroadError, TimeoutError) as error:
+        except (errors.PostroadError, TimeoutError) as error:
             log_action("the claim on the keyspace stays", error=str(error))
 
     async def _is_gone(self, found: Claim) -> bool:
@@ -192,7 +185,7 @@ class Claims:
             return False
         try:
             is_there = await self._is_there(owner)
-        except KubernetesRefused:  # an operator of some namespaces may not read others
+        except errors.KubernetesRefused:  # an operator of some namespaces may not read others
             return False
         if is_there:
             self._absences.end(owner)
@@ -219,7 +212,7 @@ def resource_of(claimant: Claimant) -> Key:
     return Key(MAIL_QUEUE.name, namespace, name)
 
 
-def conflict(found: Claim, what: str, *, is_missing: bool) -> ResourceConflict:
+def conflict(found: Claim, what: str, *, is_missing: bool) -> errors.ResourceConflict:
     """Return the error about an object that another claimant has. `is_missing`: which does not
     exist at the moment."""
     patience = format_duration(PATIENCE)
@@ -230,4 +223,4 @@ def conflict(found: Claim, what: str, *, is_missing: bool) -> ResourceConflict:
         hint += ", delete the other"
     if found.id:
         hint += f", or take it over by the annotation {ADOPT}={found.id}"
-    return ResourceConflict(f"{what} is claimed by {found}", hint=hint)
+    return errors.ResourceConflict(f"{what} is claimed by {found}", hint=hint)

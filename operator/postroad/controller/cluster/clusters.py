@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 
 from pydantic import ValidationError
 
+from postroad import errors
 from postroad.controller.cluster.claims import Claims
 from postroad.controller.cluster.facts import KnownFacts
 from postroad.controller.cluster.operator_assignment import (
@@ -38,14 +39,6 @@ from postroad.controller.status.conditions import (
     VIEW_READY,
     Finding,
     failed,
-)
-from postroad.errors import (
-    AmbientCredentialsDenied,
-    CertificateUnusable,
-    ClusterNotFound,
-    ConfigurationRefused,
-    CredentialsMissing,
-    KubernetesUnavailable,
 )
 from postroad.ports.kubernetes import Kubernetes, Object
 from postroad.ports.servers import Checked, Servers
@@ -154,7 +147,7 @@ class Clusters:
         found = await self._find(namespace, name)
         try:
             cluster = await self.open(found)
-        except (CredentialsMissing, CertificateUnusable):
+        except (errors.CredentialsMissing, errors.CertificateUnusable):
             uid = found["metadata"]["uid"]
             servers = self._connections.last(uid)
             if servers is None:
@@ -173,7 +166,7 @@ class Clusters:
         generation, credentials = self._credentials.pop(uid, (None, NO_CREDENTIALS))
         if anew or generation != metadata["generation"]:
             if self._lacks_credentials(spec):
-                raise AmbientCredentialsDenied(
+                raise errors.AmbientCredentialsDenied(
                     f"QueueCluster {namespace}/{metadata['name']} names no credentials of S3, and "
                     "the operator lends none of its own"
                 )
@@ -206,7 +199,7 @@ class Clusters:
             read = await read_credentials(self.reads, namespace, spec, before=before)
         except ValidationError:
             return False
-        except (*UNREADABLE, KubernetesUnavailable) as error:
+        except (*UNREADABLE, errors.KubernetesUnavailable) as error:
             if ends_reconcile(error):
                 raise
             return known is not None
@@ -256,7 +249,7 @@ class Clusters:
         async def ensure() -> None:
             if plan.has_tables or self._made.get(plan.holder.uid) is plan.servers:
                 return
-            with suppress(ConfigurationRefused):
+            with suppress(errors.ConfigurationRefused):
                 await self._make_tables(plan)
             self._made[plan.holder.uid] = plan.servers
 
@@ -305,7 +298,7 @@ class Clusters:
     async def _find(self, namespace: str, name: str) -> Object:
         found = await self._api.get(QUEUE_CLUSTER, namespace, name)
         if found is None:
-            raise ClusterNotFound(
+            raise errors.ClusterNotFound(
                 f"there is no QueueCluster {name} in namespace {namespace}",
                 hint="create it; the operator then builds the queue",
             )

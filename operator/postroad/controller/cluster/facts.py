@@ -1,7 +1,5 @@
 """Facts that MailQueues depend on beside the spec of their QueueCluster: its servers, Secrets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ QueueCluster has it as long as such a MailQueue refers to it, because the deleti
 servers. Every other resource can be deleted while no operator runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from postroad.controller.cluster.clusters import Clusters

@@ -1,7 +1,5 @@
 """Reconciles QueueClusters: checks their servers, creates their tables, writes their status."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta

@@ -8,8 +8,6 @@ namespace that this one does not. The API server decides between two at once, by
 status.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Values that tell what a QueueCluster and its MailQueues have at the servers: frozen, made without
 a request. Each step of a reconcile takes its own, and returns findings."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

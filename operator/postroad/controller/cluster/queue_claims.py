@@ -1,7 +1,5 @@
 """The claims of a MailQueue: on its queues in RabbitMQ, and on its own bucket."""
 
-from __future__ import annotations
-
 import json
 
 from postroad.controller.cluster.claims import Claims

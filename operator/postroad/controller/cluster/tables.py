@@ -4,8 +4,6 @@ The windows that a queue's history accepted bind the tables, because its rows li
 queue merely wants binds no table: where it does not fit, that queue alone is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta

@@ -5,8 +5,6 @@ a step which was broken off is repeated, and no process has had the password tha
 ADR 0042.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -2,8 +2,6 @@
 as its quota has places for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from postroad.controller.cluster.plans import QueuePlace

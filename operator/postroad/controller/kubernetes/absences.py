@@ -4,8 +4,6 @@ An object that is replaced, restored, or lacking in one answer of the API server
 soon. What is done because it is gone waits for `PATIENCE`. Source: ADR 0077.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from datetime import timedelta
 

@@ -4,8 +4,6 @@ Reads, and what a reconcile finds as it should be, get no line, so that a cluste
 nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar

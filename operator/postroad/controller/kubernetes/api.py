@@ -1,7 +1,5 @@
 """Names of the API group, and of what the operator writes into Kubernetes objects."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

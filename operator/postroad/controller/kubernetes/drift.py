@@ -5,8 +5,6 @@ managers add fields. The hash in an annotation covers fields that were applied a
 wanted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -5,8 +5,6 @@ object, a burst is posted and then few. What flaps for a day costs the API serve
 numbers are those of client-go's recorder: a burst of 25, then one in five minutes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from datetime import timedelta
 

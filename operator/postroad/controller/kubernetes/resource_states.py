@@ -1,7 +1,5 @@
 """State that the operator last reported of each resource, as samples of metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple

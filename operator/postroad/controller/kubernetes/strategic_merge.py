@@ -5,8 +5,6 @@ Lists whose entries have a merge key are merged by it, so that a partial contain
 operator's instead of replacing it; other lists are replaced. A null removes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

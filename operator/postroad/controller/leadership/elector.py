@@ -4,8 +4,6 @@ Its client of the API server is not the reconciles': theirs may be busy with slo
 behind the fence. Source: ADR 0041.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -13,16 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn
 
 from postroad.controller.kubernetes.api import LEASE, MANAGED_BY
-from postroad.controller.leadership.leases import (
-    Candidacy,
-    Fence,
-    LeaseRecord,
-    LeaseRules,
-    ReadLease,
-    StopLeading,
-    WaitUntil,
-    WriteLease,
-)
+from postroad.controller.leadership import leases
 from postroad.errors import KubernetesConflict, KubernetesError, LeadershipLost
 from postroad.ports.clock import Clock, Randomness
 from postroad.ports.kubernetes import Kubernetes, Object
@@ -56,14 +45,14 @@ class Elector:
         *,
         clock: Clock,
         randomness: Randomness,
-        rules: LeaseRules | None = None,
+        rules: leases.LeaseRules | None = None,
     ) -> None:
         self.place = place
-        self.fence = Fence(clock)
+        self.fence = leases.Fence(clock)
         self._api = api
         self._clock = clock
         self._randomness = randomness
-        self._state = Candidacy(identity, rules or LeaseRules())
+        self._state = leases.Candidacy(identity, rules or leases.LeaseRules())
         self._answered: timedelta | None = None
         self._complaint = ""
 
@@ -115,13 +104,13 @@ class Elector:
     async def _go_on(self) -> None:
         now = self._clock.elapsed()
         match self._state.next_step(now, self._stamp()):
-            case WaitUntil(until):
+            case leases.WaitUntil(until):
                 await self._clock.sleep(until - now)
-            case ReadLease():
+            case leases.ReadLease():
                 await self._asked(self._read)
-            case WriteLease() as wanted:
+            case leases.WriteLease() as wanted:
                 await self._asked(lambda sent: self._write(wanted, sent))
-            case StopLeading(reason):
+            case leases.StopLeading(reason):
                 raise LeadershipLost(reason)
 
     async def _asked(self, request: Callable[[timedelta], Awaitable[None]]) -> None:
@@ -149,7 +138,7 @@ class Elector:
         if not self._state.is_current:  # else the write that follows shows whether it can be used
             self._complaint = ""
 
-    async def _write(self, wanted: WriteLease, sent: timedelta) -> None:
+    async def _write(self, wanted: leases.WriteLease, sent: timedelta) -> None:
         try:
             version = await self._written(wanted)
         except KubernetesConflict as error:
@@ -168,7 +157,7 @@ class Elector:
             metrics.LEADER.set(1)
             _log.info("became leader", lease=str(self.place), transitions=wanted.record.transitions)
 
-    async def _written(self, wanted: WriteLease) -> str:
+    async def _written(self, wanted: leases.WriteLease) -> str:
         """Write the Lease, and return its version."""
         metadata: dict[str, Any] = {"name": self.place.name, "namespace": self.place.namespace}
         spec = spec_of(wanted.record)
@@ -215,20 +204,20 @@ def stamp_of(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def record_of(found: Object) -> LeaseRecord:
+def record_of(found: Object) -> leases.LeaseRecord:
     """Return the record of a Lease. One without a duration has the usual one."""
     spec = found.get("spec") or {}
     seconds = spec.get("leaseDurationSeconds")
-    return LeaseRecord(
+    return leases.LeaseRecord(
         spec.get("holderIdentity") or "",
-        timedelta(seconds=seconds) if seconds else LeaseRules().duration,
+        timedelta(seconds=seconds) if seconds else leases.LeaseRules().duration,
         spec.get("acquireTime"),
         spec.get("renewTime"),
         spec.get("leaseTransitions") or 0,
     )
 
 
-def spec_of(record: LeaseRecord) -> dict[str, Any]:
+def spec_of(record: leases.LeaseRecord) -> dict[str, Any]:
     """Return the spec of a Lease. Its duration is in whole seconds, of which a part counts."""
     return {
         "holderIdentity": record.holder,

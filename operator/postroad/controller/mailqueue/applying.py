@@ -1,7 +1,5 @@
 """Applies the children of a MailQueue, and deletes those that are no longer wanted."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass

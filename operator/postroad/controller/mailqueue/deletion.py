@@ -7,8 +7,6 @@ Mail that waits is deleted only when that is confirmed; pods end before the obje
 are deleted, because a running pod would create them again. Source: ADR 0044.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace

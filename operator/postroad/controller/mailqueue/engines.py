@@ -5,8 +5,6 @@ it last read of the configuration, and its counts. Engines share the connections
 and consume no mail.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Reads what a reconcile of a MailQueue depends on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from postroad.controller.cluster.clusters import Clusters

@@ -4,8 +4,6 @@ A run writes a summary in the end, which Kubernetes keeps with its pod; one that
 end of its log there.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Needs of a MailQueue: at each server and for its pods, as values: pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

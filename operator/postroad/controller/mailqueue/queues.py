@@ -4,8 +4,6 @@ The status is written last, from the findings, so that the next reconcile repair
 Source: ADR 0006, 0034.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress

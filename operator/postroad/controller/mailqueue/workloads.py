@@ -1,7 +1,5 @@
 """State of the pods of a MailQueue: findings and fields of its status, from its Deployments."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ and some write under names of their own. So the autoscalers themselves are asked
 Deployment whose scale another process wrote.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,28 +4,10 @@ Children are named after the MailQueue, owned by it, and labelled for `kubectl` 
 Labels and annotations of the MailQueue are not copied, because they are about that resource alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from postroad.controller.kubernetes.api import (
-    API_VERSION,
-    APPLIED_HASH,
-    AUTOSCALED,
-    COMPONENT,
-    CONFIG_MAP,
-    DECLARED_HASH,
-    DEPLOYMENT,
-    DISRUPTION_BUDGET,
-    INSTANCE,
-    MAIL_QUEUE,
-    MANAGED_BY,
-    SERVICE,
-    SERVICE_ACCOUNT,
-    TEMPLATE_HASH,
-    USER_SINCE,
-)
+from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
 from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.pods import pod_template
@@ -62,7 +44,7 @@ def wanted_children(
     if workers and WORKER in components:
         if (delivery := DeliveryFiles.of(queue)) is not None:
             data = {"data": delivery.data()}
-            children.append(owned_child(queue, CONFIG_MAP, delivery.config_map, WORKER, data))
+            children.append(owned_child(queue, api.CONFIG_MAP, delivery.config_map, WORKER, data))
         template = pod_template(
             queue, context, WORKER, labels(queue, WORKER), configuration, workers.template
         )
@@ -73,8 +55,8 @@ def wanted_children(
 def _shared(queue: Queue, configuration: Mapping[str, str]) -> list[Child]:
     name, account = f"{queue.name.name}-queue", {"automountServiceAccountToken": False}
     return [
-        owned_child(queue, CONFIG_MAP, name, QUEUE, {"data": dict(configuration)}),
-        owned_child(queue, SERVICE_ACCOUNT, name, QUEUE, account),
+        owned_child(queue, api.CONFIG_MAP, name, QUEUE, {"data": dict(configuration)}),
+        owned_child(queue, api.SERVICE_ACCOUNT, name, QUEUE, account),
     ]
 
 
@@ -137,8 +119,8 @@ def _program(handler: Handler) -> dict[str, object]:
 def labels(queue: Queue, component: str) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "postroad",
-        INSTANCE: queue.name.name,
-        COMPONENT: component,
+        api.INSTANCE: queue.name.name,
+        api.COMPONENT: component,
     }
 
 
@@ -151,8 +133,8 @@ def owned_child(
 ) -> Child:
     """Return an object that a MailQueue owns, with these fields."""
     owner = {
-        "apiVersion": API_VERSION,
-        "kind": MAIL_QUEUE.name,
+        "apiVersion": api.API_VERSION,
+        "kind": api.MAIL_QUEUE.name,
         "name": queue.name.name,
         "uid": queue.uid,
         "controller": True,
@@ -161,7 +143,7 @@ def owned_child(
     metadata = {
         "name": name,
         "namespace": queue.name.namespace,
-        "labels": labels(queue, component) | {MANAGED_BY: "postroad"},
+        "labels": labels(queue, component) | {api.MANAGED_BY: "postroad"},
         "ownerReferences": [owner],
     }
     return kind, {
@@ -185,8 +167,10 @@ def belongs_to(child: Mapping[str, Any], queue: Queue) -> bool:
     owners, tags = metadata.get("ownerReferences") or [], metadata.get("labels") or {}
     if any(each.get("controller") for each in owners):
         return is_owned(child, queue.uid)
-    is_ours = tags.get(MANAGED_BY) == "postroad" and tags.get(INSTANCE) == queue.name.name
-    return is_ours and not {APPLIED_HASH, USER_SINCE}.isdisjoint(metadata.get("annotations") or {})
+    is_ours = tags.get(api.MANAGED_BY) == "postroad" and tags.get(api.INSTANCE) == queue.name.name
+    return is_ours and not {api.APPLIED_HASH, api.USER_SINCE}.isdisjoint(
+        metadata.get("annotations") or {}
+    )
 
 
 def _deployment(
@@ -199,7 +183,7 @@ def _deployment(
 ) -> list[Child]:
     name = f"{queue.name.name}-{component}"
     selected = {"matchLabels": labels(queue, component)}
-    template["metadata"]["labels"][MANAGED_BY] = "postroad"
+    template["metadata"]["labels"][api.MANAGED_BY] = "postroad"
     spec: dict[str, Any] = {
         "selector": selected,
         "revisionHistoryLimit": 3,
@@ -207,11 +191,11 @@ def _deployment(
     }
     if not autoscaled:
         spec["replicas"] = replicas
-    kind, deployment = owned_child(queue, DEPLOYMENT, name, component, {"spec": spec})
+    kind, deployment = owned_child(queue, api.DEPLOYMENT, name, component, {"spec": spec})
     deployment["metadata"]["annotations"] = {
-        TEMPLATE_HASH: hash_of(template),
-        DECLARED_HASH: declared_hash(queue, context),
-    } | ({AUTOSCALED: "true"} if autoscaled else {})
+        api.TEMPLATE_HASH: hash_of(template),
+        api.DECLARED_HASH: declared_hash(queue, context),
+    } | ({api.AUTOSCALED: "true"} if autoscaled else {})
     children = [(kind, deployment)]
     if replicas > 1 or autoscaled:
         budget = {
@@ -222,7 +206,7 @@ def _deployment(
                 "selector": selected,
             }
         }
-        children.append(owned_child(queue, DISRUPTION_BUDGET, name, component, budget))
+        children.append(owned_child(queue, api.DISRUPTION_BUDGET, name, component, budget))
     return children
 
 
@@ -252,4 +236,4 @@ def _service(queue: Queue, ports: Mapping[str, int]) -> Child:
             for name, port in ports.items()
         ],
     }
-    return owned_child(queue, SERVICE, f"{queue.name.name}-intake", INTAKE, {"spec": spec})
+    return owned_child(queue, api.SERVICE, f"{queue.name.name}-intake", INTAKE, {"spec": spec})

@@ -21,17 +21,10 @@ from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Reads
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
+from postroad.delivery_settings import secret_references
 from postroad.delivery_settings.delivery import DeliveryFileSettings, DeliverySettings
 from postroad.delivery_settings.files import written
 from postroad.delivery_settings.routing import RoutingSettings, StsSettings
-from postroad.delivery_settings.secret_references import (
-    AUTHORITIES_KEY,
-    AuthoritiesReference,
-    SecretKeyReference,
-    SecretReference,
-    references_of,
-    secrets_of,
-)
 from postroad.errors import CredentialsMissing, InvalidInput
 from postroad.logins import LOGIN
 
@@ -66,12 +59,12 @@ class DeliveryFiles:
 
     @property
     def secrets(self) -> list[str]:
-        return sorted({each.name for _, each in secrets_of(self.settings)})
+        return sorted({each.name for _, each in secret_references.secrets_of(self.settings)})
 
     @property
-    def authorities(self) -> list[AuthoritiesReference]:
-        found = (each for _, each in references_of(self.settings))
-        named = {each for each in found if isinstance(each, AuthoritiesReference)}
+    def authorities(self) -> list[secret_references.AuthoritiesReference]:
+        found = (each for _, each in secret_references.references_of(self.settings))
+        named = {each for each in found if isinstance(each, secret_references.AuthoritiesReference)}
         return sorted(named, key=lambda each: (each.kind, each.name))
 
     def data(self) -> dict[str, str]:
@@ -94,7 +87,7 @@ class DeliveryFiles:
     def mounts(self) -> list[dict[str, Any]]:
         folders = {_NAME: _FOLDER}
         folders |= {_volume_of(each): f"{_SECRETS}/{each}" for each in self.secrets}
-        for each in map(AuthoritiesReference.model_dump, self.authorities):
+        for each in map(secret_references.AuthoritiesReference.model_dump, self.authorities):
             folders[_volume_of(_folder_of(each))] = _folder_of(each)
         mounts: list[dict[str, Any]] = [
             {"name": name, "mountPath": folder, "readOnly": True}
@@ -127,10 +120,10 @@ def _folder_of(reference: Mapping[str, str]) -> str:
     return f"{_SECRETS}/{name}" if kind is None else f"{_AUTHORITIES}/{kind.lower()}/{name}"
 
 
-def _volume_with(authorities: AuthoritiesReference) -> dict[str, Any]:
+def _volume_with(authorities: secret_references.AuthoritiesReference) -> dict[str, Any]:
     named = {"secretName" if authorities.kind == "Secret" else "name": authorities.name}
     kind = "secret" if authorities.kind == "Secret" else "configMap"
-    items = [{"key": AUTHORITIES_KEY, "path": AUTHORITIES_KEY}]
+    items = [{"key": secret_references.AUTHORITIES_KEY, "path": secret_references.AUTHORITIES_KEY}]
     source = {**named, "defaultMode": READ_BY_GROUP, "items": items}
     return {"name": _volume_of(_folder_of(authorities.model_dump())), kind: source}
 
@@ -144,7 +137,7 @@ async def check_delivery_secrets(api: Reads, namespace: str, settings: DeliveryS
     """Check that logins are there, and that keys can sign. Raises: CredentialsMissing, which names
     each field whose Secret lacks what it is for."""
     problems = []
-    for path, reference in secrets_of(settings):
+    for path, reference in secret_references.secrets_of(settings):
         try:
             await _check(api, namespace, reference)
         except CredentialsMissing as error:
@@ -154,8 +147,8 @@ async def check_delivery_secrets(api: Reads, namespace: str, settings: DeliveryS
         raise CredentialsMissing("; ".join(problems), hint="until then pods stay as they are")
 
 
-async def _check(api: Reads, namespace: str, reference: SecretReference) -> None:
-    if not isinstance(reference, SecretKeyReference):
+async def _check(api: Reads, namespace: str, reference: secret_references.SecretReference) -> None:
+    if not isinstance(reference, secret_references.SecretKeyReference):
         await read_values(api, namespace, reference.name, LOGIN)
         return
     # Here, because the library of keys takes 10 MB, which an operator without keys does not need.

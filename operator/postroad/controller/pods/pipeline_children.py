@@ -4,20 +4,11 @@ A CronJob for each scheduled job. Its pod runs Spark by itself; with executors i
 and makes pods that it owns, by a ServiceAccount of its own. Source: ADR 0053.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.controller.kubernetes.api import (
-    CONFIG_MAP,
-    CRON_JOB,
-    MANAGED_BY,
-    PIPELINE_JOB,
-    ROLE_BINDING,
-    SERVICE_ACCOUNT,
-)
+from postroad.controller.kubernetes import api
 from postroad.controller.kubernetes.drift import hash_of, with_hash
 from postroad.controller.kubernetes.strategic_merge import merged
 from postroad.controller.pods.children import Child, labels, owned_child
@@ -101,7 +92,7 @@ def job_name(queue: Queue, job: str) -> str:
 
 def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when: JobSpec) -> Child:
     name = job_name(queue, job)
-    tags = {**labels(queue, PIPELINE), PIPELINE_JOB: job, MANAGED_BY: "postroad"}
+    tags = {**labels(queue, PIPELINE), api.PIPELINE_JOB: job, api.MANAGED_BY: "postroad"}
     run = {
         "backoffLimit": RETRIES,
         "activeDeadlineSeconds": MAX_RUN_SECONDS,
@@ -128,8 +119,8 @@ def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when:
         "failedJobsHistoryLimit": 1,
         "jobTemplate": {"metadata": {"labels": tags}, "spec": run},
     }
-    kind, child = owned_child(queue, CRON_JOB, name, PIPELINE, {"spec": body})
-    child["metadata"]["labels"][PIPELINE_JOB] = job
+    kind, child = owned_child(queue, api.CRON_JOB, name, PIPELINE, {"spec": body})
+    child["metadata"]["labels"][api.PIPELINE_JOB] = job
     return kind, child
 
 
@@ -249,15 +240,17 @@ def _of_executors(queue: Queue, context: PodContext, spec: Pipeline) -> list[Chi
     }
     account = {"automountServiceAccountToken": False}
     return [
-        owned_child(queue, CONFIG_MAP, name, PIPELINE, {"data": data}),
-        owned_child(queue, SERVICE_ACCOUNT, name, PIPELINE, account),
-        owned_child(queue, ROLE_BINDING, name, PIPELINE, {"roleRef": role, "subjects": [subject]}),
+        owned_child(queue, api.CONFIG_MAP, name, PIPELINE, {"data": data}),
+        owned_child(queue, api.SERVICE_ACCOUNT, name, PIPELINE, account),
+        owned_child(
+            queue, api.ROLE_BINDING, name, PIPELINE, {"roleRef": role, "subjects": [subject]}
+        ),
     ]
 
 
 def _executor(queue: Queue, context: PodContext, spec: Pipeline) -> dict[str, Any]:
     """Return the template of executors. Spark adds what differs between them, and resources."""
-    tags = {**labels(queue, EXECUTOR), MANAGED_BY: "postroad"}
+    tags = {**labels(queue, EXECUTOR), api.MANAGED_BY: "postroad"}
     ours = {
         "metadata": {"labels": tags},
         "spec": _pod_spec(queue, context, spec, _container(queue, context, spec, {})),

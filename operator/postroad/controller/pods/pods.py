@@ -5,8 +5,6 @@ queue's ConfigMap and credentials from files of the cluster's Secrets, which the
 these change, and serve probes and metrics on one port.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from typing import Any

@@ -6,8 +6,6 @@ places of its QueueCluster. The mark at its Deployments shows the grant to the n
 Source: ADR 0043.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field

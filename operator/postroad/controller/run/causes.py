@@ -7,8 +7,6 @@ One operator of a class leads, so that no two have effects on one QueueCluster, 
 that refers to it. The class of a QueueCluster cannot be changed. Source: ADR 0041.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ A watch that is refused has no answer by which the operator could see that it se
 that cannot be read or written keeps its conditions; without its Lease the operator writes none.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import socket

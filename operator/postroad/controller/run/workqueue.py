@@ -10,8 +10,6 @@ Keys whose reconciles need the same servers hold a bounded number of tasks toget
 servers that hang do not stop the reconciles of other ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections import Counter, OrderedDict, deque

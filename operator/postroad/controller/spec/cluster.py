@@ -4,8 +4,6 @@
 hosts names that every namespace resolves.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The part of the spec of a MailQueue about its intake."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

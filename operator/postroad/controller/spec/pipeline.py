@@ -1,7 +1,5 @@
 """`spec.pipeline` of a MailQueue: the jobs of the data pipeline, and what they run with."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

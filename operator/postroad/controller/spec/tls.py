@@ -5,8 +5,6 @@ Each server has authorities of its own. A mode never follows from what a Secret 
 Secret which loses a key ends connections, and encrypts none of them less.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any

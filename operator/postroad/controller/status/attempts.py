@@ -4,8 +4,6 @@ A server's error is a finding, not a failure of the reconcile, so that the work 
 conditions goes on.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager

@@ -5,8 +5,6 @@ is always there; Reconciling and Stalled only while they are true, and never bot
 operator tries again. Stalled: only a change of a resource, a Secret or a server can help.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime

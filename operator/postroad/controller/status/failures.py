@@ -4,8 +4,6 @@ no status, and as a metric.
 A reconcile that fails writes no status, and the one from before may be wrong by then.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Source: FORMAT.md 4 and 6; LQ-2; SP-14; SP-20; AMB-7.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

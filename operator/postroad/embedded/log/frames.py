@@ -3,8 +3,6 @@
 FORMAT.md 5. Pure: bytes in, bytes out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple

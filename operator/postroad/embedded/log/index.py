@@ -6,8 +6,6 @@ the second KEY durable, no checkpoint lets recovery pass over the mail's records
 Source: FORMAT.md 6; ADR 0045.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from bisect import bisect

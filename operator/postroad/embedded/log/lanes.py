@@ -6,8 +6,6 @@ the next flush.
 Source: LQ-18, LQ-29, AMB-5.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable

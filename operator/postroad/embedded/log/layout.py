@@ -1,7 +1,5 @@
 """Paths in a store, and the names of lanes. FORMAT.md 2, 3."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import PurePath
 

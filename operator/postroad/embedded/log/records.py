@@ -3,8 +3,6 @@
 Source: LQ-2..8; SP-14; AMB-7.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct

@@ -6,8 +6,6 @@ places of one file, written alternately: found at once, and one seek in many sec
 Source: SP-10..13; LQ-14..17, LQ-31.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field

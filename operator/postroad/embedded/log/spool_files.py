@@ -5,8 +5,6 @@ first; a million waiting mails need no descriptors.
 Source: 003; SP-4..13; AMB-1..3.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import IntFlag

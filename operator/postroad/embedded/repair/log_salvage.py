@@ -4,27 +4,14 @@ Every valid frame counts, whatever lies between them: outcomes of recipients, en
 dead letters. Pages that the disk does not return, and unreadable records, are counted and skipped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from postroad.embedded.log import frames, segments
+from postroad.embedded.log import frames, records, segments
 from postroad.embedded.log.envelopes import ENVELOPE_BYTES, EnvelopeRecord, Unreadable, read_head
 from postroad.embedded.log.frames import Frame
 from postroad.embedded.log.layout import segment_of
-from postroad.embedded.log.records import (
-    ENVELOPE,
-    KEY,
-    OUTCOMES,
-    DeliveryKind,
-    DeliveryRecord,
-    FinishRecord,
-    HoldRecord,
-    StartRecord,
-    decode,
-)
 from postroad.errors import StoreFailed
 from postroad.ports.files import File, Files
 
@@ -46,12 +33,12 @@ class MailHistory:
     last: EnvelopeRecord | None = None
     is_garbage: bool = False
     started: int = NEVER
-    deliveries: list[DeliveryRecord] = field(default_factory=list)
+    deliveries: list[records.DeliveryRecord] = field(default_factory=list)
     last_hold: tuple[int, bool] = (NEVER, False)
     has_ended: bool = False
 
     @property
-    def since(self) -> list[DeliveryRecord]:
+    def since(self) -> list[records.DeliveryRecord]:
         """The DELIVERYs of the last ENVELOPE's entry and later ones."""
         first = NEVER if self.last is None else self.last.entry_number
         return [each for each in self.deliveries if each.entry_number >= first]
@@ -62,7 +49,7 @@ class MailHistory:
 
     @property
     def failures(self) -> dict[int, str]:
-        failed = (each for each in self.since if each.kind is DeliveryKind.FAILED)
+        failed = (each for each in self.since if each.kind is records.DeliveryKind.FAILED)
         return {number: each.text for each in failed for number in each.numbers}
 
     @property
@@ -164,7 +151,7 @@ def _pieces(file: File, offset: int, length: int, salvaged: SalvagedLog) -> Iter
 def _hold_unreadable(histories: dict[bytes, MailHistory], frame: Frame) -> None:
     """Hold a mail whose ENVELOPE cannot be read, if by its fixed part it was held or a dead letter:
     an administrator decides."""
-    if frame.type == ENVELOPE and len(frame.payload) >= ENVELOPE_BYTES:
+    if frame.type == records.ENVELOPE and len(frame.payload) >= ENVELOPE_BYTES:
         head = read_head(frame.payload)
         if head.held or head.dead:
             histories.setdefault(head.mail_id, MailHistory()).last_hold = (head.entry_number, True)
@@ -172,9 +159,9 @@ def _hold_unreadable(histories: dict[bytes, MailHistory], frame: Frame) -> None:
 
 def _add(histories: dict[bytes, MailHistory], frame: Frame, *, is_garbage: bool) -> None:
     """Add one record to the history of its mail. Raises: Unreadable."""
-    if frame.type in (OUTCOMES, KEY):
+    if frame.type in (records.OUTCOMES, records.KEY):
         return  # says nothing about who waits for the mail
-    record = decode(frame.type, frame.payload)
+    record = records.decode(frame.type, frame.payload)
     if record is None:
         return
     history = histories.setdefault(record.mail_id, MailHistory())
@@ -182,13 +169,13 @@ def _add(histories: dict[bytes, MailHistory], frame: Frame, *, is_garbage: bool)
         case EnvelopeRecord():
             if history.last is None or record.entry_number >= history.last.entry_number:
                 history.last, history.is_garbage = record, is_garbage
-        case StartRecord():
+        case records.StartRecord():
             history.started = max(history.started, record.entry_number)
-        case DeliveryRecord() if record.kind is not DeliveryKind.DEFERRED:
+        case records.DeliveryRecord() if record.kind is not records.DeliveryKind.DEFERRED:
             history.deliveries.append(record)
-        case FinishRecord():
+        case records.FinishRecord():
             history.has_ended = True
-        case HoldRecord() if record.entry_number >= history.last_hold[0]:
+        case records.HoldRecord() if record.entry_number >= history.last_hold[0]:
             history.last_hold = (record.entry_number, record.held)
         case _:
             pass

@@ -6,8 +6,6 @@ where an outcome cannot be read. The old log moves to `quarantine/` whole.
 Source: SP-23; AMB-2, AMB-12.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import PurePath
 

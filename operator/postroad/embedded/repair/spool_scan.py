@@ -5,8 +5,6 @@ has another mail, because a slot is released only behind a FINISH (R3). An unrea
 be a mail moves to quarantine, so that no later mail overwrites it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace

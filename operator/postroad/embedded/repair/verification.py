@@ -6,8 +6,6 @@ no process writes meanwhile.
 Source: SP-23, AMB-12.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager

@@ -12,16 +12,10 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from postroad import errors
 from postroad.embedded.rpc import rpc
 from postroad.embedded.rpc.operations import CALLS
 from postroad.embedded.rpc.rpc import FrameKind, short_path
-from postroad.errors import (
-    EnqueueUnknown,
-    InvalidMail,
-    PostroadError,
-    QueueClosed,
-    StoreUnavailable,
-)
 from postroad.telemetry.logs import logger
 
 log = logger("embedded")
@@ -30,11 +24,11 @@ Enclosed = AsyncIterator[bytes] | bytes | None
 """Values beside a call: in pieces, whole (at most CHUNK), or nothing."""
 
 
-class NoOwner(StoreUnavailable):
+class NoOwner(errors.StoreUnavailable):
     """No process serves the store: there is no socket, or none that a process listens on."""
 
 
-class CallRefused(StoreUnavailable):
+class CallRefused(errors.StoreUnavailable):
     """The owner did not get the whole call, so it did nothing: it went away, or hands over."""
 
 
@@ -54,7 +48,7 @@ class OwnerConnection:
         """Calls whose callers stopped waiting, with the operation that undoes each."""
         self._stored: dict[int, asyncio.Future[bytes]] = {}
         self._next = 0
-        self.lost: PostroadError | None = None
+        self.lost: errors.PostroadError | None = None
         self._is_going = False
         """True if the owner hands over."""
         self._left = asyncio.Event()
@@ -70,7 +64,7 @@ class OwnerConnection:
         except (FileNotFoundError, ConnectionRefusedError) as error:
             raise NoOwner(f"no process serves {path.parent} yet") from error
         except OSError as error:
-            raise StoreUnavailable(
+            raise errors.StoreUnavailable(
                 f"cannot reach the process that serves {path.parent}: {error.strerror}"
             ) from error
 
@@ -86,7 +80,7 @@ class OwnerConnection:
             log.warning("the owner was not understood", error=f"{type(error).__name__}: {error}")
         finally:
             frames.close()
-            self.fail(StoreUnavailable("the owner of the store went away"))
+            self.fail(errors.StoreUnavailable("the owner of the store went away"))
 
     @property
     def is_usable(self) -> bool:
@@ -96,7 +90,7 @@ class OwnerConnection:
 
     def _check(self) -> None:
         """Raises: CallRefused; QueueClosed."""
-        if isinstance(self.lost, QueueClosed):
+        if isinstance(self.lost, errors.QueueClosed):
             raise self.lost
         if not self.is_usable:
             raise CallRefused
@@ -120,7 +114,7 @@ class OwnerConnection:
 
     def _leave_if_idle(self) -> None:
         if self._is_going and not (self._calls or self._stored or self._in_flight):
-            self.fail(StoreUnavailable("the owner of the store handed it over"))
+            self.fail(errors.StoreUnavailable("the owner of the store handed it over"))
 
     def _take(self, number: int, kind: FrameKind, body: bytes) -> None:
         if kind is FrameKind.GOING:
@@ -135,7 +129,7 @@ class OwnerConnection:
             if undone_by is not None and kind is FrameKind.RESULT:
                 self.tell(undone_by, item=json.loads(body)["item"])
 
-    def fail(self, error: PostroadError) -> None:
+    def fail(self, error: errors.PostroadError) -> None:
         """Let every call under way, and every later one, raise `error`."""
         self.lost = self.lost or error
         for call in self._calls.values():
@@ -170,14 +164,14 @@ class OwnerConnection:
         self._writer.write(rpc.frame(self._next, FrameKind.STORED, envelope))
         try:
             return await answer
-        except StoreUnavailable as error:
+        except errors.StoreUnavailable as error:
             raise self.unknown(error) from error
 
-    def unknown(self, error: StoreUnavailable) -> StoreUnavailable:
+    def unknown(self, error: errors.StoreUnavailable) -> errors.StoreUnavailable:
         """Return the error of an enqueue: whether it was made is unknown, if that is how the
         connection ended."""
         is_known = self.lost is None or isinstance(error, CallRefused)
-        return error if is_known else EnqueueUnknown()
+        return error if is_known else errors.EnqueueUnknown()
 
     async def stream(
         self, operation: str, content: Enclosed = None, **arguments: Any
@@ -224,19 +218,19 @@ class OwnerConnection:
 
     async def _send(self, data: bytes) -> None:
         if self.lost is not None:
-            raise self.lost if isinstance(self.lost, QueueClosed) else CallRefused()
+            raise self.lost if isinstance(self.lost, errors.QueueClosed) else CallRefused()
         self._writer.write(data)
         try:
             await self._writer.drain()
         except OSError as error:
-            raise StoreUnavailable("the owner of the store went away") from error
+            raise errors.StoreUnavailable("the owner of the store went away") from error
 
-    def _lost(self) -> PostroadError:
-        return self.lost or StoreUnavailable()
+    def _lost(self) -> errors.PostroadError:
+        return self.lost or errors.StoreUnavailable()
 
     async def close(self) -> None:
         """Leave: the owner takes back what is leased."""
-        self.fail(QueueClosed())
+        self.fail(errors.QueueClosed())
         self._reading.cancel()
         await asyncio.wait({self._reading})
 
@@ -269,5 +263,5 @@ def _request(number: int, operation: str, arguments: Mapping[str, Any]) -> bytes
     value = {"op": operation, **CALLS[operation].encoded(arguments)}
     request = rpc.json_frame(number, FrameKind.CALL, value)
     if len(request) > rpc.MAX_FRAME:
-        raise InvalidMail("the envelope is too large for one record")
+        raise errors.InvalidMail("the envelope is too large for one record")
     return request

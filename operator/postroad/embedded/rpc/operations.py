@@ -4,8 +4,6 @@ The client encodes arguments and decodes results by this table, the owner the ot
 is not named here goes as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial

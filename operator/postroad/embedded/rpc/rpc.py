@@ -4,8 +4,6 @@
 sends, the process goes on: a call that fails is answered with its error.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

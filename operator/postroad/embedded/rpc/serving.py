@@ -2,8 +2,6 @@
 each client its calls, its consumers, and the mails that it stores.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -5,8 +5,6 @@ waits depends on it: a segment that cannot be moved there is removed, as it is w
 directory. All calls block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 Source: LQ-3, LQ-6..10, LQ-28, LQ-29.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace

@@ -4,8 +4,6 @@ The order of the lines is the argument of FORMAT.md 8 for R2.
 Source: SP-7..9, SP-13 (a slow sender has a file of its own); LQ-29; FORMAT.md 4.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta

@@ -3,8 +3,6 @@
 Source: LQ-32 (lanes keep the bytes read per started message low); SP-17 (one record suffices).
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 
 from postroad.embedded.log.envelopes import EnvelopeRecord

@@ -6,8 +6,6 @@ calls these.
 Source: LQ-4, LQ-5, LQ-7, LQ-11, LQ-12, LQ-28..30.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial

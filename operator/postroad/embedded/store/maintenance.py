@@ -3,8 +3,6 @@
 Source: LQ-14..18, LQ-24..27; AMB-4, AMB-6, AMB-8.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """`MailQueue` over a store that this process owns."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress

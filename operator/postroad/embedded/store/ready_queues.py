@@ -6,8 +6,6 @@ entry that ends while it waits stays in its queue until `take` skips it.
 Source: LQ-9, LQ-10, LQ-34 (incoming, active, deferred), LQ-35; SP-19.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 from collections import deque

@@ -5,8 +5,6 @@ finds, record by record, which entries consumers had. A second recovery reads th
 Source: LQ-13, LQ-19..23, LQ-33; AMB-7, AMB-12, AMB-13.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Reads spool files in threads, for a caller that may be cancelled at any time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 

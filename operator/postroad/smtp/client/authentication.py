@@ -4,8 +4,6 @@ A login that fails defers mail, and is not tried again for a while: a next hop l
 after a few wrong passwords. Source: RFC 4954.
 """
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import binascii

@@ -7,8 +7,6 @@ and a mail would count as delivered by the reply to RCPT. So the exchange refuse
 reply is unread. Source: RFC 5321 4.2 (one reply for each command), 4.2.4 (421 at any time).
 """
 
-from __future__ import annotations
-
 import asyncio
 import ssl
 from datetime import timedelta

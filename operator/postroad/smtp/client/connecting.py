@@ -8,8 +8,6 @@ Remembers next hops that offer what does not work with them, so that it is not t
 each mail.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import OrderedDict

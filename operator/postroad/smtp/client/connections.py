@@ -10,8 +10,6 @@ Source: RFC 2920 3.1; RFC 3030; AMB-20; ADR 0038, 0066.
 Opens connections to next hops over SMTP and LMTP, as the port `connections` describes it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable

@@ -3,8 +3,6 @@
 Source: RFC 6698 2.1; RFC 7671; RFC 7672 3.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from datetime import datetime

@@ -3,8 +3,6 @@
 The jobs of a connection in order: those whose commands were sent, and those behind them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from contextlib import AsyncExitStack, aclosing

@@ -3,8 +3,6 @@
 Source: RFC 5321 3.1, 4.1.1.1; RFC 3207; RFC 8314 3; RFC 4954.
 """
 
-from __future__ import annotations
-
 import re
 import ssl
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Certificates are renewed while a pod runs: cert-manager writes the Secret, and t
 symlink to a new folder. To check the files costs two system calls for each TLS handshake.
 """
 
-from __future__ import annotations
-
 import ssl
 from pathlib import Path
 

@@ -11,8 +11,6 @@ A client that sends more than one round processes waits here for its next round,
 that send little wait for a few rounds of others, however many there are.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import socket

@@ -6,8 +6,6 @@ all such sites share an eighth of it.
 Source: AMB-27; ADR 0062, 0064, 0070.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto

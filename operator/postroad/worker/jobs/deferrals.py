@@ -7,8 +7,6 @@ In memory alone: what another process heard costs a recipient one more attempt i
 Source: RFC 5321 5.1; ADR 0078.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

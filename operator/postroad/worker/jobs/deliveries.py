@@ -6,8 +6,6 @@ A failure is recorded behind its report to the sender: a crash between the two r
 and never loses the report (ADR 0052).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping

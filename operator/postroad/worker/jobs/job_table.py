@@ -2,8 +2,6 @@
 scheduler and for the connection; and how those that wait are taken back.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace

@@ -2,8 +2,6 @@
 time as the scheduler lets.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

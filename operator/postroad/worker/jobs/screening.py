@@ -1,7 +1,5 @@
 """Looks for the recipients of items on the suppression list, before their routes are found."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 

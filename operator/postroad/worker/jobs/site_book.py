@@ -1,7 +1,5 @@
 """The sites that a worker has had mail for: their last replies, and what they do now."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

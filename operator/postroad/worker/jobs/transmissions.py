@@ -2,8 +2,6 @@
 could not be read, a close.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace

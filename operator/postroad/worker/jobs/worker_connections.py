@@ -1,7 +1,5 @@
 """The connections of a worker, by the scheduler's numbers."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field

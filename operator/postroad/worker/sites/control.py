@@ -5,8 +5,6 @@ Shared state that is away changes nothing: the suspensions that were read last h
 over. Source: ADR 0062, 0067.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

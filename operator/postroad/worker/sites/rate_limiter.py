@@ -6,8 +6,6 @@ cannot reach the shared state sends nothing once its entry is over: the limit ho
 and go. Source: ADR 0064.
 """
 
-from __future__ import annotations
-
 import json
 from collections import OrderedDict
 from collections.abc import Sequence

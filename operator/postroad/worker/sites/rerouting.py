@@ -4,8 +4,6 @@ A shared state that is away changes nothing: what was read last holds until it i
 Source: ADR 0069.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 

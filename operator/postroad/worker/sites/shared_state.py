@@ -4,8 +4,6 @@ away is warned of once.
 Source: ADR 0062, 0067, 0069.
 """
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta

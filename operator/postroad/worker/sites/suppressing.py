@@ -4,8 +4,6 @@ refusals of configured classes put recipients on it.
 Source: ADR 0068.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from postroad.domain.delivery.suppressed import SuppressionRules, learnt, token_of

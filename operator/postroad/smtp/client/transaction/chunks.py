@@ -10,8 +10,6 @@ by 421, positive replies count, as else each such end would repeat mails that we
 Source: RFC 3030 2, 4; RFC 2920; ADR 0066.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from postroad.domain.mail.dot_stuffing import LineEnds

@@ -8,8 +8,6 @@ Source: RFC 2920; AMB-20.
 Meaning of a next hop's replies to one mail for its recipients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
