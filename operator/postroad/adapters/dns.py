@@ -196,8 +196,8 @@ def name_servers(
 
 def _failure(response: dns.message.Message) -> str:
     """Return why a response does not count; empty when it does. A referral, and a negative answer
-    of a server that is neither authoritative nor recursive, say nothing about the name. Source: RFC
-    2308 2.2; RFC 1034 4.3.1 (lame servers)."""
+    of a server that is neither authoritative nor recursive, say nothing about the name.
+    Source: RFC 2308 2.2; RFC 1034 4.3.1 (lame servers)."""
     if response.rcode() not in (dns.rcode.NOERROR, dns.rcode.NXDOMAIN):
         return dns.rcode.to_text(response.rcode())
     if response.answer:

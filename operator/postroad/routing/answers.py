@@ -127,8 +127,8 @@ class Answer:
     certificates: tuple[TlsaRecord, ...] = ()
 
     is_validated: bool = False
-    """True if a name server on this machine calls all of the answer authentic by DNSSEC. Source:
-    RFC 6840 5.8; RFC 7672 2.2."""
+    """True if a name server on this machine calls all of the answer authentic by DNSSEC.
+    Source: RFC 6840 5.8; RFC 7672 2.2."""
 
     @property
     def is_unavailable(self) -> bool:

@@ -81,8 +81,8 @@ class Origin:
 @dataclass(frozen=True, slots=True)
 class RecipientDsn:
     """DSN parameters of one RCPT command; `orcpt` is `type;address`, decoded from xtext. Raises:
-    InvalidMail for what the command could not say, or what would say more than it should. Source:
-    RFC 3461 4.1, 4.2."""
+    InvalidMail for what the command could not say, or what would say more than it should.
+    Source: RFC 3461 4.1, 4.2."""
 
     notify: tuple[str, ...] = ()
     orcpt: str | None = None
@@ -98,8 +98,8 @@ class RecipientDsn:
 
 @dataclass(frozen=True, slots=True)
 class DsnOptions:
-    """DSN parameters of a mail; `envid` is decoded from xtext. Raises: InvalidMail. Source: RFC
-    3461 4.3, 4.4."""
+    """DSN parameters of a mail; `envid` is decoded from xtext. Raises: InvalidMail.
+    Source: RFC 3461 4.3, 4.4."""
 
     ret: str | None = None
     envid: str | None = None

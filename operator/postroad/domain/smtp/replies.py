@@ -97,8 +97,8 @@ class Reply:
     @property
     def is_too_many_recipients(self) -> bool:
         """True if a refused RCPT only means that a transaction takes no more recipients: any
-        transient code or 552 with x.5.3, which OpenSMTPD sends as 451; 452 or 552 alone. Source:
-        RFC 5321 4.5.3.1.10; RFC 3463 3.6."""
+        transient code or 552 with x.5.3, which OpenSMTPD sends as 451; 452 or 552 alone.
+        Source: RFC 5321 4.5.3.1.10; RFC 3463 3.6."""
         enhanced = self.enhanced
         if enhanced is None:
             return self.code in (452, 552)
