@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from postroad.adapters.kubernetes.kopf_watch import MAX_BACKOFF, watching_settin
 from postroad.controller.kubernetes.api import MAIL_QUEUE, Key
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Indexes
+from postroad.errors import KubernetesUnavailable
 from support.access_to_kubernetes import access_to
 from support.api_over_http import HttpKubernetes, api_over_http
 from support.memory.clock import ManualClock
@@ -42,6 +44,12 @@ def test_the_api_server_ends_a_watch_before_the_operator_gives_it_up() -> None:
     assert settings.networking.request_timeout == 30
 
 
+async def followed(api: ApiServer) -> None:
+    async with aclosing(api.watch(MAIL_QUEUE)) as events:
+        async for _ in events:
+            pass
+
+
 GONE = json.dumps({"type": "ERROR", "object": {"code": 410, "message": "too old"}}) + "\n"
 
 
@@ -60,13 +68,7 @@ async def test_watches_that_end_at_once_are_spread(
     monkeypatch.setattr(kopf_watch, "WATCH_INTERVAL", 3600.0)
     async with api_over_http(KubernetesWorld(ManualClock())) as (url, _):
         api = ApiServer(access_to(url, "t0ken"), "postroad")
-
-        async def follow() -> None:
-            async with aclosing(api.watch(MAIL_QUEUE)) as events:
-                async for _ in events:
-                    pass
-
-        following = asyncio.create_task(follow())
+        following = asyncio.create_task(followed(api))
         while not asked:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.4)
@@ -74,6 +76,81 @@ async def test_watches_that_end_at_once_are_spread(
         await asyncio.gather(following, return_exceptions=True)
         await api.close()
     assert asked == 1
+
+
+async def test_lists_that_break_off_are_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+
+    async def break_off(_: object, request: web.BaseRequest) -> web.StreamResponse:
+        nonlocal asked
+        asked += 1
+        response = web.StreamResponse(headers={"Content-Length": "10"})
+        await response.prepare(request)
+        assert request.transport
+        request.transport.close()
+        return response
+
+    monkeypatch.setattr(HttpKubernetes, "handle", break_off)
+    monkeypatch.setattr(kopf_watch, "WATCH_INTERVAL", 3600.0)
+    async with api_over_http(KubernetesWorld(ManualClock())) as (url, _):
+        api = ApiServer(access_to(url, "t0ken"), "postroad")
+        following = asyncio.create_task(followed(api))
+        while not asked:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.4)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await api.close()
+    assert asked == 1
+
+
+ITEM = {"metadata": {"name": "x", "namespace": "mail", "uid": "u", "resourceVersion": "7"}}
+
+
+@pytest.mark.parametrize("endless", ["pages", "list", "line"])
+async def test_a_watch_whose_answer_has_no_end_begins_anew(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, endless: str
+) -> None:
+    async def answered(server: HttpKubernetes, request: web.BaseRequest) -> web.StreamResponse:
+        server.requests.append(request.path)
+        if "watch" not in request.query and endless != "list":
+            more = {"continue": "more"} if endless == "pages" else {}
+            metadata = {"resourceVersion": "7", **more}
+            return web.json_response({"kind": "L", "metadata": metadata, "items": [ITEM]})
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b" " * 65536)
+        return response
+
+    monkeypatch.setattr(HttpKubernetes, "handle", answered)
+    monkeypatch.setattr(kopf_watch, "MAX_PAGES", 20)
+    monkeypatch.setattr(kopf_watch, "MAX_LIST", 10**6)
+    monkeypatch.setattr(kopf_watch, "MAX_ANSWER", 10**6)
+    async with api_over_http(KubernetesWorld(ManualClock())) as (url, server):
+        api = ApiServer(access_to(url, "t0ken"), "postroad")
+        following = asyncio.create_task(followed(api))
+        while "begins anew" not in caplog.text:
+            await asyncio.sleep(0.01)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await api.close()
+    assert len(server.requests) <= 21
+
+
+async def test_a_list_whose_pages_have_no_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = {"kind": "MailQueueList", "metadata": {"continue": "more"}, "items": [ITEM]}
+
+    async def answered(*_: object) -> web.Response:
+        return web.json_response(page)
+
+    monkeypatch.setattr(HttpKubernetes, "handle", answered)
+    async with api_over_http(KubernetesWorld(ManualClock())) as (url, _):
+        api = ApiServer(access_to(url, "t0ken"), "postroad")
+        with pytest.raises(KubernetesUnavailable, match="more than 1000 pages"):
+            await api.list(MAIL_QUEUE)
+        await api.close()
 
 
 @pytest.fixture

@@ -130,6 +130,10 @@ MAX_ANSWER = 16 * 1024 * 1024
 """Octets, for ten objects as large as etcd takes them, 1.5 MiB. A longer one is that of another
 server, and would be memory of the operator."""
 
+MAX_PAGES = 1_000
+"""Answers to one list, for as many objects of one kind as an API server ever held. One that names a
+next page without end would be memory of the operator as well."""
+
 JSON = "application/json"
 
 _RESOURCE = re.compile(

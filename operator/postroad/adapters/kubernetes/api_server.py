@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from postroad.adapters.kubernetes.api_requests import ApiAccess, ApiRequests
+from postroad.adapters.kubernetes.api_requests import MAX_PAGES, ApiAccess, ApiRequests
 from postroad.errors import KubernetesUnavailable
 from postroad.http_answers import AnswerTooLarge
 from postroad.ports.kubernetes import Kind, Object, WatchEvent
@@ -158,7 +158,7 @@ class ApiServer(ApiRequests):
     async def _pages(self, path: str, query: Mapping[str, str], **options: Any) -> Sequence[Object]:
         found: Sequence[Object] = ()
         later: Mapping[str, str] = {}
-        while True:
+        for _ in range(MAX_PAGES):
             answer = await self.call("GET", path, query={**query, **later}, **options)
             assert answer is not None
             with _answers_only(path):
@@ -170,6 +170,7 @@ class ApiServer(ApiRequests):
             if not more:
                 return found
             later = {"continue": more}
+        raise KubernetesUnavailable(f"{path}: the list has more than {MAX_PAGES} pages")
 
 
 @contextmanager

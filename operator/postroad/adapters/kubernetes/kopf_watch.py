@@ -20,6 +20,8 @@ from kopf._cogs.clients.watching import Bookmark, infinite_watch
 from kopf._cogs.structs.credentials import Vault
 from kopf._cogs.structs.references import NamespaceName, Resource
 
+from postroad.adapters.kubernetes.api_requests import MAX_ANSWER, MAX_PAGES
+from postroad.errors import KubernetesUnavailable
 from postroad.ports.kubernetes import COMPLETE, LISTED, Kind, WatchEvent
 from postroad.telemetry import logs
 
@@ -33,10 +35,13 @@ SPARE_FRAMES = 2_000
 """Calls around the functions that go through an object."""
 
 WATCH_INTERVAL = 1.0
-"""Seconds between two watches of a kind."""
+"""Seconds between two watches of a kind, and between two lists."""
 
 LISTED_AT_ONCE = 100
 """Objects of one answer. Larger ones are memory that the process keeps after the watches began."""
+
+MAX_LIST = LISTED_AT_ONCE * 1024 * 1536
+"""Octets of one answer to a list: objects as large as etcd takes them."""
 
 _log = logs.logger("controller")
 
@@ -62,7 +67,7 @@ class _OneSession(Vault):
 
 async def watch(
     address: str,
-    open_session: Callable[[aiohttp.ClientMiddlewareType], aiohttp.ClientSession],
+    open_session: Callable[..., aiohttp.ClientSession],
     kind: Kind,
     namespace: str | None,
     labels: str,
@@ -73,7 +78,7 @@ async def watch(
     where = None if namespace is None else NamespaceName(namespace)
     for seconds in Backoffs():
         try:
-            async with open_session(paced()) as session:
+            async with open_session(paced(), bounded()) as session:
                 info = kopf.AiohttpSession(server=address, aiohttp_session=session)
                 vault = _OneSession({"session": info})
                 stream = infinite_watch(settings=settings, resource=resource, namespace=where)
@@ -88,22 +93,70 @@ async def watch(
 
 
 def paced() -> aiohttp.ClientMiddlewareType:
-    """Return what spreads the watches of a session. Kopf follows one that ends at once, as behind
-    some proxies, by the next without a pause, and one whose version is gone by a list."""
-    begins_at = 0.0
+    """Return what spreads the watches and the lists of a session. Kopf follows a watch that ends at
+    once, as behind some proxies, by the next without a pause, one whose version is gone by a list,
+    and a list that breaks off by another."""
+    begins_at = {True: 0.0, False: 0.0}
 
     async def wait(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
     ) -> aiohttp.ClientResponse:
-        nonlocal begins_at
-        if "watch" in request.url.query:
-            now = asyncio.get_running_loop().time()
-            begins_at = max(now, begins_at)
-            pause, begins_at = begins_at - now, begins_at + WATCH_INTERVAL
-            await asyncio.sleep(pause)
+        if "continue" not in request.url.query:
+            now, watches = asyncio.get_running_loop().time(), "watch" in request.url.query
+            begins = max(now, begins_at[watches])
+            begins_at[watches] = begins + WATCH_INTERVAL
+            await asyncio.sleep(begins - now)
         return await handler(request)
 
     return wait
+
+
+def bounded() -> aiohttp.ClientMiddlewareType:
+    """Return what ends an answer that would be memory without end: Kopf reads a list whole, and a
+    watch up to the end of each line."""
+    pages = 0
+
+    async def read(
+        request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        nonlocal pages
+        pages = pages + 1 if "continue" in request.url.query else 1
+        if pages > MAX_PAGES:
+            raise KubernetesUnavailable(f"the list has more than {MAX_PAGES} pages")
+        response = await handler(request)
+        response.content = cast("aiohttp.StreamReader", _BoundedContent(response))
+        return response
+
+    return read
+
+
+class _BoundedContent:
+    """Content of a response as Kopf reads it."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response, self._content = response, response.content
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._content, name)
+
+    async def read(self) -> bytes:
+        octets = bytearray()
+        async for chunk in self._content.iter_any():
+            octets += chunk
+            self._require(len(octets), MAX_LIST)
+        return bytes(octets)
+
+    async def iter_chunked(self, size: int) -> AsyncGenerator[bytes, None]:
+        line = 0
+        async for chunk in self._content.iter_chunked(size):
+            line = line + len(chunk) if b"\n" not in chunk else len(chunk.rpartition(b"\n")[2])
+            self._require(line, MAX_ANSWER)
+            yield chunk
+
+    def _require(self, octets: int, most: int) -> None:
+        if octets > most:
+            self._response.close()
+            raise KubernetesUnavailable(f"the answer has more than {most} octets")
 
 
 def _event(raw: object) -> WatchEvent | None:
