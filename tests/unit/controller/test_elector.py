@@ -315,6 +315,7 @@ async def test_a_lease_that_cannot_be_written_is_reported_once_until_it_can(
         one = stage.start("one")
         await stage.advance(300)
         assert len(reported()) == 1
+        assert not one.is_in_touch()
     await stage.advance(5)
     assert one.is_leader
 

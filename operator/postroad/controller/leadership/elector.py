@@ -97,7 +97,8 @@ class Elector:
             _log.info("released the Lease", lease=str(self.place))
 
     def is_in_touch(self) -> bool:
-        """True if the API server answered about the Lease within its deadline."""
+        """True if within its deadline the Lease was written, or read as another's: a candidate
+        whose writes all conflict could not take over."""
         last, now = self._answered, self._clock.elapsed()
         return last is not None and now - last < self._state.rules.deadline
 
@@ -126,7 +127,6 @@ class Elector:
             is_named = isinstance(error, KubernetesError | TimeoutError)
             self._complain(str(error) or "no answer in time" if is_named else repr(error))
             return
-        self._answered = self._clock.elapsed()
 
     async def _read(self, sent: timedelta) -> None:
         found = await self._api.get(LEASE, self.place.namespace, self.place.name)
@@ -136,7 +136,7 @@ class Elector:
         now, chance = self._clock.elapsed(), self._randomness.uniform()
         self._state = self._state.found(record, version, sent, now, chance)
         if not self._state.is_current:  # else the write that follows shows whether it can be used
-            self._complaint = ""
+            self._answered, self._complaint = now, ""
 
     async def _write(self, wanted: leases.WriteLease, sent: timedelta) -> None:
         try:
@@ -149,7 +149,7 @@ class Elector:
         now, chance = self._clock.elapsed(), self._randomness.uniform()
         was_leader = self.is_leader
         self._state = self._state.wrote(wanted.record, version, sent, now, chance)
-        self._complaint = ""
+        self._answered, self._complaint = now, ""
         until, rules = self._state.until, self._state.rules
         if until is not None:
             self.fence.open(until, until - rules.deadline + rules.duration)
