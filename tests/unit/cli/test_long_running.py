@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import os
 import resource
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from postroad.cli.processes.event_loop import OBJECTS_BEFORE_SEARCH
-from postroad.cli.processes.long_running import run
+from postroad.cli.processes.long_running import process, run
 from postroad.settings import Settings
 from postroad.telemetry import logs
 
@@ -60,3 +63,11 @@ def test_a_long_running_command_may_open_all_the_files_that_the_system_allows(
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     assert found == [(hard, hard)]
+
+
+async def test_a_hangup_ends_no_long_running_command() -> None:
+    async with process(Settings(health_port=0), "memory://q", create=True) as this:
+        os.kill(os.getpid(), signal.SIGHUP)  # the action of a process without a handler is its end
+        await asyncio.sleep(0)
+        assert this is not None
+        assert not this.stop.is_set()

@@ -81,6 +81,8 @@ async def process(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, this.end)
+    # By default it would end the process, and logrotate, for example, sends it to each daemon.
+    loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP: there is no file to read again")
     if inheritance is not None:
         loop.add_reader(inheritance.parent, _orphaned, loop, inheritance.parent, this)
     health = HealthServer(this.readiness)
