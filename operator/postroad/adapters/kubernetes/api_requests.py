@@ -22,7 +22,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.connector import Connection
+from aiohttp.connector import NEEDS_CLEANUP_CLOSED, Connection
 from kubernetes import client, config
 from kubernetes.client.rest import should_bypass_proxies
 
@@ -164,7 +164,9 @@ class ApiRequests:
         if self._connector is None:
             secured = self.access.address.startswith("https:")
             context = self.access.tls() if secured else True
-            self._connector = aiohttp.TCPConnector(limit=0, ssl=context)
+            self._connector = aiohttp.TCPConnector(
+                limit=0, ssl=context, enable_cleanup_closed=NEEDS_CLEANUP_CLOSED
+            )
         return aiohttp.ClientSession(
             connector=self._connector,
             connector_owner=False,
@@ -192,6 +194,9 @@ class ApiRequests:
         """Close the connections, with responses that are still open. Idempotent."""
         responses, self._responses = self._responses, []
         for each in responses:
+            if each.connection is not None and each.connection.transport is not None:
+                # A close by TLS would wait for the API server's, which the event loop may not see.
+                each.connection.transport.abort()
             each.close()
         session, self._session = self._session, None
         connector, self._connector = self._connector, None
