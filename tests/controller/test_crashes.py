@@ -12,6 +12,7 @@ from postroad.adapters.memory.servers import MemoryServers
 from postroad.controller.kubernetes.api import MAIL_QUEUE
 from postroad.domain.queues.names import QueueName
 from postroad.ports.kubernetes import Object
+from support.namespaces import side_by_side
 from support.recording_api import RecordingApi
 from support.resources import mail_queue, view, workers
 from support.running_operator import Running
@@ -29,12 +30,13 @@ async def run_until_dead(operator: Running, watched: RecordingApi) -> None:
     assert watched.is_dead, [str(each) for each in watched.writes]
 
 
-@pytest.mark.parametrize("writes", range(10))
-async def test_after_any_write_the_next_operator_finishes(
-    api: ApiServer, namespace: str, writes: int
-) -> None:
+async def test_after_any_write_the_next_operator_finishes(api: ApiServer) -> None:
     """The first look at a cluster and a queue writes ten times and more: finalizers, statuses,
     children, Events."""
+    await side_by_side(api, range(10), finished_after_writes)
+
+
+async def finished_after_writes(api: ApiServer, namespace: str, writes: int) -> None:
     watched = RecordingApi(api.access, writes_left=writes)
     first = Running(api, namespace, operator_api=watched)
     await first.apply_cluster()
@@ -57,11 +59,12 @@ async def test_after_any_write_the_next_operator_finishes(
     assert status["configuration"]["version"] == 1
 
 
-@pytest.mark.parametrize("call", range(0, 24, 2))
-async def test_after_any_call_of_a_server_the_next_operator_finishes(
-    api: ApiServer, namespace: str, call: int
-) -> None:
+async def test_after_any_call_of_a_server_the_next_operator_finishes(api: ApiServer) -> None:
     """Calls of RabbitMQ, Cassandra and S3, of which the first reconciles make more than these."""
+    await side_by_side(api, range(0, 24, 2), finished_after_call)
+
+
+async def finished_after_call(api: ApiServer, namespace: str, call: int) -> None:
     first = Running(api, namespace)
     first.faults.plan = at(call, Fault.STOP_AFTER)
     await first.apply_cluster()
@@ -89,10 +92,11 @@ async def test_after_any_call_of_a_server_the_next_operator_finishes(
     assert warnings == []
 
 
-@pytest.mark.parametrize("writes", range(3))
-async def test_a_change_that_was_recorded_but_not_reported_is_reported(
-    api: ApiServer, namespace: str, writes: int
-) -> None:
+async def test_a_change_that_was_recorded_but_not_reported_is_reported(api: ApiServer) -> None:
+    await side_by_side(api, range(3), reported_after_writes)
+
+
+async def reported_after_writes(api: ApiServer, namespace: str, writes: int) -> None:
     first = Running(api, namespace)
     await first.start()
     await first.apply_cluster()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
@@ -10,6 +11,9 @@ from postroad.adapters.kubernetes.api_server import ApiServer
 from postroad.controller.kubernetes.api import MAIL_QUEUE, NAMESPACE, QUEUE_CLUSTER
 
 NO_FINALIZERS = {"metadata": {"finalizers": None}}
+
+SIDE_BY_SIDE = 4
+"""Scenes at once; each has an operator, which has to renew its Lease in time on a busy machine."""
 
 
 @asynccontextmanager
@@ -24,3 +28,24 @@ async def new_namespace(api: ApiServer) -> AsyncIterator[str]:
         for left in await api.list(kind, name):  # the operator that would let them go has ended
             await api.patch(kind, name, left["metadata"]["name"], NO_FINALIZERS)
     await api.delete(NAMESPACE, created)
+
+
+async def side_by_side(
+    api: ApiServer, cases: Iterable[int], scene: Callable[[ApiServer, str, int], Awaitable[None]]
+) -> None:
+    """Play a scene for each case in a namespace of its own, a few at once: most of it waits, as for
+    the Lease of an operator that is gone. Raises: what failed, each with its case."""
+    free = asyncio.Semaphore(SIDE_BY_SIDE)
+
+    async def play(case: int) -> None:
+        async with free, new_namespace(api) as namespace:
+            try:
+                await scene(api, namespace, case)
+            except Exception as error:
+                error.add_note(f"case {case}")
+                raise
+
+    ended = await asyncio.gather(*map(play, cases), return_exceptions=True)
+    failed = [each for each in ended if isinstance(each, Exception)]
+    if failed:
+        raise ExceptionGroup("cases that failed", failed)
