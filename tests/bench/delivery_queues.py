@@ -78,7 +78,7 @@ class OurQueue(Candidate):
     def _way(self) -> tuple[str, ...]:
         if not self._is_routed:
             return "--relay", f"127.0.0.1:{self.next_port}", "--tls", "none"
-        hop = f"{{host: 127.0.0.1, port: {self.next_port}, tls: none}}"
+        hop = f"{{host: 127.0.0.1, port: {self.next_port}, tls: {{mode: None}}}}"
         file = self.base / "delivery.yaml"
         file.write_text(f"routing: {{rules: [{{name: all, hops: [{hop}]}}]}}\n")
         return "--delivery", str(file)

@@ -143,7 +143,7 @@ async def _rolled(site: Site, operator: MeasuredOperator, watch: ReadyWatch) -> 
         return await changed() < COUNT
 
     found: Object = await site.api.get(QUEUE_CLUSTER, site.namespace, "main") or {}
-    uri = found["spec"]["rabbitmq"]["uri"]
+    uri = found["spec"]["rabbitmq"]["url"]
     assert uri.endswith("%2F"), uri
     spec = {"rabbitmq": {"uri": f"{uri.removesuffix('%2F')}%2f"}}
     await site.api.patch(QUEUE_CLUSTER, site.namespace, "main", {"spec": spec})

@@ -232,7 +232,7 @@ def _environment(site: Site, mounted: Mapping[str, MountedSecret]) -> dict[str, 
     return {
         **site.variables,
         **folders,
-        "POSTROAD_RABBITMQ_URI": rabbitmq["uri"],
+        "POSTROAD_RABBITMQ_URI": rabbitmq["url"],
         "POSTROAD_RABBITMQ_MANAGEMENT_URL": rabbitmq["managementURL"],
         "POSTROAD_RETRY_LANES": "1s,2s,5s",
         MARKER: str(site.programs),

@@ -76,7 +76,7 @@ async def until_in_force(api: ApiServer, namespace: str) -> None:
     """The API server reads its policies every second or so, and their ConfigMap apart from them."""
     for kind, wanted in (
         (MAIL_QUEUE, with_template(namespace, {"spec": {"volumes": []}}, "probe")),
-        (QUEUE_CLUSTER, queue_cluster(namespace, "probe", s3={"endpoint": "http://elsewhere"})),
+        (QUEUE_CLUSTER, queue_cluster(namespace, "probe", s3={"url": "http://elsewhere"})),
     ):
         for _ in range(300):
             try:

@@ -180,7 +180,7 @@ async def test_a_deletion_that_a_server_blocks_is_forced_and_lists_what_is_left(
     conditions = await operator.until(lambda found: found["Ready"]["reason"] == "DeletionBlocked")
     assert "S3 blocks the bytes" in conditions["Ready"]["message"]
     status = await operator.status()
-    assert status["deletion"]["done"] == ["messages", "rows"]
+    assert status["deletion"]["done"] == ["Messages", "Rows"]
     assert [each["server"] for each in status["deletion"]["blockedBy"]] == ["S3"]
 
     await annotate(operator, FORCE_DELETION)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.needs("kubernetes")
 BY_MX = {"replicas": 0, "handler": {"mx": {}}}
 SOCKET = {"name": "mailboxes", "domains": ["a.example"], "hops": [{"socket": "/run/lmtp"}]}
 DELIVERY: dict[str, Any] = {
-    "routing": {"rules": [SOCKET, {"name": "partner", "mx": {"tls": "required"}}]},
+    "routing": {"rules": [SOCKET, {"name": "partner", "mx": {"tls": {"mode": "Required"}}}]},
     "signing": [
         {
             "domain": "example.org",
@@ -62,7 +62,7 @@ async def test_the_file_of_workers_follows_and_their_pods_stay(
     assert routing
     assert [each.name for each in routing.rules] == ["mailboxes", "partner"]
     assert "opportunistic" not in text
-    change = {"routing": {"rules": [{"name": "all", "mx": {"tls": "encrypted"}}]}}
+    change = {"routing": {"rules": [{"name": "all", "mx": {"tls": {"mode": "Encrypted"}}}]}}
     patch = {"spec": {"delivery": change}}
     await operator.api.patch(MAIL_QUEUE, operator.namespace, "outgoing", patch)
     while "encrypted" not in str(await child(operator, CONFIG_MAP, "outgoing-delivery")):

@@ -18,7 +18,7 @@ from support.running_operator import Running
 pytestmark = pytest.mark.needs("kubernetes")
 
 INTAKE = {"replicas": 0, "relayFrom": ["10.0.0.0/8"]}
-TLS = {"secretRef": {"name": "intake-tls"}}
+TLS = {"certRef": {"name": "intake-tls"}}
 
 
 @pytest.fixture

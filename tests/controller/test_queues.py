@@ -94,7 +94,7 @@ async def test_nothing_is_written_while_nothing_changes(api: ApiServer, namespac
     runs of jobs; all else they have from the watches."""
     pipeline = {
         "archive": {"schedule": "@yearly"},
-        "addresses": {"keep": "none"},
+        "addresses": {"keep": "None"},
         "image": "postroad-pipeline:1",
         "executors": {"instances": 1},
     }

@@ -21,7 +21,7 @@ def suppression(root: Path, *arguments: str) -> Result:
 
 async def test_a_suppressed_address_gets_nothing_and_its_sender_a_report(tmp_path: Path) -> None:
     root, file = tmp_path / "store", tmp_path / "delivery.yaml"
-    file.write_text("suppression: {bounces: [no-mailbox], after: 1}\n")
+    file.write_text("suppression: {bounces: [NoMailbox], after: 1}\n")
     environment = {"POSTROAD_WORKER_DELIVERY_FILE": str(file)}
     async with Sink(refuses("no")) as sink:
         program, port = await an_mta(tmp_path, root, sink.port, environment=environment)

@@ -51,7 +51,7 @@ def test_a_renewed_certificate_is_shown_to_new_sessions_and_no_pod_restarts(
 ) -> None:
     first, second = made(tmp_path, "first"), made(tmp_path, "second")
     declared = sandbox.mail_queue()["spec"]["intake"]
-    intake = declared | {"tls": {"secretRef": {"name": "intake-tls"}, "port": 465}}
+    intake = declared | {"tls": {"certRef": {"name": "intake-tls"}, "port": 465}}
     sandbox.apply(sandbox.mail_queue(intake=intake, hostname="mx.example.org"))
     eventually(
         lambda: sandbox.condition("IntakeReady").get("reason") == "CredentialsMissing",

@@ -50,7 +50,7 @@ def archived(sandbox: Sandbox, image: str, executors: int) -> None:
             intake=None,
             pipeline={
                 "archive": {"schedule": "0 0 1 1 *"},
-                "addresses": {"keep": "plain"},
+                "addresses": {"keep": "Plain"},
                 "image": image,
                 "executors": {"instances": executors, "memory": "512Mi"},
             },

@@ -55,7 +55,7 @@ def declared(variables: Mapping[str, str]) -> Object:
             "secretRef": {"name": "cassandra"},
             "tls": trusted.get("tls", {}) | {"mode": mode},
         },
-        s3={"endpoint": variables["POSTROAD_S3_ENDPOINT"], "secretRef": {"name": "s3"}} | trusted,
+        s3={"url": variables["POSTROAD_S3_ENDPOINT"], "secretRef": {"name": "s3"}} | trusted,
     )
 
 

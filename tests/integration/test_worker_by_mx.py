@@ -75,7 +75,7 @@ class Scene:
     def pod(self, *domains: str) -> WorkerPod:
         """Return the pod of a MailQueue whose mail for these domains goes by the smart host."""
         login = {"secretRef": {"name": "relay-login"}, "unverified": True}
-        smart = {"host": RELAY, "port": 587, "tls": "none", "login": login}
+        smart = {"host": RELAY, "port": 587, "tls": {"mode": "None"}, "login": login}
         conditions = {"domains": [*domains]} if domains else {"tenants": ["none"]}
         rule = {"name": "smart", "hops": [smart], **conditions}
         key = {"selector": "ed", "secretRef": {"name": "dkim", "key": "ed.pem"}}

@@ -83,7 +83,7 @@ def write_routes(file: Path, sites: Sequence[Site]) -> None:
     """Write the file of delivery by which mail goes to these sites."""
     rules = "".join(
         f"    - {{name: site{site.number}, domains: [{domain_of_site(site.number)}],"
-        f" hops: [{{host: 127.0.0.1, port: {site.port}, tls: none}}]}}\n"
+        f" hops: [{{host: 127.0.0.1, port: {site.port}, tls: {{mode: None}}}}]}}\n"
         for site in sites
     )
     file.write_text(f"routing:\n  rules:\n{rules}")

@@ -113,7 +113,7 @@ class Installation:
             "metadata": {"name": name, "namespace": namespace},
             "spec": {
                 "rabbitmq": {
-                    "uri": "amqp://rabbitmq:5672/%2F",
+                    "url": "amqp://rabbitmq:5672/%2F",
                     "managementURL": "http://rabbitmq:15672",
                     "secretRef": {"name": "rabbitmq"},
                 },
@@ -124,10 +124,10 @@ class Installation:
                     "keyspace": keyspace,
                     "replication": {"class": "NetworkTopologyStrategy", "factor": 1},
                     "secretRef": {"name": "cassandra"},
-                    "tls": {"mode": "disabled"},
+                    "tls": {"mode": "Disabled"},
                 },
                 "s3": {
-                    "endpoint": "http://s3:9000",
+                    "url": "http://s3:9000",
                     "region": self.environment["POSTROAD_S3_REGION"],
                     "secretRef": {"name": "s3"},
                 },

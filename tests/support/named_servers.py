@@ -38,9 +38,9 @@ def named_cluster(
             "keyspace": variables["POSTROAD_CASSANDRA_KEYSPACE"],
             "replication": {"class": "NetworkTopologyStrategy", "factor": copies},
             "secretRef": references["cassandra"],
-            "tls": {"mode": "disabled"},
+            "tls": {"mode": "Disabled"},
         },
-        s3={"endpoint": variables["POSTROAD_S3_ENDPOINT"], "secretRef": references["s3"]},
+        s3={"url": variables["POSTROAD_S3_ENDPOINT"], "secretRef": references["s3"]},
     )
 
 

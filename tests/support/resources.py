@@ -27,14 +27,14 @@ def queue_cluster(namespace: str, name: str = "main", **spec: Any) -> Object:
         "kind": "QueueCluster",
         "metadata": {"name": name, "namespace": namespace},
         "spec": {
-            "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
+            "rabbitmq": {"url": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
             "cassandra": {
                 "contactPoints": ["cassandra"],
                 "keyspace": "postroad",
                 "secretRef": {"name": "cassandra"},
-                "tls": {"mode": "disabled"},
+                "tls": {"mode": "Disabled"},
             },
-            "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s3"}},
+            "s3": {"url": "http://s3:9000", "secretRef": {"name": "s3"}},
         }
         | spec,
     }

@@ -59,7 +59,7 @@ class Sandbox:
 
     def workers(self, replicas: int) -> Manifest:
         """Return the `workers` of a spec that relay to the sink."""
-        relay = {"host": "sink", "port": 2525, "tls": "none"}
+        relay = {"host": "sink", "port": 2525, "tls": {"mode": "None"}}
         return {"replicas": replicas, "handler": {"relay": relay}, "concurrency": 20}
 
     def intake(self, replicas: int, *relay_from: str) -> Manifest:

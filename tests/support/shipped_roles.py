@@ -24,7 +24,7 @@ INSTALL = Path(__file__).parents[2] / "manifests" / "install.yaml"
 USERS = INSTALL.with_name("users.yaml")
 EXECUTORS = INSTALL.with_name("executors.yaml")
 WITH_USERS = {
-    "uri": "amqp://rabbitmq:5672/%2F",
+    "url": "amqp://rabbitmq:5672/%2F",
     "managementURL": "http://rabbitmq:15672",
     "secretRef": {"name": "rabbitmq"},
     "users": {"overlap": "10m"},
@@ -33,7 +33,7 @@ WITH_USERS = {
 
 PIPELINE = {
     "archive": {"schedule": "@hourly"},
-    "addresses": {"keep": "none"},
+    "addresses": {"keep": "None"},
     "image": "postroad-pipeline:1",
     "executors": {"instances": 1},
 }

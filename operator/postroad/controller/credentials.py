@@ -375,7 +375,7 @@ def server_settings(
     cassandra = _written(folder / "cassandra", credentials.cassandra)
     return Settings(
         rabbitmq=RabbitMQ(
-            uri=SecretStr(spec.rabbitmq.uri),
+            uri=SecretStr(spec.rabbitmq.url),
             management_url=spec.rabbitmq.management_url,
             username=_text(credentials.rabbitmq.get("username")),
             password=credentials.rabbitmq.get("password"),
@@ -395,7 +395,7 @@ def server_settings(
             client_certificate=cassandra.certificate,
         ),
         s3=S3(
-            endpoint=spec.s3.endpoint,
+            endpoint=spec.s3.url,
             region=spec.s3.region,
             bucket_prefix=spec.s3.bucket_prefix,
             access_key=credentials.s3.get("accessKey"),

@@ -75,7 +75,7 @@ class DeliveryFileSettings(DeliverySettings):
 
     relay: Hop | None = None
     """All mail goes there, in place of `routing`. Its host is looked up by the system's resolver,
-    unless `lookUp: mx` leads to its servers."""
+    unless `lookUp: MX` leads to its servers."""
 
     @model_validator(mode="after")
     def _names_one_way(self) -> DeliveryFileSettings:

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 from postroad.delivery_settings.delivery import DeliveryFileSettings
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.secret_references import FolderOf, references_of, with_files
+from postroad.domain.smtp.next_hops import TlsMode
+from postroad.domain.values.api_names import api_name
 from postroad.errors import InvalidSettings
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -59,11 +61,15 @@ def written(settings: DeliveryFileSettings, folder_of: FolderOf) -> str:
     return text
 
 
-def read_hop(fields: Mapping[str, object] | str, more: Mapping[str, object]) -> Hop:
-    """Check a next hop, of fields or in YAML: `{host: smtp.example, port: 587}`, with `more`
-    fields. Raises: as `read_delivery`."""
+def read_hop(fields: Mapping[str, object] | str, mode: TlsMode | None) -> Hop:
+    """Check a next hop, of fields or in YAML: `{host: smtp.example, port: 587}`, with a mode of TLS
+    in place of its own. Raises: as `read_delivery`."""
     found = _read(lambda: fields, "--relay") if isinstance(fields, str) else fields
-    return _checked(Hop, {**found, **more} if isinstance(found, Mapping) else found, "--relay")
+    if isinstance(found, Mapping) and mode is not None:
+        own = found.get("tls")
+        tls = {**(own if isinstance(own, Mapping) else {}), "mode": api_name(mode)}
+        found = {**found, "tls": tls}
+    return _checked(Hop, found, "--relay")
 
 
 def _checked(model: type[_Model], document: object, file: object) -> _Model:

@@ -21,6 +21,7 @@ from postroad.domain.smtp.next_hops import (
     TlsMode,
 )
 from postroad.domain.smtp.sasl_client import Mechanism
+from postroad.domain.values.api_names import BY_API_NAME
 from postroad.errors import InvalidInput
 from postroad.routing.answers import is_address
 from postroad.routing.securing import MxSecurity, PublishedSecurity
@@ -85,11 +86,58 @@ class SourceSettings(DeliverySection):
         return SourceAddresses(self.addresses, self.ehlo_name)
 
 
+class SmtpTls(DeliverySection):
+    """TLS of connections that carry mail."""
+
+    mode: Annotated[TlsMode, BY_API_NAME] = TlsMode.OPPORTUNISTIC
+    """None: never encrypt. Opportunistic: encrypt where it can be, verify nothing. Encrypted:
+    transmit only over TLS, verify nothing. Required: transmit only over TLS with a certificate that
+    verifies. Implicit: the same, with TLS from the first octet on (RFC 8314)."""
+
+    min_version: Annotated[OldestTls, BY_API_NAME] = OldestTls.TLS_1_2
+    """The oldest version of TLS."""
+
+
+class HopTls(SmtpTls):
+    """TLS with a smart host."""
+
+    ca_ref: AuthoritiesReference | None = None
+    """The authorities that vouch for the host with mode Required or Implicit, in the namespace of
+    the MailQueue. Absent: the system's."""
+
+    ca_file: patterns.AbsolutePath | None = None
+    """PEM file of these authorities, in place of caRef. It is read again where it has changed."""
+
+    @model_validator(mode="after")
+    def _verifies(self) -> HopTls:
+        if self.ca_ref and self.ca_file:
+            raise ValueError("give either caRef (in a MailQueue) or caFile")
+        if (self.ca_ref or self.ca_file) and not self.mode.is_verified:
+            raise ValueError(
+                "caRef goes with mode Required or Implicit: others verify nothing; so does caFile"
+            )
+        return self
+
+
+class MxTls(SmtpTls):
+    """TLS with the servers of MX records: security that is required in any case, and what may
+    raise it."""
+
+    honours: Annotated[
+        tuple[Annotated[PublishedSecurity, BY_API_NAME], ...], Field(max_length=2)
+    ] = ()
+    """Records of the domain that raise it. STS: its MTA-STS policy. DANE: the TLSA records of its
+    servers, which need a name server that validates in the same pod or machine."""
+
+    @model_validator(mode="after")
+    def _is_encrypted_at_all(self) -> MxTls:
+        if self.honours and self.mode is TlsMode.NONE:
+            raise ValueError("mode None never encrypts: leave out honours, or name another mode")
+        return self
+
+
 class ConnectionSection(DeliverySection):
     """Fields that connections to a server have, whichever way leads to it."""
-
-    oldest_tls: OldestTls = OldestTls.TLS_1_2
-    """The oldest version of TLS."""
 
     chunking: StrictBool | None = None
     """True if content goes by CHUNKING (RFC 3030) where the server offers it, so that mails follow
@@ -123,27 +171,17 @@ class Hop(ConnectionSection):
     port: patterns.Port | None = None
     """Port of the host. Absent: 25, or 465 where TLS is implicit."""
 
-    tls: TlsMode = TlsMode.OPPORTUNISTIC
-    """none: never encrypt. opportunistic: encrypt where it can be, verify nothing. encrypted:
-    transmit only over TLS, verify nothing. required: transmit only over TLS with a certificate that
-    verifies. implicit: the same, with TLS from the first octet on (RFC 8314)."""
+    tls: HopTls = HopTls()
+    """TLS with the host."""
 
-    ca_ref: AuthoritiesReference | None = None
-    """The authorities that vouch for the host with tls required or implicit, in the namespace of
-    the MailQueue. Absent: the system's."""
-
-    ca_file: patterns.AbsolutePath | None = None
-    """PEM file of these authorities, in place of caRef. It is read again where it has
-    changed."""
-
-    protocol: Protocol = Protocol.SMTP
-    """Protocol that the host takes: smtp, or lmtp (RFC 2033) of a server that delivers."""
+    protocol: Annotated[Protocol, BY_API_NAME] = Protocol.SMTP
+    """Protocol that the host takes: SMTP, or LMTP (RFC 2033) of a server that delivers."""
 
     login: HostLogin | None = None
-    """The login (AUTH). It goes with tls required or implicit. Absent: none."""
+    """The login (AUTH). It goes with tls.mode Required or Implicit. Absent: none."""
 
-    look_up: HostLookUp = HostLookUp.ADDRESSES
-    """addresses: the host is a server. mx: it is a domain, whose MX records name the servers."""
+    look_up: Annotated[HostLookUp, BY_API_NAME] = HostLookUp.ADDRESSES
+    """Addresses: the host is a server. MX: it is a domain, whose MX records name the servers."""
 
     @model_validator(mode="after")
     def _is_one_server(self) -> Hop:
@@ -154,7 +192,9 @@ class Hop(ConnectionSection):
         # Compared with defaults, because an API server fills these in.
         fields = {name: each.default for name, each in type(self).model_fields.items()}
         more = {name for name, usual in fields.items() if getattr(self, name) != usual}
-        more -= {"socket", "tier"} if self.tls.never_in_clear else {"socket", "tier", "tls"}
+        more -= {"socket", "tier"}
+        if self.tls == HopTls(mode=TlsMode.NONE):
+            more -= {"tls"}
         if more:
             names = ", ".join(sorted(map(to_camel, more)))
             raise ValueError(f"a Unix socket has no port, no TLS and no login: leave out {names}")
@@ -173,22 +213,16 @@ class Hop(ConnectionSection):
         return self
 
     @model_validator(mode="after")
-    def _is_verified_at_all(self) -> Hop:
-        if self.ca_ref and self.ca_file:
-            raise ValueError("give either caRef (in a MailQueue) or caFile")
-        if (self.ca_ref or self.ca_file) and not self.tls.is_verified:
-            raise ValueError(
-                "caRef goes with tls required or implicit: others verify nothing; so does caFile"
-            )
-        if self.tls is TlsMode.IMPLICIT and self.port == 25:
+    def _has_implicit_tls(self) -> Hop:
+        if self.tls.mode is TlsMode.IMPLICIT and self.port == 25:
             raise ValueError("port 25 has no implicit TLS: name a port that has, such as 465")
         return self
 
     @model_validator(mode="after")
     def _login_is_safe(self) -> Hop:
-        if self.login and not (self.login.unverified or self.tls.is_verified):
+        if self.login and not (self.login.unverified or self.tls.mode.is_verified):
             raise ValueError(
-                "a login goes with tls required or implicit: else it could be read on its way"
+                "a login goes with tls.mode Required or Implicit: else it could be read on its way"
                 " (unverified: true permits it)"
             )
         return self
@@ -202,19 +236,19 @@ class Hop(ConnectionSection):
         if self.host is None:
             assert self.socket is not None
             return NextHop.at_socket(self.socket)
-        port = self.tls.default_port if self.port is None else self.port
+        port = self.tls.mode.default_port if self.port is None else self.port
         login = None if self.login is None else self.login.value()
         return NextHop(
             self.host,
             port,
-            self.tls,
+            self.tls.mode,
             self.protocol,
             login,
-            self.oldest_tls,
+            self.tls.min_version,
             self.source_value(),
             chunking=usually_chunks if self.chunking is None else self.chunking,
             verp=self.verp,
-            authorities=self.ca_file,
+            authorities=self.tls.ca_file,
         )
 
 
@@ -231,27 +265,14 @@ class TieredHop(Hop):
 class ByMx(ConnectionSection):
     """Delivery to the servers that the MX records of the recipient's domain name."""
 
-    tls: TlsMode = TlsMode.OPPORTUNISTIC
-    """Security that is required in any case. none: never encrypt. opportunistic: encrypt where it
-    can be, verify nothing. encrypted: transmit only over TLS, verify nothing. required: transmit
-    only over TLS with a certificate that verifies. implicit: the same, with TLS from the first
-    octet on."""
-
-    honours: Annotated[tuple[PublishedSecurity, ...], Field(max_length=2)] = ()
-    """Records of the domain that raise it. sts: its MTA-STS policy. dane: the TLSA records of its
-    servers, which need a name server that validates in the same pod or machine."""
-
-    @model_validator(mode="after")
-    def _is_encrypted_at_all(self) -> ByMx:
-        if self.honours and self.tls is TlsMode.NONE:
-            raise ValueError("tls: none never encrypts: leave out honours, or name another mode")
-        return self
+    tls: MxTls = MxTls()
+    """TLS with the servers."""
 
     def value(self) -> MxSecurity:
         return MxSecurity(
-            self.tls,
-            frozenset(self.honours),
-            self.oldest_tls,
+            self.tls.mode,
+            frozenset(self.tls.honours),
+            self.tls.min_version,
             self.source_value(),
             self.chunking is not False,
             self.verp,

@@ -7,6 +7,7 @@ from pydantic import Field, StrictInt
 from postroad.delivery_settings.patterns import TenantName
 from postroad.delivery_settings.sections import DeliverySection, DomainName
 from postroad.domain.delivery.paces import LimitedBy, LimitRule
+from postroad.domain.values.api_names import BY_API_NAME
 
 
 class LimitSettings(DeliverySection):
@@ -21,9 +22,9 @@ class LimitSettings(DeliverySection):
     per_minute: Annotated[StrictInt, Field(ge=1, le=1_000_000)]
     """Mails, each of which may have up to 100 recipients at a site."""
 
-    per: LimitedBy = LimitedBy.RULE
-    """Key that has the limit for itself. rule: all mail that it matches shares it. site, tenant,
-    source: each site, each tenant or each source address has one of its own."""
+    per: Annotated[LimitedBy, BY_API_NAME] = LimitedBy.RULE
+    """Key that has the limit for itself. Rule: all mail that it matches shares it. With Site,
+    Tenant or Source, each site, each tenant or each source address has one of its own."""
 
     burst: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
     """Mails that may go at once after a pause."""

@@ -17,6 +17,7 @@ from postroad.delivery_settings.hops import ByMx, Hop, HostLookUp, TieredHop
 from postroad.delivery_settings.sections import DeliverySection, DomainName
 from postroad.domain.delivery.sites import RULE_NAME_PATTERN
 from postroad.domain.smtp.next_hops import parse_host_port
+from postroad.domain.values.api_names import BY_API_NAME
 from postroad.domain.values.networks import Networks
 from postroad.routing.answers import DNS_PORT, is_address
 from postroad.routing.routes import AddressFamily, OwnNames, RoutingPlan
@@ -66,7 +67,7 @@ class RouteRule(DeliverySection):
             raise ValueError("give either mx ({} for the defaults) or hops, a list of smart hosts")
         for each in self.tiers():
             if len(each) > 1 and any(hop.look_up is HostLookUp.MX for hop in each):
-                raise ValueError("a smart host with lookUp: mx stands alone in its tier")
+                raise ValueError("a smart host with lookUp: MX stands alone in its tier")
         return self
 
     def conditions(self) -> Rule:
@@ -154,10 +155,9 @@ class RoutingSettings(DeliverySection):
     """Networks that MX records lead to in vain, such as those of the cluster. Smart hosts may lie
     in them."""
 
-    families: Annotated[tuple[AddressFamily, ...], Field(min_length=1, max_length=2)] = (
-        AddressFamily.IPV4,
-        AddressFamily.IPV6,
-    )
+    families: Annotated[
+        tuple[Annotated[AddressFamily, BY_API_NAME], ...], Field(min_length=1, max_length=2)
+    ] = (AddressFamily.IPV4, AddressFamily.IPV6)
     """Address families that are used; of a host that has both, one of the first family is tried
     first, then in turns."""
 
@@ -184,7 +184,7 @@ class RoutingSettings(DeliverySection):
     def honours_sts(self) -> bool:
         """True if any mail is secured by the MTA-STS policies of domains."""
         ways = (self.mx, *(each.mx for each in self.rules))
-        return any(each is not None and PublishedSecurity.STS in each.honours for each in ways)
+        return any(each is not None and PublishedSecurity.STS in each.tls.honours for each in ways)
 
     def plan(self) -> RoutingPlan:
         return RoutingPlan(

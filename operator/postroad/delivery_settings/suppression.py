@@ -10,6 +10,7 @@ from postroad.delivery_settings.patterns import Duration
 from postroad.delivery_settings.sections import DeliverySection
 from postroad.domain.delivery.suppressed import SuppressionRules
 from postroad.domain.smtp.bounces import BounceClass
+from postroad.domain.values.api_names import BY_API_NAME
 
 MAX_LIFETIME = timedelta(days=3650)
 
@@ -33,9 +34,9 @@ class KeptAddresses(StrEnum):
 class SuppressionSettings(DeliverySection):
     """The addresses that are not mailed, by tenant: `postroad suppression`."""
 
-    bounces: Annotated[tuple[LastingBounce, ...], Field(max_length=4)] = ()
-    """Permanent refusals that put a recipient on the list, by their class: no-mailbox, no-domain,
-    mailbox-unavailable, suppressed. Empty: administrators alone do."""
+    bounces: Annotated[tuple[Annotated[LastingBounce, BY_API_NAME], ...], Field(max_length=4)] = ()
+    """Permanent refusals that put a recipient on the list, by their class: NoMailbox, NoDomain,
+    MailboxUnavailable, Suppressed. Empty: administrators alone do."""
 
     after: Annotated[StrictInt, Field(ge=1, le=100)] = 2
     """Such refusals that put a recipient on the list; until then it is mailed. 1: the first one."""
@@ -51,8 +52,8 @@ class SuppressionSettings(DeliverySection):
     )
     """Time that a recipient is on the list by refusals, and how long a refusal counts."""
 
-    addresses: KeptAddresses = KeptAddresses.PLAIN
-    """Form of an address that a refusal put there. plain: itself. hashed: its SHA-256, which `list`
+    addresses: Annotated[KeptAddresses, BY_API_NAME] = KeptAddresses.PLAIN
+    """Form of an address that a refusal put there. Plain: itself. Hashed: its SHA-256, which `list`
     and `export` show; who can guess the address can recognise it."""
 
     def rules(self) -> SuppressionRules:

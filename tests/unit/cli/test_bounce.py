@@ -36,7 +36,7 @@ def test_each_line_of_the_standard_input_is_a_reply() -> None:
 
 def test_rows_of_a_file_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "delivery.yaml"
-    file.write_text("bounceRules:\n- {class: rate, words: [come back], source: our partner}\n")
+    file.write_text("bounceRules:\n- {class: Rate, words: [come back], source: our partner}\n")
     text = "550 5.1.1 come back tomorrow"
     assert classify(text).output.startswith("no-mailbox")
     found = json.loads(classify("--json", "--rules", str(file), text).output)
@@ -48,10 +48,10 @@ def test_rows_of_a_file_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{class: gone, codes: ['550'], source: x}", "bounceRules[0].class"),
-        ("{class: rate, source: x}", "name codes, words or both"),
-        ("{class: rate, words: ['(a b'], source: x}", "(one|another)"),
-        ("{class: rate, word: [x y z], source: x}", "did you mean words"),
+        ("{class: Gone, codes: ['550'], source: x}", "bounceRules[0].class"),
+        ("{class: Rate, source: x}", "name codes, words or both"),
+        ("{class: Rate, words: ['(a b'], source: x}", "(one|another)"),
+        ("{class: Rate, word: [x y z], source: x}", "did you mean words"),
     ],
 )
 def test_a_wrong_row_is_refused(tmp_path: Path, row: str, message: str) -> None:

@@ -81,7 +81,7 @@ async def test_the_list_of_the_queue_is_used_as_the_file_of_delivery_has_it(tmp_
             while await delivered(queue, "asked") != ["asked"]:
                 pass
 
-        file.write_text("suppression: {bounces: [no-mailbox], after: 1}\n")
+        file.write_text("suppression: {bounces: [NoMailbox], after: 1}\n")
         os.kill(os.getpid(), signal.SIGHUP)
         async with asyncio.timeout(60):
             while await delivered(queue, "asked"):

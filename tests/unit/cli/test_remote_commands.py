@@ -24,14 +24,14 @@ __all__ = ["folder"]
 DAY_2 = sorted(KUBECTL_COMMANDS.keys() - {"plan", "adopt"})
 SUPPRESSION = ("add", "remove", "list", "import", "export")
 CLUSTER = {
-    "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
+    "rabbitmq": {"url": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
     "cassandra": {
         "contactPoints": ["cassandra"],
         "keyspace": "postroad",
         "secretRef": {"name": "cassandra"},
-        "tls": {"mode": "verify-full", "caRef": {"name": "ours"}},
+        "tls": {"mode": "VerifyFull", "caRef": {"name": "ours"}},
     },
-    "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s3"}},
+    "s3": {"url": "http://s3:9000", "secretRef": {"name": "s3"}},
 }
 
 
@@ -192,8 +192,8 @@ def test_a_file_of_this_machine_is_put_on_a_suppression_list(queue: Path) -> Non
     [
         (None, (), "--plain"),
         ({"suppression": {"bounces": []}}, (), "--plain"),
-        ({"suppression": {"addresses": "hashed"}}, (), "--hashed"),
-        ({"suppression": {"addresses": "hashed"}}, ("--plain",), "--plain"),
+        ({"suppression": {"addresses": "Hashed"}}, (), "--hashed"),
+        ({"suppression": {"addresses": "Hashed"}}, ("--plain",), "--plain"),
         ({}, ("--hashed",), "--hashed"),
     ],
 )

@@ -60,7 +60,7 @@ async def test_other_name_servers_are_asked_from_then_on() -> None:
 
 async def test_policies_stay_over_changes_of_rules_and_of_name_servers(tmp_path: Path) -> None:
     """Without a folder they are in memory alone, and forgetting one would lower its security."""
-    published = {"mx": {"honours": ["sts"]}}
+    published = {"mx": {"tls": {"honours": ["STS"]}}}
     async with running(DnsServer(RECORDS)) as dns, running(DnsServer(RECORDS)) as other:
         routes = RoutesBySettings(settings(dns, **published), None)
         before = routes._sts
@@ -81,7 +81,7 @@ async def test_policies_stay_over_changes_of_rules_and_of_name_servers(tmp_path:
 
 async def test_settings_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    bad = {"mx": {"honours": ["sts"]}, "sts": {"folder": str(tmp_path / "file" / "x")}}
+    bad = {"mx": {"tls": {"honours": ["STS"]}}, "sts": {"folder": str(tmp_path / "file" / "x")}}
     async with running(DnsServer(RECORDS)) as dns:
         routes = RoutesBySettings(settings(dns), None)
         by_mx = await site_of(routes)

@@ -91,7 +91,7 @@ def test_the_file_of_delivery_decides_what_is_kept(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "delivery.yaml"
-    file.write_text("suppression: {addresses: hashed}\n")
+    file.write_text("suppression: {addresses: Hashed}\n")
     monkeypatch.setenv("POSTROAD_WORKER_DELIVERY_FILE", str(file))
     run(store, "add", "a@x.example")
     run(store, "import", "-", given="b@x.example\n")

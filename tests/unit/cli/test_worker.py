@@ -68,9 +68,9 @@ def test_relay_option_takes_every_field_of_a_hop(
     (tmp_path / "username").write_text("a")
     (tmp_path / "password").write_text("hunter2")
     text = (
-        "{host: hop.example, tls: required, oldestTls: '1.3', protocol: lmtp, verp: true,"
+        "{host: hop.example, protocol: LMTP, verp: true,"
         " chunking: true, source: {addresses: [192.0.2.1, '2001:db8::1']},"
-        f" caFile: {certificates.authority},"
+        f" tls: {{mode: Required, minVersion: TLS13, caFile: {certificates.authority}}},"
         f" login: {{folder: {tmp_path}, mechanism: XOAUTH2}}}}"
     )
 
@@ -89,7 +89,7 @@ def test_relay_option_takes_every_field_of_a_hop(
 
 
 def test_relay_with_lookup_mx_is_the_only_rule() -> None:
-    way = way_of("{host: relay.example, lookUp: mx}")
+    way = way_of("{host: relay.example, lookUp: MX}")
 
     assert isinstance(way, RoutingSettings)
     (rule,) = way.plan().table.rules
@@ -104,12 +104,12 @@ def test_relay_with_lookup_mx_is_the_only_rule() -> None:
         ("{host: a.b", None, "is not YAML"),
         ("{host: a.b, source: {addresses: [192.0.2.1, 192.0.2.2]}}", None, "one address of IPv4"),
         ("{host: a.b, source: {addresses: [mx.example]}}", None, "write an address of this"),
-        ("{host: a.b, caFile: /ca}", None, "caRef goes with tls required"),
-        ("{host: a.b, caFile: /no/ca, tls: required}", None, "cannot be read"),
+        ("{host: a.b, tls: {caFile: /ca}}", None, "caRef goes with mode Required"),
+        ("{host: a.b, tls: {mode: Required, caFile: /no/ca}}", None, "cannot be read"),
         ("{host: a.b, login: {secretRef: {name: s}}}", "required", "a Secret is named in a Mail"),
         ("{host: a.b, login: {folder: /no}}", "required", "cannot be read"),
-        ("{host: a.b, login: {folder: /no}}", None, "a login goes with tls required"),
-        ("{host: relay, lookUp: mx}", None, "write a full name"),
+        ("{host: a.b, login: {folder: /no}}", None, "a login goes with tls.mode Required"),
+        ("{host: relay, lookUp: MX}", None, "write a full name"),
         ("unix:lmtp", None, "write the whole path"),
         ("unix:/run/lmtp", "required", "a Unix socket has no port, no TLS and no login"),
         ("a b", None, "is not a host and port"),

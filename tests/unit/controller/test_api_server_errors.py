@@ -27,7 +27,7 @@ ERRORS: Mapping[str, Callable[[], Exception]] = {
     "an error without a name": lambda: LookupError(WORDS),
 }
 
-PIPELINE = {"archive": {"schedule": "7 * * * *"}, "addresses": {"keep": "none"}, "image": "p:1"}
+PIPELINE = {"archive": {"schedule": "7 * * * *"}, "addresses": {"keep": "None"}, "image": "p:1"}
 
 BOUND = 60
 """Seconds after which a status tells what fails; a few reconciles, and their delays."""

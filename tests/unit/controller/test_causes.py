@@ -55,7 +55,7 @@ async def change_a_secret(operator: RunningController) -> Callable[[], bool]:
 
 
 async def change_the_cluster(operator: RunningController) -> Callable[[], bool]:
-    change = {"spec": {"rabbitmq": {"uri": "amqp://elsewhere:5672/%2F"}}}
+    change = {"spec": {"rabbitmq": {"url": "amqp://elsewhere:5672/%2F"}}}
     await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
 
     def is_repaired() -> bool:

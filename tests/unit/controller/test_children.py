@@ -23,17 +23,17 @@ from postroad.settings import from_environment
 
 CLUSTER = QueueClusterSpec.model_validate(
     {
-        "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
+        "rabbitmq": {"url": "amqp://rabbitmq:5672/%2F", "secretRef": {"name": "rabbitmq"}},
         "cassandra": {
             "contactPoints": ["c1", "c2"],
             "keyspace": "postroad",
             "secretRef": {"name": "cassandra"},
-            "tls": {"mode": "disabled"},
+            "tls": {"mode": "Disabled"},
         },
-        "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s3"}},
+        "s3": {"url": "http://s3:9000", "secretRef": {"name": "s3"}},
     }
 )
-RELAY = {"relay": {"host": "sink", "port": 2525, "tls": "none"}}
+RELAY = {"relay": {"host": "sink", "port": 2525, "tls": {"mode": "None"}}}
 
 
 def queue(**spec: Any) -> Queue:
@@ -164,7 +164,7 @@ def test_an_intake_without_networks_is_not_made_and_the_field_is_named(
     [
         ({"port": 2525}, 8080),
         ({"port": 8080}, 8081),
-        ({"port": 8080, "tls": {"secretRef": {"name": "x"}, "port": 8081}}, 8082),
+        ({"port": 8080, "tls": {"certRef": {"name": "x"}, "port": 8081}}, 8082),
     ],
 )
 def test_an_intake_may_have_the_port_that_probes_have_elsewhere(
@@ -201,7 +201,7 @@ def intake_of(found: dict[tuple[str, str], dict[str, Any]]) -> tuple[Any, Any, d
 
 
 NETWORKS = {"relayFrom": ["10.0.0.0/8"]}
-TLS = {"secretRef": {"name": "intake-tls"}}
+TLS = {"certRef": {"name": "intake-tls"}}
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_webhook_has_its_secret_and_its_authorities_in_a_folder_of_the_workers
     webhook = {
         "url": "https://app.example.org/mail",
         "secretRef": {"name": "of-the-app"},
-        "caRef": {"name": "ours"},
+        "tls": {"caRef": {"name": "ours"}},
         "timeout": "5s",
     }
     found = children(queue(workers={"handler": {"webhook": webhook}}, intake=NETWORKS))

@@ -18,8 +18,8 @@ from support.resources import queue_cluster
 from support.running_controller import NAMESPACE, RunningController
 
 ROTATED = ClusterCredentials(Credentials(version="2"), Credentials(), Credentials())
-URI = {"rabbitmq": {"uri": "amqp://elsewhere:5672/%2F", "secretRef": {"name": "rabbitmq"}}}
-CLEAR = {"tls": {"mode": "disabled"}, "keyspace": "postroad"}
+URI = {"rabbitmq": {"url": "amqp://elsewhere:5672/%2F", "secretRef": {"name": "rabbitmq"}}}
+CLEAR = {"tls": {"mode": "Disabled"}, "keyspace": "postroad"}
 POINTS = {"cassandra": {"contactPoints": ["cassandra", "another"]} | CLEAR}
 
 

@@ -245,8 +245,8 @@ def test_many_deletions_leave_tasks_to_queues_that_stay() -> None:
 @pytest.mark.parametrize(
     ("server", "name", "parts"),
     [
-        ("broker", "RabbitMQ", ["messages"]),
-        ("blobs", "S3", ["bytes"]),
+        ("broker", "RabbitMQ", ["Messages"]),
+        ("blobs", "S3", ["Bytes"]),
     ],
 )
 def test_a_server_that_is_away_is_named_and_waited_for(
@@ -263,10 +263,10 @@ def test_a_server_that_is_away_is_named_and_waited_for(
             found = progress(operator)
             assert [each["part"] for each in found["blockedBy"]] == parts
             assert found["blockedBy"][0]["server"] == name
-            assert set(found["done"]) == {"messages", "bytes", "rows"} - set(parts)
+            assert set(found["done"]) == {"Messages", "Bytes", "Rows"} - set(parts)
             ready = operator.condition("Ready")
             assert ready["reason"] == "DeletionBlocked"
-            assert f"{name} blocks the {parts[0]}: " in ready["message"]
+            assert f"{name} blocks the {parts[0].lower()}: " in ready["message"]
             assert operator.condition("Reconciling")["status"] == "True"
             asked = len(operator.faults.steps)
             await move(180)
@@ -339,7 +339,7 @@ def test_an_operator_goes_on_where_another_one_was_killed() -> None:
             await operator.delete(MAIL_QUEUE, "outgoing")
             await move(40)
             before = progress(operator)
-            assert before["done"] == ["messages"]
+            assert before["done"] == ["Messages"]
             left = len(operator.world.tables(str(QUEUE)).rows)
 
             operator.faults.steps.clear()
@@ -581,7 +581,7 @@ def test_progress_that_a_backup_brings_back_is_no_progress() -> None:
         async with running_controller() as operator:
             await declare(operator, mails=3)
             found, at = operator.found(), "2026-01-01T00:00:00Z"
-            done = ["messages", "bytes", "rows", "history"]
+            done = ["Messages", "Bytes", "Rows", "History"]
             deletion = {"beganAt": at, "progressedAt": at, "done": done}
             restored = {**found, "status": {**found["status"], "deletion": deletion}}
             await operator.user.replace_status(MAIL_QUEUE, restored)

@@ -34,14 +34,19 @@ DKIM: dict[str, Any] = {"name": "dkim.example.org", "key": "r2026a.pem"}
 DELIVERY: dict[str, Any] = {
     "routing": {
         "rules": [
-            {"name": "acme", "tenants": ["acme"], "mx": {"tls": "required"}},
+            {"name": "acme", "tenants": ["acme"], "mx": {"tls": {"mode": "Required"}}},
             {
                 "name": "partners",
                 "domains": ["partner.example", "*.partner.example"],
-                "hops": [{"host": "smtp.relay.example", "tls": "required", "login": LOGIN}],
+                "hops": [
+                    {"host": "smtp.relay.example", "tls": {"mode": "Required"}, "login": LOGIN}
+                ],
             },
         ],
-        "mx": {"honours": ["sts"], "source": {"addresses": ["192.0.2.1"], "ehloName": "a.example"}},
+        "mx": {
+            "tls": {"honours": ["STS"]},
+            "source": {"addresses": ["192.0.2.1"], "ehloName": "a.example"},
+        },
         "resolver": {"timeout": "1m30s"},
     },
     "signing": [{"domain": "example.org", "keys": [{"selector": "r2026a", "secretRef": DKIM}]}],
@@ -111,7 +116,7 @@ def test_workers_with_a_program_have_limits_and_the_list(
     tmp_path: Path, handler: dict[str, Any]
 ) -> None:
     limits = [{"name": "all", "perMinute": 60}]
-    delivery = {"limits": limits, "suppression": {"bounces": ["no-mailbox"]}}
+    delivery = {"limits": limits, "suppression": {"bounces": ["NoMailbox"]}}
     pod = WorkerPod(workers={"replicas": 0, "handler": handler}, delivery=delivery)
 
     read = pod.read(tmp_path)
@@ -152,7 +157,7 @@ def template_of(operator: RunningController) -> Any:
     return found["spec"]["template"]
 
 
-PARTNERS_ALONE = {"rules": DELIVERY["routing"]["rules"][1:], "mx": {"tls": "encrypted"}}
+PARTNERS_ALONE = {"rules": DELIVERY["routing"]["rules"][1:], "mx": {"tls": {"mode": "Encrypted"}}}
 OTHER_KEY = [{"selector": "r2026b", "secretRef": DKIM | {"key": "r2026b.pem"}}]
 
 
@@ -236,7 +241,7 @@ def test_a_secret_without_what_it_is_for_is_a_condition_and_all_stays_as_it_is(
 def test_rules_that_the_api_server_cannot_judge_are_a_condition_with_what_to_do() -> None:
     rules = [
         {"name": "all", "mx": {}},
-        {"name": "never", "domains": ["example.org"], "mx": {"tls": "required"}},
+        {"name": "never", "domains": ["example.org"], "mx": {"tls": {"mode": "Required"}}},
     ]
 
     async def scene() -> None:
@@ -275,12 +280,14 @@ async def test_a_relay_is_written_into_the_file_of_delivery_with_all_its_fields(
     relay = {
         "host": "sink",
         "port": 2525,
-        "tls": "required",
-        "oldestTls": "1.3",
-        "protocol": "lmtp",
+        "tls": {
+            "mode": "Required",
+            "minVersion": "TLS13",
+            "caRef": {"kind": "ConfigMap", "name": "theirs"},
+        },
+        "protocol": "LMTP",
         "verp": True,
         "source": {"addresses": ["192.0.2.1"]},
-        "caRef": {"kind": "ConfigMap", "name": "theirs"},
         "login": LOGIN | {"mechanism": "XOAUTH2"},
     }
     pod = WorkerPod(workers={"handler": {"relay": relay}})
@@ -288,10 +295,10 @@ async def test_a_relay_is_written_into_the_file_of_delivery_with_all_its_fields(
     hop = pod.read(tmp_path).relay
 
     assert hop is not None
-    assert hop.ca_file is not None
-    volume = pod.mounted[str(hop.ca_file.parent)]
+    assert hop.tls.ca_file is not None
+    volume = pod.mounted[str(hop.tls.ca_file.parent)]
     assert volume["configMap"]["name"] == "theirs"
-    assert [each["path"] for each in volume["configMap"]["items"]] == [hop.ca_file.name]
+    assert [each["path"] for each in volume["configMap"]["items"]] == [hop.tls.ca_file.name]
     assert hop.login is not None
     assert hop.login.folder is not None
     assert pod.secret_of(hop.login.folder / "username") == "relay-login"
@@ -304,14 +311,16 @@ async def test_a_relay_is_written_into_the_file_of_delivery_with_all_its_fields(
         OldestTls.TLS_1_3,
         SourceAddresses(("192.0.2.1",)),
         verp=True,
-        authorities=hop.ca_file,
+        authorities=hop.tls.ca_file,
     )
     assert not any("RELAY" in name for name in pod.variables)
 
 
 def test_authorities_of_a_secret_are_mounted_without_its_keys() -> None:
     pod = WorkerPod(
-        workers={"handler": {"relay": {"host": "a", "tls": "required", "caRef": {"name": "s"}}}}
+        workers={
+            "handler": {"relay": {"host": "a", "tls": {"mode": "Required", "caRef": {"name": "s"}}}}
+        }
     )
 
     (volume,) = [
@@ -329,7 +338,7 @@ def test_a_changed_relay_replaces_no_pod_and_another_way_does() -> None:
         for relay in (
             {"host": "a.example"},
             {"host": "b.example", "port": 587},
-            {"host": "a.example", "lookUp": "mx"},
+            {"host": "a.example", "lookUp": "MX"},
         )
     ]
 

@@ -20,7 +20,7 @@ UNTIL_A_DELETION_ENDS = 200
 
 PIPELINE = {
     "archive": {"schedule": "@hourly"},
-    "addresses": {"keep": "none"},
+    "addresses": {"keep": "None"},
     "image": "postroad-pipeline:1",
     "executors": {"instances": 1},
 }

@@ -28,7 +28,7 @@ async def declare_both(operator: RunningController, queues: int) -> FaultInjecto
     operator.keyspaces["other"] = MemoryWorld(operator.clock)
     await operator.declare()
     other = queue_cluster(NAMESPACE, "other")
-    other["spec"]["rabbitmq"]["uri"] = ELSEWHERE
+    other["spec"]["rabbitmq"]["url"] = ELSEWHERE
     other["spec"]["cassandra"]["keyspace"] = "other"
     await operator.create(other)
     for number in range(queues):

@@ -21,7 +21,7 @@ def test_only_a_service_beside_the_cluster_gets_its_namespace(url: str, expected
 def test_every_server_of_a_cluster_resolves_everywhere() -> None:
     spec = {
         "rabbitmq": {
-            "uri": "amqp://rabbitmq:5672/%2F",
+            "url": "amqp://rabbitmq:5672/%2F",
             "managementURL": "http://rabbitmq:15672",
             "secretRef": {"name": "r"},
         },
@@ -30,15 +30,15 @@ def test_every_server_of_a_cluster_resolves_everywhere() -> None:
             "localDatacenter": "dc1",
             "keyspace": "postroad",
             "secretRef": {"name": "c"},
-            "tls": {"mode": "disabled"},
+            "tls": {"mode": "Disabled"},
         },
-        "s3": {"endpoint": "http://s3:9000", "secretRef": {"name": "s"}},
+        "s3": {"url": "http://s3:9000", "secretRef": {"name": "s"}},
     }
 
     found = spec_of({"metadata": {"namespace": "mail"}, "spec": spec})
 
-    assert found.rabbitmq.uri == "amqp://rabbitmq.mail.svc:5672/%2F"
+    assert found.rabbitmq.url == "amqp://rabbitmq.mail.svc:5672/%2F"
     assert found.rabbitmq.management_url == "http://rabbitmq.mail.svc:15672"
     assert found.cassandra.contact_points == ["cassandra.mail.svc", "c.example.org"]
-    assert found.s3.endpoint == "http://s3.mail.svc:9000"
+    assert found.s3.url == "http://s3.mail.svc:9000"
     assert found.cassandra.local_datacenter == "dc1"

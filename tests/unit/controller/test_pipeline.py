@@ -47,14 +47,14 @@ from support.running_controller import NAMESPACE, RunningController, running_con
 LOGIN = {"secretRef": {"name": "login"}}
 CLUSTER = QueueClusterSpec.model_validate(
     {
-        "rabbitmq": {"uri": "amqp://rabbitmq:5672/%2F", **LOGIN},
+        "rabbitmq": {"url": "amqp://rabbitmq:5672/%2F", **LOGIN},
         "cassandra": {
             "contactPoints": ["c1"],
             "keyspace": "k",
-            "tls": {"mode": "disabled"},
+            "tls": {"mode": "Disabled"},
             **LOGIN,
         },
-        "s3": {"endpoint": "http://s3:9000", **LOGIN},
+        "s3": {"url": "http://s3:9000", **LOGIN},
     }
 )
 CONTEXT = PodContext(
@@ -63,7 +63,7 @@ CONTEXT = PodContext(
 HOURLY = {"schedule": "7 * * * *"}
 PLAIN: dict[str, Any] = {
     "archive": HOURLY,
-    "addresses": {"keep": "plain"},
+    "addresses": {"keep": "Plain"},
     "image": "postroad-pipeline:2",
 }
 KEY = "0123456789abcdef"
@@ -101,7 +101,7 @@ def pod_of(cron_job: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], di
         ("audit --deep", {}, []),
         ("audit --deep", {"repair": True}, ["--repair"]),
         ("pipeline archive", {}, ["--wait", "15m"]),
-        ("pipeline forget", {"olderThan": "400d"}, ["--wait", "15m", "--older-than", "400d"]),
+        ("pipeline forget", {"olderThan": "9600h"}, ["--wait", "15m", "--older-than", "400d"]),
     ],
 )
 def test_a_job_runs_its_command_with_the_options_that_its_fields_name(
@@ -110,7 +110,7 @@ def test_a_job_runs_its_command_with_the_options_that_its_fields_name(
     words = command.split()
     job = words[1] if words[0] == "pipeline" else words[0]
     jobs: dict[str, Any] = {job: HOURLY | more}
-    found = children(queue(addresses={"keep": "none"}, **jobs))
+    found = children(queue(addresses={"keep": "None"}, **jobs))
     _, container, _ = pod_of(found["CronJob", f"out-{job}"])
 
     arguments = [
@@ -127,16 +127,16 @@ def test_a_job_runs_its_command_with_the_options_that_its_fields_name(
 
 
 def test_each_job_has_a_cron_job_of_its_own() -> None:
-    ages = {"forget": {"olderThan": "400d"}}
+    ages = {"forget": {"olderThan": "9600h"}}
     jobs: dict[str, Any] = {job: HOURLY | ages.get(job, {}) for job in JOBS}
 
-    found = children(queue(addresses={"keep": "none"}, **jobs))
+    found = children(queue(addresses={"keep": "None"}, **jobs))
 
     assert set(found) == {("CronJob", f"out-{job}") for job in JOBS}
 
 
 def test_a_job_runs_once_at_a_time_and_again_where_a_server_was_away() -> None:
-    (cron_job,) = children(queue(archive=HOURLY, addresses={"keep": "none"})).values()
+    (cron_job,) = children(queue(archive=HOURLY, addresses={"keep": "None"})).values()
 
     spec = cron_job["spec"]
     assert (spec["schedule"], spec["timeZone"]) == ("7 * * * *", "Etc/UTC")
@@ -246,11 +246,11 @@ def test_what_cannot_work_is_named_by_its_field(pipeline: dict[str, Any], said: 
 def test_without_an_image_or_with_names_to_check_no_job_is_made() -> None:
     without = replace(CONTEXT, pipeline=PipelineProgram("", "postroad-pipeline"))
     with pytest.raises(InvalidInput, match=r"spec\.pipeline\.image is missing"):
-        children(queue(archive=HOURLY, addresses={"keep": "none"}), without)
-    tls = CassandraTls.model_validate({"mode": "verify-full"})
+        children(queue(archive=HOURLY, addresses={"keep": "None"}), without)
+    tls = CassandraTls.model_validate({"mode": "VerifyFull"})
     cassandra = CLUSTER.cassandra.model_copy(update={"tls": tls})
     checked = replace(CONTEXT, cluster=CLUSTER.model_copy(update={"cassandra": cassandra}))
-    with pytest.raises(InvalidInput, match="verify-full"):
+    with pytest.raises(InvalidInput, match="VerifyFull"):
         children(queue(**PLAIN), checked)
 
 
@@ -274,16 +274,21 @@ def test_what_is_no_schedule_is_refused(text: str) -> None:
         check_schedule(text, "schedule")
 
 
-@pytest.mark.parametrize("age", ["0d", "007d", "400", "36h", "20000d", "\u0664\u0660d", "400d\n"])
+@pytest.mark.parametrize(
+    "age", ["0h", "23h59m", "400", "400d", "239977h", "\u0664\u0660h", "400h\n"]
+)
 def test_an_age_that_no_run_could_use_is_refused(age: str) -> None:
     with pytest.raises(ValidationError):
         ForgetSpec.model_validate(HOURLY | {"olderThan": age})
 
 
 def test_every_age_of_the_spec_is_one_for_the_command() -> None:
-    ForgetSpec.model_validate(HOURLY | {"olderThan": "9999d"})
+    longest = ForgetSpec.model_validate(HOURLY | {"olderThan": "239976h"})
 
+    assert longest.options[-2:] == ("--older-than", "9999d")
     assert Age().convert("9999d", None, None) == timedelta(days=9999)
+    begun = ForgetSpec.model_validate(HOURLY | {"olderThan": "24h1s"})
+    assert begun.options[-1] == "2d"
 
 
 def test_a_long_name_is_shortened_and_stays_unique() -> None:

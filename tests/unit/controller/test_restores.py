@@ -31,7 +31,7 @@ SPEC: dict[str, Any] = {
     "intake": intake(),
     "pipeline": {
         "archive": {"schedule": "7 * * * *"},
-        "addresses": {"keep": "plain"},
+        "addresses": {"keep": "Plain"},
         "image": "postroad-pipeline:2",
         "executors": {"instances": 2},
     },

@@ -26,14 +26,14 @@ from support.running_controller import NAMESPACE, RunningController, running_con
 
 CA, CLIENT = {"caRef": {"name": "ours"}}, {"clientCertRef": {"name": "client"}}
 TLS = {
-    "rabbitmq": {"uri": "amqps://rabbitmq", "secretRef": {"name": "rabbitmq"}, "tls": CA | CLIENT},
+    "rabbitmq": {"url": "amqps://rabbitmq", "secretRef": {"name": "rabbitmq"}, "tls": CA | CLIENT},
     "cassandra": {
         "contactPoints": ["cassandra"],
         "keyspace": "postroad",
-        "tls": {"mode": "verify-full", "serverName": "nodes.example.org"} | CLIENT,
+        "tls": {"mode": "VerifyFull", "serverName": "nodes.example.org"} | CLIENT,
     },
     "s3": {
-        "endpoint": "https://s3",
+        "url": "https://s3",
         "secretRef": {"name": "s3"},
         "tls": {"caRef": {"kind": "ConfigMap", "name": "bundle"}},
     },
@@ -97,7 +97,7 @@ async def test_the_operator_connects_as_the_spec_names_it(
 
 def pods(component: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a component's container and its volumes by name."""
-    relay = {"host": "next.example.org", "tls": "required", "caRef": {"name": "theirs"}}
+    relay = {"host": "next.example.org", "tls": {"mode": "Required", "caRef": {"name": "theirs"}}}
     wanted = resources.mail_queue(
         NAMESPACE,
         workers={"handler": {"relay": relay}},
@@ -168,7 +168,7 @@ async def with_authorities(operator: RunningController, certificates: Certificat
     """Declare a queue whose RabbitMQ has an authority of its own."""
     await operator.create(authorities(certificates))
     await operator.declare(workers=resources.workers())
-    rabbitmq = {"uri": "amqps://rabbitmq", "tls": {"caRef": {"name": "ours"}}}
+    rabbitmq = {"url": "amqps://rabbitmq", "tls": {"caRef": {"name": "ours"}}}
     await operator.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", {"spec": {"rabbitmq": rabbitmq}})
     await move(LONGER_THAN_A_FULL_RECONCILE)
     assert operator.condition("Ready")["status"] == "True"

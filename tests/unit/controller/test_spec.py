@@ -112,7 +112,7 @@ def test_a_short_mail_queue_gets_the_documented_defaults() -> None:
     assert spec.workers is not None
     assert (spec.workers.replicas, spec.workers.concurrency) == (2, 200)
     assert spec.workers.handler.relay
-    assert spec.workers.handler.relay.tls == "opportunistic"
+    assert spec.workers.handler.relay.tls.mode == "opportunistic"
     assert spec.intake is None
     assert spec.deletion_policy == "Retain"
 

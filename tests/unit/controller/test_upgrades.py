@@ -152,7 +152,7 @@ def test_without_room_all_pods_stay_and_what_users_change_has_its_effect() -> No
             assert after["queue-2-worker"]["spec"]["replicas"] == 5
             assert image_of(after["queue-3-worker"]) == NEW, "no pods to replace"
 
-            change: dict[str, Any] = {"spec": {"rabbitmq": {"uri": "amqp://elsewhere:5672/%2F"}}}
+            change: dict[str, Any] = {"spec": {"rabbitmq": {"url": "amqp://elsewhere:5672/%2F"}}}
             await second.user.patch(QUEUE_CLUSTER, NAMESPACE, "main", change)
             await move(30)
             moved = deployments(second)["queue-5-worker"]

@@ -18,7 +18,7 @@ LOGIN = """
 routing:
   rules:
     - name: a
-      hops: [{host: h.example, tls: required, login: {folder: FOLDER}}]
+      hops: [{host: h.example, tls: {mode: Required}, login: {folder: FOLDER}}]
 """
 
 

@@ -21,8 +21,8 @@ def test_limits_are_read(tmp_path: Path) -> None:
     text = """
 limits:
   - {name: all, perMinute: 6000, burst: 100}
-  - {name: bücher, perMinute: 60, per: site, domains: [Bücher.example]}
-  - {name: acme, perMinute: 10, per: tenant, tenants: [acme, b]}
+  - {name: bücher, perMinute: 60, per: Site, domains: [Bücher.example]}
+  - {name: acme, perMinute: 10, per: Tenant, tenants: [acme, b]}
 """.replace("name: bücher", "name: books")
 
     assert read(tmp_path, text) == (
@@ -42,7 +42,7 @@ limits:
         ("{name: a, perMinute: '5'}", "limits[0].perMinute"),
         ("{name: a, perMinute: 5, burst: 0}", "limits[0].burst"),
         ("{name: a, perMinute: 5, burst: true}", "limits[0].burst"),
-        ("{name: a, perMinute: 5, per: hour}", "limits[0].per"),
+        ("{name: a, perMinute: 5, per: site}", "limits[0].per"),
         ("{name: a, perMinute: 5, domains: []}", "list one at least"),
         ("{name: a, perMinute: 5, domains: ['*.b']}", "limits[0].domains[0]"),
         ("{name: a b, perMinute: 5}", "limits[0].name"),

@@ -28,7 +28,7 @@ own:
   hosts: [MX2.Example.org]
   networks: [192.0.2.0/28, "2001:db8::/64"]
 skip: [10.0.0.0/8]
-families: [ipv6, ipv4]
+families: [IPv6, IPv4]
 postmasterDomain: bücher.example
 resolver:
   servers: [10.96.0.10, "127.0.0.1:5353", "2001:db8::53", "[::1]:54"]
@@ -36,18 +36,18 @@ resolver:
 rules:
   - name: archive
     domains: [archive.example.org, "*.Bücher.example", "[192.0.2.1]"]
-    hops: [{host: lmtp.mail.svc.cluster.local, port: 24, protocol: lmtp, tls: none}]
+    hops: [{host: lmtp.mail.svc.cluster.local, port: 24, protocol: LMTP, tls: {mode: None}}]
   - name: partners
     domains: ["*.partner.example"]
-    mx: {tls: required, chunking: false, verp: true}
+    mx: {tls: {mode: Required}, chunking: false, verp: true}
   - name: acme
     senders: [News@Bücher.example, "@example.net", "@*.example.net", <>]
     tenants: [acme]
     hops:
       - {tier: 3, host: "2001:db8::9"}
       - {host: smtp1.relay.example, port: 587, verp: true}
-      - {tier: 2, host: relay.example, lookUp: mx, chunking: false}
-      - {tier: 1, host: 192.0.2.9, tls: implicit}
+      - {tier: 2, host: relay.example, lookUp: MX, chunking: false}
+      - {tier: 1, host: 192.0.2.9, tls: {mode: Implicit}}
 """
 
 
@@ -123,7 +123,7 @@ def test_an_empty_section_leaves_all_to_mx_records(tmp_path: Path, text: str) ->
 
 
 def test_a_hop_without_a_port_has_that_of_its_tls(tmp_path: Path) -> None:
-    text = "rules: [{name: a, hops: [{host: a.example, tls: implicit}]}]"
+    text = "rules: [{name: a, hops: [{host: a.example, tls: {mode: Implicit}}]}]"
 
     assert read(tmp_path, text).table.rules[0].tiers[0][0].next_hop.port == 465
 
@@ -161,7 +161,7 @@ A = "hops: [{host: a.example}]"
             "rules[0].hops[0]: give either host or socket",
         ),
         (
-            "rules: [{name: a, hops: [{socket: /s, tls: none, lookUp: mx}]}]",
+            "rules: [{name: a, hops: [{socket: /s, tls: {mode: None}, lookUp: MX}]}]",
             "a Unix socket has no port, no TLS and no login: leave out lookUp",
         ),
         ("rules: [{name: a, hops: [{socket: s}]}]", "write the whole path"),
@@ -193,16 +193,16 @@ A = "hops: [{host: a.example}]"
             "rules[0].hops[0].port: Input should be less than or equal to 65535",
         ),
         (
-            "rules: [{name: a, hops: [{host: a.b, tls: always}]}]",
-            "rules[0].hops[0].tls: Input should be 'none', 'opportunistic'",
+            "rules: [{name: a, hops: [{host: a.b, tls: {mode: Always}}]}]",
+            "rules[0].hops[0].tls.mode: Input should be 'None', 'Opportunistic'",
         ),
         (
-            "rules: [{name: a, hops: [{host: 192.0.2.1, lookUp: mx}]}]",
+            "rules: [{name: a, hops: [{host: 192.0.2.1, lookUp: MX}]}]",
             "rules[0].hops[0]: an address has no MX records",
         ),
         (
-            "rules: [{name: a, hops: [{host: a.b, lookUp: mx}, {host: c.d}]}]",
-            "rules[0]: a smart host with lookUp: mx stands alone",
+            "rules: [{name: a, hops: [{host: a.b, lookUp: MX}, {host: c.d}]}]",
+            "rules[0]: a smart host with lookUp: MX stands alone",
         ),
         (
             f"rules: [{{name: a, domains: ['a.*.b'], {A}}}]",
@@ -231,7 +231,7 @@ A = "hops: [{host: a.example}]"
         ),
         ("own: {hosts: [mx]}", "own.hosts[0]: write a full name"),
         ("families: []", "families: "),
-        ("families: [ipv5]", "families[0]: Input should be 'ipv4' or 'ipv6'"),
+        ("families: [ipv4]", "families[0]: Input should be 'IPv4' or 'IPv6'"),
         (
             "resolver: {servers: [ns.example.org]}",
             "resolver.servers[0]: write the address of a name server",

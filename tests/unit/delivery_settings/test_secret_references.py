@@ -18,7 +18,7 @@ KEY = {"name": "s", "key": "k.pem"}
 
 
 def with_login(**login: Any) -> dict[str, Any]:
-    hop = {"host": "h.example", "tls": "required", "login": login}
+    hop = {"host": "h.example", "tls": {"mode": "Required"}, "login": login}
     rule = {"name": "a", "hops": [{"host": "g.example"}, hop]}
     return {"routing": {"rules": [rule]}}
 
@@ -82,9 +82,9 @@ def test_a_field_that_this_release_does_not_know_is_refused_in_a_file_alone(tmp_
 
 
 def test_defaults_are_left_out_so_that_a_release_without_the_field_reads_the_file() -> None:
-    rule = {"name": "a", "mx": {"tls": "opportunistic"}, "domains": ["a.example"]}
+    rule = {"name": "a", "mx": {"tls": {"mode": "Opportunistic"}}, "domains": ["a.example"]}
     settings = DeliveryFileSettings.model_validate(
-        {"routing": {"rules": [rule], "families": ["ipv4"]}}
+        {"routing": {"rules": [rule], "families": ["IPv4"]}}
     )
 
     text = written(settings, str)
@@ -97,7 +97,7 @@ def test_defaults_are_left_out_so_that_a_release_without_the_field_reads_the_fil
         "    - a.example\n"
         "    mx: {}\n"
         "  families:\n"
-        "  - ipv4\n"
+        "  - IPv4\n"
     )
 
 

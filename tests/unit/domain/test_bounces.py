@@ -448,7 +448,7 @@ def test_each_row_of_the_table_has_its_source_and_is_reached() -> None:
 
 
 def row(**fields: object) -> BounceRule:
-    return BounceRule.model_validate({"class": "policy", "source": "us", **fields})
+    return BounceRule.model_validate({"class": "Policy", "source": "us", **fields})
 
 
 def test_rows_of_an_administrator_come_first() -> None:

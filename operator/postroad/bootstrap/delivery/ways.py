@@ -61,8 +61,8 @@ def check_files(hop: Hop) -> None:
     try:
         if hop.login is not None and hop.login.folder is not None:
             LoginFolder(hop.login.folder).read()
-        if hop.ca_file is not None:
-            client_context(ClientTls(hop.ca_file))
+        if hop.tls.ca_file is not None:
+            client_context(ClientTls(hop.tls.ca_file))
     except (CredentialsMissing, TlsRefused) as error:
         raise InvalidSettings(str(error), hint=error.hint) from error
 

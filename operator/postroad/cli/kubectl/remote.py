@@ -167,7 +167,7 @@ def is_hashed(resource: Resource) -> bool:
     """Return whether the suppression list of a MailQueue keeps hashes. Pods of workers alone have
     the file of delivery, in which the command looks for that."""
     found = (resource["spec"].get("delivery") or {}).get("suppression") or {}
-    return bool(found.get("addresses") == "hashed")
+    return bool(found.get("addresses") == "Hashed")
 
 
 def arguments(params: Sequence[click.Parameter], given: Mapping[str, Any]) -> Iterator[str]:

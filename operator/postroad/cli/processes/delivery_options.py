@@ -18,7 +18,7 @@ relay_option = click.option(
     metavar="HOST[:PORT]|unix:PATH|{FIELD: VALUE, ...}",
     help="The next hop (default port: 25, or 465 with --tls implicit), the Unix socket of an LMTP "
     "server, or all fields of a smart host in YAML, as the file of --delivery has them: '{host: "
-    "smtp.example.org, tls: required, login: {folder: /run/login}}'.",
+    "smtp.example.org, tls: {mode: Required}, login: {folder: /run/login}}'.",
 )
 tls_option = click.option(
     "--tls",
@@ -77,14 +77,14 @@ def hop_of(relay: str | None, tls: str | None) -> Hop | None:
         if tls is not None:
             raise click.UsageError("--tls is of --relay: give both, or tls in the file")
         return None
-    more = {} if tls is None else {"tls": tls}
+    mode = None if tls is None else TlsMode(tls)
     try:
         if relay.startswith("{"):
-            return read_hop(relay, more)
+            return read_hop(relay, mode)
         if relay.startswith(SOCKET_SCHEME):
-            return read_hop({"socket": relay.removeprefix(SOCKET_SCHEME)}, more)
+            return read_hop({"socket": relay.removeprefix(SOCKET_SCHEME)}, mode)
         host, port = split_host_port(relay)
-        return read_hop({"host": host, "port": port}, more)
+        return read_hop({"host": host, "port": port}, mode)
     except (InvalidInput, InvalidSettings) as error:
         raise click.BadParameter(error.explain(), param_hint="'--relay'") from error
 

@@ -10,7 +10,7 @@ from postroad.adapters.machine.clocks import MachineClock
 from postroad.bootstrap import shared_state_of
 from postroad.cli.options import DURATION, with_queue
 from postroad.cli.sites.sites import known_sites, site_name
-from postroad.delivery_settings.hops import TieredHop
+from postroad.delivery_settings.hops import HopTls, TieredHop
 from postroad.domain.delivery.attempts import checked_reason
 from postroad.domain.delivery.sites import (
     MAX_REROUTES,
@@ -121,7 +121,7 @@ def _hop(way: str, tls: TlsMode) -> NextHop:
     """Return a server, as the schema of routing has it. Raises: InvalidInput."""
     host, port = parse_host_port(way, tls.default_port)
     try:
-        return TieredHop(host=host, port=port, tls=tls).smart_host().next_hop
+        return TieredHop(host=host, port=port, tls=HopTls(mode=tls)).smart_host().next_hop
     except ValidationError as error:
         text = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise InvalidInput(f"mail cannot go to {way}: {text}") from error

@@ -322,8 +322,8 @@ class QueueChildren:
         """Return the context of workers, which change with the authorities of next hops too."""
         delivery, webhook = DeliveryFiles.of(queue), workers.handler.webhook
         named = [] if delivery is None else delivery.authorities
-        if webhook is not None and webhook.ca_ref is not None:
-            named.append(webhook.ca_ref)
+        if webhook is not None and webhook.tls is not None and webhook.tls.ca_ref is not None:
+            named.append(webhook.tls.ca_ref)
         if not named:
             return context
         namespace = queue.name.namespace
@@ -345,7 +345,7 @@ class QueueChildren:
 
     async def _check_certificate(self, queue: Queue) -> None:
         if queue.spec.intake and queue.spec.intake.tls:
-            name = queue.spec.intake.tls.secret_ref.name
+            name = queue.spec.intake.tls.cert_ref.name
             await check_certificate(self._reads, queue.name.namespace, name)
 
 

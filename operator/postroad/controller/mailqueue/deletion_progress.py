@@ -17,6 +17,7 @@ from postroad.controller.kubernetes.api import CONFIRM_DELETION, FORCE_DELETION
 from postroad.controller.status.conditions import shortened, timestamp
 from postroad.distributed.maintenance.erasure import SERVERS, ErasureStep, Part
 from postroad.domain.queues.names import QueueName
+from postroad.domain.values.api_names import api_name
 from postroad.errors import BucketNotOwned, PostroadError, ResourceConflict
 
 SOON, LATEST = timedelta(seconds=3), timedelta(minutes=1)
@@ -53,7 +54,7 @@ class DeletionProgress:
         return cls(
             began_at=datetime.fromisoformat(found["beganAt"]),
             progressed_at=datetime.fromisoformat(found["progressedAt"]),
-            done=tuple(Part(each) for each in found.get("done", ())),
+            done=tuple(Part(each.lower()) for each in found.get("done", ())),
             objects=found.get("objects", 0),
             rows=found.get("rows", 0),
             left_behind=_parts(found.get("leftBehind", ())),
@@ -65,7 +66,7 @@ class DeletionProgress:
         return {
             "beganAt": timestamp(self.began_at),
             "progressedAt": timestamp(self.progressed_at),
-            "done": [each.value for each in self.done],
+            "done": [api_name(each) for each in self.done],
             "objects": self.objects,
             "rows": self.rows,
             "leftBehind": _entries(self.left_behind),
@@ -136,11 +137,13 @@ def why(error: PostroadError) -> str:
 
 
 def _parts(entries: Iterable[Mapping[str, str]]) -> tuple[tuple[Part, str], ...]:
-    return tuple((Part(each["part"]), each["message"]) for each in entries)
+    return tuple((Part(each["part"].lower()), each["message"]) for each in entries)
 
 
 def _entries(parts: Iterable[tuple[Part, str]]) -> list[dict[str, str]]:
-    return [{"part": part.value, "server": SERVERS[part], "message": text} for part, text in parts]
+    return [
+        {"part": api_name(part), "server": SERVERS[part], "message": text} for part, text in parts
+    ]
 
 
 def _count(steps: Mapping[Part, ErasureStep], part: Part) -> int:

@@ -66,7 +66,7 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
     reports = spec.reports
     values: dict[str, object | None] = {
         "QUEUE": f"distributed://{queue.name}",
-        "RABBITMQ_URI": cluster.rabbitmq.uri,
+        "RABBITMQ_URI": cluster.rabbitmq.url,
         "RABBITMQ_MANAGEMENT_URL": cluster.rabbitmq.management_url,
         "CASSANDRA_CONTACT_POINTS": ",".join(cluster.cassandra.contact_points),
         "CASSANDRA_PORT": cluster.cassandra.port,
@@ -74,7 +74,7 @@ def queue_configuration(queue: Queue, context: PodContext) -> dict[str, str]:
         "CASSANDRA_KEYSPACE": cluster.cassandra.keyspace,
         "CASSANDRA_TLS": cluster.cassandra.tls.mode.value,
         "CASSANDRA_TLS_NAME": cluster.cassandra.tls.server_name,
-        "S3_ENDPOINT": cluster.s3.endpoint,
+        "S3_ENDPOINT": cluster.s3.url,
         "S3_REGION": cluster.s3.region,
         "S3_BUCKET": queue.bucket(cluster),
         "BROKER_DELIVERY_LIMIT": spec.broker.delivery_limit,

@@ -65,7 +65,7 @@ def check(spec: Pipeline, context: PodContext) -> None:
     """Raises: InvalidInput for what makes every run fail."""
     for name, job in spec.scheduled.items():
         check_schedule(job.schedule, f"spec.pipeline.{name}.schedule")
-    if spec.addresses.keep == "hashed" and spec.addresses.key_ref is None:
+    if spec.addresses.keep == "Hashed" and spec.addresses.key_ref is None:
         raise InvalidInput(
             "spec.pipeline.addresses.keyRef is missing: name a Secret whose `key` is the key of "
             "hashed addresses, or keep plain ones or none"
@@ -78,7 +78,7 @@ def check(spec: Pipeline, context: PodContext) -> None:
     if context.cluster.cassandra.tls.mode is Encryption.VERIFY_FULL:
         raise InvalidInput(
             "spec.pipeline: Spark's connector checks no names, and spec.cassandra.tls.mode of the "
-            "QueueCluster is verify-full; jobs run with verify-ca"
+            "QueueCluster is VerifyFull; jobs run with VerifyCA"
         )
 
 
@@ -138,7 +138,7 @@ def _template(
 
 def _driver(queue: Queue, context: PodContext, spec: Pipeline, job: str) -> dict[str, Any]:
     environment: dict[str, Any] = {
-        "PIPELINE_ADDRESSES": spec.addresses.keep,
+        "PIPELINE_ADDRESSES": spec.addresses.keep.lower(),
         "PIPELINE_SUMMARY_FILE": SUMMARY,
     }
     mounts = []

@@ -97,7 +97,7 @@ def _pod_spec(
     security: dict[str, Any] = dict(POD_SECURITY)
     intake = queue.spec.intake if component == "intake" else None
     if intake and intake.tls:
-        secret = {"secretName": intake.tls.secret_ref.name, "defaultMode": READ_BY_GROUP}
+        secret = {"secretName": intake.tls.cert_ref.name, "defaultMode": READ_BY_GROUP}
         volumes.append({"name": "tls", "secret": secret})
     if intake and min(intake.ports.values()) < FIRST_UNPRIVILEGED_PORT:
         security["sysctls"] = [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]
@@ -175,7 +175,7 @@ def server_files(queue: Queue, context: PodContext, component: str) -> list[Serv
     ]
     webhook = workers.handler.webhook if component == "worker" and workers else None
     if webhook is not None:
-        tls = StoreTls(ca_ref=webhook.ca_ref)
+        tls = webhook.tls or StoreTls()
         found.append(ServerFiles("WORKER_WEBHOOK", tls, webhook.secret_ref, ("secret",)))
     return [each for each in found if not each.is_empty]
 

@@ -45,8 +45,8 @@ class UserPolicy(Model):
 class RabbitMQ(Model):
     """The RabbitMQ server that holds references to mail."""
 
-    uri: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), PortInRange]
-    """AMQP URI with host, port and vhost (percent-encoded), without user and password. A host
+    url: Annotated[str, Field(max_length=512, pattern=r"^amqps?://[^@\s]+$"), PortInRange]
+    """URL (AMQP) with host, port and vhost (percent-encoded), without user and password. A host
     without a dot is a Service in the QueueCluster's namespace."""
 
     management_url: (
@@ -75,14 +75,14 @@ class RabbitMQ(Model):
     @property
     def uses_its_tls(self) -> bool:
         """True if an address begins with TLS, or no files for it are given."""
-        addresses = (self.uri, self.management_url or "")
+        addresses = (self.url, self.management_url or "")
         return self.tls is None or any(each.startswith(("amqps:", "https:")) for each in addresses)
 
     @property
     def hides_its_password(self) -> bool:
         """True if the management API has TLS where AMQP has."""
         return not (
-            self.uri.startswith("amqps:") and (self.management_url or "").startswith("http:")
+            self.url.startswith("amqps:") and (self.management_url or "").startswith("http:")
         )
 
 
@@ -138,9 +138,9 @@ class Cassandra(Model):
         CassandraTls,
         holds(
             lambda tls: tls.is_used,
-            "caRef and clientCertRef need another mode than disabled",
+            "caRef and clientCertRef need another mode than Disabled",
         ),
-        holds(lambda tls: tls.names_what_it_checks, "serverName goes with mode verify-full"),
+        holds(lambda tls: tls.names_what_it_checks, "serverName goes with mode VerifyFull"),
     ]
     """True if connections are encrypted, and what is checked of certificates."""
 
@@ -148,7 +148,7 @@ class Cassandra(Model):
 class S3(Model):
     """The object store that holds the bytes of mail."""
 
-    endpoint: (
+    url: (
         Annotated[str, Field(max_length=512, pattern=r"^https?://[^@\s]+$"), PortInRange] | None
     ) = None
     """URL of the object store. A host without a dot is a Service in the QueueCluster's namespace.
@@ -174,7 +174,7 @@ class S3(Model):
     @property
     def uses_its_tls(self) -> bool:
         """True if the address begins with TLS, or no files for it are given."""
-        return self.tls is None or not (self.endpoint or "").startswith("http:")
+        return self.tls is None or not (self.url or "").startswith("http:")
 
 
 class Quota(Model):
@@ -218,7 +218,7 @@ class QueueClusterSpec(Model):
         holds(lambda rabbitmq: rabbitmq.uses_its_tls, "tls needs a server by amqps or https"),
         holds(
             lambda rabbitmq: rabbitmq.hides_its_password,
-            "managementURL must begin with https where uri begins with amqps, because both are "
+            "managementURL must begin with https where url begins with amqps, because both are "
             "sent the same password",
         ),
         holds(
@@ -231,9 +231,7 @@ class QueueClusterSpec(Model):
     cassandra: Cassandra
     """Cassandra, which holds the time-series view of the queues."""
 
-    s3: Annotated[
-        S3, holds(lambda s3: s3.uses_its_tls, "tls needs an endpoint that begins with https")
-    ]
+    s3: Annotated[S3, holds(lambda s3: s3.uses_its_tls, "tls needs a url that begins with https")]
     """S3, which holds the bytes of mail."""
 
     allowed_namespaces: AllowedNamespaces = AllowedNamespaces()
@@ -264,18 +262,18 @@ def spec_of(found: Mapping[str, Any]) -> QueueClusterSpec:
     namespace = found["metadata"]["namespace"]
     spec = QueueClusterSpec.model_validate(found["spec"])
     rabbitmq, cassandra, s3 = spec.rabbitmq, spec.cassandra, spec.s3
-    management, endpoint = rabbitmq.management_url, s3.endpoint
+    management, store = rabbitmq.management_url, s3.url
     contact_points = [full(each, namespace) for each in cassandra.contact_points]
     return spec.model_copy(
         update={
             "rabbitmq": rabbitmq.model_copy(
                 update={
-                    "uri": in_url(rabbitmq.uri, namespace),
+                    "url": in_url(rabbitmq.url, namespace),
                     "management_url": management and in_url(management, namespace),
                 }
             ),
             "cassandra": cassandra.model_copy(update={"contact_points": contact_points}),
-            "s3": s3.model_copy(update={"endpoint": endpoint and in_url(endpoint, namespace)}),
+            "s3": s3.model_copy(update={"url": store and in_url(store, namespace)}),
         }
     )
 

@@ -8,9 +8,10 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from postroad.controller.spec.parts import Model, PortInRange, holds
+from postroad.controller.spec.tls import StoreTls
 from postroad.delivery_settings.hops import Hop
 from postroad.delivery_settings.patterns import Duration
-from postroad.delivery_settings.secret_references import AuthoritiesReference, SecretReference
+from postroad.delivery_settings.secret_references import SecretReference
 from postroad.domain.mail.envelope_documents import MAX_HANDED, MAX_HANDING
 from postroad.settings.programs import HandedBytes
 
@@ -38,8 +39,9 @@ class WebhookSpec(Model):
     request. A renewed one is used once the kubelet has written it into the pod, within about a
     minute; no pod restarts."""
 
-    ca_ref: AuthoritiesReference | None = None
-    """The authorities that vouch for the webhook, in the same namespace. Absent: the system's."""
+    tls: StoreTls | None = None
+    """TLS to the webhook (`https`), whose certificate and name are always checked. Absent: the
+    system's authorities."""
 
     timeout: HandingTime = timedelta(seconds=60)
     """For one mail, from the connection to the answer."""

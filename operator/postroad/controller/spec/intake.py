@@ -14,7 +14,7 @@ from postroad.errors import InvalidInput
 class IntakeTls(Model):
     """TLS with the clients of the intake, from version 1.2 on."""
 
-    secret_ref: SecretReference
+    cert_ref: SecretReference
     """Secret with the certificate and its chain in `tls.crt` and the key in `tls.key` (type
     kubernetes.io/tls, as cert-manager writes it). New sessions use a renewed certificate once the
     kubelet has written it into the pod, within about a minute; no pod restarts."""

@@ -1,11 +1,13 @@
 """`spec.pipeline` of a MailQueue: the jobs of the data pipeline, and what they run with."""
 
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from postroad.controller.spec.parts import Anything, Model, Schedule
+from postroad.controller.spec.parts import Anything, Model, Schedule, holds
+from postroad.delivery_settings.patterns import Duration
 from postroad.delivery_settings.secret_references import SecretReference
 
 JOBS = ("archive", "traffic", "destinations", "advise", "ages", "audit", "forget")
@@ -13,6 +15,9 @@ JOBS = ("archive", "traffic", "destinations", "advise", "ages", "audit", "forget
 
 OF_THE_SERVERS = {"ages": ("ages", "--spark"), "audit": ("audit", "--deep")}
 """The command of each job that does not read the lake; of the others: `postroad pipeline JOB`."""
+
+DAY = timedelta(days=1)
+MAX_AGE = timedelta(days=9999)
 
 ADDRESS_KEY = "key"
 """Key of the Secret with the key of hashed addresses."""
@@ -54,24 +59,27 @@ class AuditSpec(JobSpec):
 class ForgetSpec(WritingSpec):
     """When the lake forgets what is old, and how old that is."""
 
-    older_than: Annotated[str, Field(min_length=2, max_length=5, pattern="^[1-9][0-9]{0,3}d$")]
-    """Days such as `400d`: what was queued so long ago is deleted, with all former states."""
+    older_than: Annotated[
+        Duration, holds(lambda age: DAY <= age <= MAX_AGE, "olderThan must be from 24h to 239976h")
+    ]
+    """Age such as 9600h, which is 400 days: what was queued so long ago is deleted, with all former
+    states. At least 24h; a part of a day counts as a whole one."""
 
     @property
     def options(self) -> tuple[str, ...]:
-        return (*super().options, "--older-than", self.older_than)
+        return (*super().options, "--older-than", f"{-(-self.older_than // DAY)}d")
 
 
 class AddressesSpec(Model):
     """Form in the lake of addresses. Their domains are plain."""
 
-    keep: Literal["hashed", "plain", "none"] = "hashed"
-    """hashed: keyed hashes, for which keyRef names the key. plain: the addresses. none: nothing of
+    keep: Literal["Hashed", "Plain", "None"] = "Hashed"
+    """Hashed: keyed hashes, for which keyRef names the key. Plain: the addresses. None: nothing of
     them."""
 
     key_ref: SecretReference | None = None
     """Secret with the key of the hashes in `key`, 16 characters or more. With another key, the same
-    address has another hash. Required with hashed."""
+    address has another hash. Required with Hashed."""
 
 
 class ExecutorsSpec(Model):

@@ -18,6 +18,7 @@ from postroad.delivery_settings.secret_references import (
     SecretReference,
 )
 from postroad.domain.smtp.next_hops import HOSTNAME_PATTERN
+from postroad.domain.values.api_names import BY_API_NAME
 from postroad.tls import Encryption
 
 CERTIFICATE_KEYS = ("tls.crt", "tls.key")
@@ -47,15 +48,15 @@ class ServerTls(StoreTls):
 class CassandraTls(ServerTls):
     """TLS to Cassandra."""
 
-    mode: Encryption
-    """disabled: connections are in clear. verify-full: they are encrypted, and authority and name
-    of each node's certificate are checked. verify-ca: the authority alone, for nodes whose
+    mode: Annotated[Encryption, BY_API_NAME]
+    """Disabled: connections are in clear. VerifyFull: they are encrypted, and authority and name
+    of each node's certificate are checked. VerifyCA: the authority alone, for nodes whose
     certificates lack their addresses. Required, because contact points have no scheme."""
 
     server_name: (
         Annotated[str, Field(min_length=1, max_length=253, pattern=HOSTNAME_PATTERN)] | None
     ) = None
-    """With verify-full: the name that each node's certificate has. Absent: its IP address."""
+    """With VerifyFull: the name that each node's certificate has. Absent: its IP address."""
 
     @property
     def is_used(self) -> bool:

@@ -20,6 +20,8 @@ from typing import Annotated, Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from postroad.domain.values.api_names import BY_API_NAME
+
 MAX_WORDS = 100
 """Characters that are kept of a reply's words."""
 
@@ -81,7 +83,7 @@ class BounceRule(BaseModel):
 
     model_config = ConfigDict(frozen=True, use_attribute_docstrings=True, alias_generator=str)
 
-    reason: Annotated[BounceClass, Field(alias="class")]
+    reason: Annotated[BounceClass, BY_API_NAME, Field(alias="class")]
     """Class that the refusals are counted as."""
 
     codes: Annotated[tuple[Code, ...], Field(max_length=50)] = ()

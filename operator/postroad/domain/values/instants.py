@@ -79,7 +79,7 @@ def rfc3339(moment: datetime | None) -> str | None:
 DURATION_PATTERN = "^([0-9]{1,6}h)?([0-9]{1,8}m)?([0-9]{1,9}s)?$"
 """The form in a resource."""
 
-_FORM = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_FORM = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", re.ASCII)
 
 
 def parse_duration(text: str) -> timedelta:
