@@ -54,7 +54,7 @@ unit: setup ## the tests that need no server
 test: setup ## every test, on real servers (TESTS=path to choose)
 	cd tests && $(PYTHON) -m stack up $(SERVERS) $(TOOLS)
 	variables="$$(cd tests && $(PYTHON) -m stack env)" || exit 1; eval "$$variables"; \
-	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-$(subst $(empty) $(empty),$(comma),$(SERVERS) $(TOOLS) strace)}"; \
+	export POSTROAD_REQUIRE="$${POSTROAD_REQUIRE-$(subst $(empty) $(empty),$(comma),$(SERVERS) $(TOOLS) strace promtool)}"; \
 	$(if $(TESTS),$(PY) -m pytest $(TESTS),sh tests/run-all.sh $(PY))
 
 test-cluster: setup ## tests on a cluster of their own: faults, nodes that come and go (minutes)

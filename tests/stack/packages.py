@@ -35,6 +35,7 @@ PROOFS = {
     "nftables": "nft",
     "openjdk-17-jre-headless": "/usr/lib/jvm/java-17-openjdk-*/bin/java",
     "openssl": "openssl",
+    "prometheus": "promtool",
     "rabbitmq-server": "/usr/lib/rabbitmq/bin/rabbitmq-server",
     "runc": "runc",
     "slirp4netns": "slirp4netns",

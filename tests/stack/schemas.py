@@ -18,6 +18,7 @@ Schema = Any
 RECIPE = "1"
 """Counts the changes of what is written; old schemas are then made anew."""
 OPENAPI = "api/openapi-spec/swagger.json"
+PROMETHEUS_OPERATOR = ("github.com/prometheus-operator/prometheus-operator", "v0.82.2")
 LOCATION = "{{ .ResourceKind }}{{ .KindSuffix }}.json"
 """The name of a kind's file, as a template of kubeconform's `-schema-location`."""
 
@@ -37,6 +38,20 @@ def entry() -> Entry:
 
     version = f"v{kube.kubernetes_version()}"
     return golang.made_from("kubernetes-schemas", "k8s.io/kubernetes", version, RECIPE, convert)
+
+
+def of_the_prometheus_operator() -> Entry:
+    """Return the cache entry of the schemas of its monitors and rules."""
+
+    def convert(module: Path, folder: Path) -> None:
+        for file in (module / "jsonnet/prometheus-operator").glob("*-crd.json"):
+            spec = json.loads(file.read_text())["spec"]
+            for version in spec["versions"]:
+                name = file_name(spec["names"]["kind"], spec["group"], version["name"])
+                schema = strict(version["schema"]["openAPIV3Schema"])
+                (folder / name).write_text(json.dumps(schema))
+
+    return golang.made_from("monitoring-schemas", *PROMETHEUS_OPERATOR, RECIPE, convert)
 
 
 def schemas_in(openapi: Mapping[str, Any]) -> dict[str, Schema]:

@@ -24,7 +24,7 @@ def kubeconform() -> Entry:
 
 TOOLS: Mapping[str, Callable[[], Sequence[Entry]]] = {
     "helm": lambda: (helm(),),
-    "kubeconform": lambda: (kubeconform(), schemas.entry()),
+    "kubeconform": lambda: (kubeconform(), schemas.entry(), schemas.of_the_prometheus_operator()),
 }
 """What each of them needs from the cache; the first is the program."""
 

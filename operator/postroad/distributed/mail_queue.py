@@ -31,6 +31,7 @@ from postroad.domain.queues.selection import Selector
 from postroad.ports.administration import Administration, Operation
 from postroad.ports.delivery import SharedState, SuppressionList
 from postroad.ports.mail_queue import NO_DELAY
+from postroad.telemetry.metrics import FROM_ZERO
 
 
 class DistributedQueue(Administration):
@@ -46,6 +47,8 @@ class DistributedQueue(Administration):
         self._leases = Leases(self._engine)
         self._sizes = SizeCache(self._engine)
         self._ages = AgesCache(self._engine)
+        for each in FROM_ZERO:
+            each.labels(*self._engine.labels)
 
     @classmethod
     async def open(cls, parts: Parts, *, create_missing: bool = False) -> DistributedQueue:

@@ -37,6 +37,10 @@ class SampledGauge(Collector):
         self.samples: Callable[[], Iterable[Sample]] = tuple
         REGISTRY.register(self)
 
+    def set(self, value: float) -> None:
+        """Give one sample without labels from now on, in this process alone."""
+        self.samples = lambda: [((), value)]
+
     def collect(self) -> Iterable[GaugeMetricFamily]:
         family = GaugeMetricFamily(self._name, self._documentation, labels=self._labelnames)
         for labels, value in self.samples():
@@ -208,8 +212,10 @@ FAILED_HANDSHAKES = Counter(
     "TLS handshakes of clients of the intake that failed.",
     ["namespace", "name", "reason"],  # reason: refused (by either side), slow, left
 )
-LEADER = Gauge(
-    "postroad_operator_leader", "1 in the operator that holds the Lease, 0 in one that stands by."
+LEADER = SampledGauge(
+    "postroad_operator_leader",
+    "1 in the operator that holds the Lease, 0 in one that stands by.",
+    [],
 )
 RECONCILES = Counter(
     "postroad_reconciles_total",
@@ -285,6 +291,9 @@ PIPELINE_FINDINGS = SampledGauge(
 )
 BUILD = Gauge("postroad_build_info", "1, with the release of this process.", ["version"])
 BUILD.labels(version("postroad")).set(1)
+
+FROM_ZERO = (LATE, MAINTENANCE_ERRORS, UNARCHIVED)
+"""Counters of which the first event deserves an alert: one that begins at 1 has not increased."""
 
 
 def end_samples() -> None:

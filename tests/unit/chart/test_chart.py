@@ -24,6 +24,8 @@ from support.chart import (
 )
 from support.kubectl import Manifest, manifests
 from support.repository import ROOT
+from support.resources import workers
+from support.worker_pod import WorkerPod
 
 pytestmark = pytest.mark.needs("helm")
 
@@ -111,6 +113,10 @@ REFUSED = {
     "topologySpreadConstraints[0].key=zone": "at '/topologySpreadConstraints/0': additional",
     "podSecurityContext.runAsuser=1": "at '/podSecurityContext': additional properties",
     "podSecurityContext.runAsUser=root": "at '/podSecurityContext/runAsUser': got string, want",
+    "monitoring.enabled=true": "at '/monitoring': additional properties 'enabled' not allowed",
+    "monitoring.interval=30": "at '/monitoring/interval': got number, want string",
+    "monitoring.podMonitor.enabled=yes": "at '/monitoring/podMonitor/enabled': got string, want",
+    "monitoring.dashboards.label=a b": "at '/monitoring/dashboards/label': 'a b' does not match",
     "securityContext.capabilities.dropped={ALL}": "at '/securityContext/capabilities': additional",
 }
 """Values without a meaning, and what Helm says of them."""
@@ -132,6 +138,51 @@ def refusals() -> dict[str, str]:
 @pytest.mark.parametrize("value", REFUSED)
 def test_a_value_without_a_meaning_is_refused(refusals: dict[str, str], value: str) -> None:
     assert REFUSED[value] in refusals[value]
+
+
+MONITORING = {
+    "serviceMonitor": "ServiceMonitor",
+    "podMonitor": "PodMonitor",
+    "prometheusRule": "PrometheusRule",
+    "dashboards": "ConfigMap",
+}
+"""What is off by default, by the value that makes it."""
+
+
+@pytest.mark.parametrize("value", MONITORING)
+def test_each_object_for_monitoring_is_made_by_one_value(value: str) -> None:
+    before = {identity(each) for each in rendered(*IMAGE)}
+    after = {
+        identity(each) for each in rendered(*IMAGE, "--set", f"monitoring.{value}.enabled=true")
+    }
+
+    assert [kind for kind, *_ in after - before] == [MONITORING[value]]
+    assert before <= after
+    assert not {kind for kind, *_ in before} & set(MONITORING.values())
+
+
+def test_workers_are_looked_for_where_the_operator_watches() -> None:
+    only = ("--set", "monitoring.podMonitor.enabled=true", "--set", "watchNamespaces={mail,lists}")
+    (monitor,) = chosen("PodMonitor", *IMAGE, *only)
+
+    assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["mail", "lists"]}
+
+
+def test_monitors_select_the_pods_and_the_port_that_exist() -> None:
+    (monitor,) = chosen("PodMonitor", *IMAGE, "--set", "monitoring.podMonitor.enabled=true")
+    (expression,) = monitor["spec"]["selector"]["matchExpressions"]
+
+    children = WorkerPod(workers=workers(1)).children
+    pods = [
+        children["Deployment", f"outgoing-{each}"]["spec"]["template"]
+        for each in expression["values"]
+    ]
+    for pod in pods:
+        labels = pod["metadata"]["labels"]
+        assert labels[expression["key"]] in expression["values"]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        ports = {port["name"] for each in pod["spec"]["containers"] for port in each["ports"]}
+        assert monitor["spec"]["podMetricsEndpoints"][0]["port"] in ports
 
 
 def test_an_image_has_to_be_named() -> None:

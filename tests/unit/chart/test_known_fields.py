@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stack import schemas, tools
-from support.chart import CRDS, VALUES, template
+from support.chart import CHART, CRDS, VALUES, template
 from support.kubectl import manifests
 from support.repository import ROOT
 
@@ -26,7 +26,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
             name = schemas.file_name(spec["names"]["kind"], spec["group"], version["name"])
             schema = version["schema"]["openAPIV3Schema"]
             (own / name).write_text(json.dumps(schemas.strict(schema)))
-    folders = (schemas.entry().path, own)
+    folders = (schemas.entry().path, schemas.of_the_prometheus_operator().path, own)
     return [word for each in folders for word in ("-schema-location", f"{each}/{schemas.LOCATION}")]
 
 
@@ -67,6 +67,8 @@ def test_kubernetes_knows_every_field_of_manifests(kinds: list[str]) -> None:
         ("Deployment", "enableServiceLinks: false", "enableLinks: false", "enableLinks"),
         ("Deployment", "containerPort: 8080", "containerPort: http", "containerPort"),
         ("PodDisruptionBudget", "maxUnavailable: 1", "maxUnavailable: [1]", "maxUnavailable"),
+        ("PodMonitor", "podMetricsEndpoints", "endpoints", "endpoints"),
+        ("PrometheusRule", "expr: sum", "expression: sum", "expression"),
         ("MailQueue", "bucketCount", "buckets", "buckets"),
     ],
 )
@@ -74,7 +76,11 @@ def test_a_field_that_kubernetes_does_not_know_is_found(
     kinds: list[str], kind: str, right: str, wrong: str, complaint: str
 ) -> None:
     sample = (ROOT / "manifests" / "samples" / "4-mailqueue.yaml").read_text()
-    text = template("--set", "image.repository=postroad,crds.install=false") + "---\n" + sample
+    text = (
+        template("--values", CHART / "ci/monitoring-values.yaml", "--set", "crds.install=false")
+        + "---\n"
+        + sample
+    )
     assert right in text
 
     found = conforms(text.replace(right, wrong), kinds)

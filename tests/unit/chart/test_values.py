@@ -113,6 +113,20 @@ single:
     capabilities: {drop: [ALL]}
     seLinuxOptions: {level: "s0:c123,c456"}
   Pod container/securityContext: *container
+monitoring:
+  ServiceMonitor metadata/labels/release: kube-prometheus-stack
+  ServiceMonitor spec/selector/matchLabels:
+    {app.kubernetes.io/name: postroad, app.kubernetes.io/component: operator}
+  ServiceMonitor spec/endpoints/0: {port: health, interval: 1m, honorLabels: true}
+  PodMonitor metadata/labels/release: kube-prometheus-stack
+  PodMonitor spec/namespaceSelector: {any: true}
+  PodMonitor spec/podMetricsEndpoints/0/port: health
+  PodMonitor spec/podMetricsEndpoints/0/metricRelabelings/0/regex: exported_namespace
+  PrometheusRule metadata/labels/release: kube-prometheus-stack
+  PrometheusRule spec/groups/0/rules/0/annotations/runbook_url:
+    https://example.org/postroad/docs/operator/runbooks-mail.md#postroadenqueuefailing
+  ConfigMap metadata/name: postroad-operator-dashboards
+  ConfigMap metadata/labels/grafana_dashboard: "1"
 canary:
   ServiceAccount metadata/annotations:
     eks.amazonaws.com/role-arn: arn:aws:iam::123456789012:role/postroad

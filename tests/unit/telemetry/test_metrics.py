@@ -1,4 +1,4 @@
-"""Metrics keep the conventions of Prometheus, documents list all of them, and alerts use these."""
+"""Metrics keep the conventions of Prometheus, and documents list all of them."""
 
 from __future__ import annotations
 
@@ -87,17 +87,3 @@ def labels_of_metrics() -> dict[str, tuple[str, ...]]:
         for each in vars(metrics).values()
         if hasattr(each, "_labelnames")
     }
-
-
-def test_alerts_use_metrics_and_labels_that_exist() -> None:
-    alerts = re.findall(r"^- `(.*postroad_.*)`[,:]", REFERENCE.read_text(), re.MULTILINE)
-    used = [
-        (name.removesuffix("_total"), label)
-        for alert in alerts
-        for name, matchers in re.findall(r"(postroad_\w+)(?:\{([^}]*)\})?", alert)
-        for label in re.findall(r"(\w+)!?=", matchers) or [None]
-    ]
-
-    assert len(alerts) > 10
-    labels = labels_of_metrics()
-    assert [(n, each) for n, each in used if each not in (None, *labels[n])] == []

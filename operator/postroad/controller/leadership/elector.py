@@ -55,6 +55,7 @@ class Elector:
         self._state = leases.Candidacy(identity, rules or leases.LeaseRules())
         self._answered: timedelta | None = None
         self._complaint = ""
+        metrics.LEADER.set(0)
 
     @property
     def is_leader(self) -> bool:

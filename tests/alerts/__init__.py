@@ -1,0 +1,1 @@
+"""Alerts of the chart: the faults that they are for, recorded."""

@@ -1,0 +1,158 @@
+"""Alerts of the chart, over recorded series: each fires in its fault, and none on a quiet day."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from alerts.record import FOLDER, RULES, used
+from postroad.telemetry import metrics
+from support.repository import ROOT
+
+pytestmark = pytest.mark.needs("promtool")
+
+FIRING: Mapping[str, set[str]] = {
+    "servers_away": {"EnqueueFailing", "NotReady"},
+    "no_worker": {"MailNotTaken"},
+    "next_hop_defers": {"DeliveriesDeferred"},
+    "next_hop_refuses": {"MailGivenUp"},
+    "a_row_is_lost": {"VanishedRows"},
+    "a_newer_release_wrote": {"UndecodableRecords"},
+    "a_machine_was_paused": {"LateMails"},
+    "maintenance_meets_a_bug": {"MaintenanceErrors"},
+    "a_wrong_clock": {"WrongClock"},
+    "the_archive_does_not_come": {"UnarchivedSlices"},
+    "the_view_was_restored": {"BucketNotOwned"},
+    "a_bad_delivery_file": {"DeliveryFileRefused"},
+    "the_lease_is_lost": {"NoLeader"},
+    "the_api_server_refuses": {"NotReady", "ReconcileFailing"},
+    "the_api_server_is_slow": {"NotReady", "OperatorBehind"},
+    "another_controller": {"RepairsRepeated"},
+    "an_image_that_never_gets_ready": {"NotReady", "UpgradeStopped"},
+    "a_pipeline_with_a_bad_schedule": {"PipelineFailing"},
+    "quiet_day": set(),
+}
+"""For each scene the alerts that fire in it, and no other does."""
+
+HAS_NO_OPERATOR = {
+    "a_row_is_lost", "a_newer_release_wrote", "a_machine_was_paused", "maintenance_meets_a_bug",
+    "a_wrong_clock", "the_archive_does_not_come", "the_view_was_restored", "a_bad_delivery_file",
+    "an_image_that_never_gets_ready",
+}  # fmt: skip
+"""Scenes of workers alone, or without an election: no operator is scraped."""
+
+
+def rules() -> Iterator[dict[str, Any]]:
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        yield from group["rules"]
+
+
+def recorded(scene: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / f"{scene}.yaml").read_text())
+    return found
+
+
+def test_every_alert_has_a_scene_in_which_it_fires() -> None:
+    alerts = {each["alert"].removeprefix("Postroad") for each in rules()}
+
+    assert set().union(*FIRING.values()) == alerts
+    assert FIRING.keys() == {each.stem for each in FOLDER.glob("*.yaml")}
+
+
+@pytest.mark.parametrize("scene", FIRING)
+def test_these_alerts_and_no_others_fire(scene: str, tmp_path: Path) -> None:
+    series = recorded(scene)
+    expected = FIRING[scene] | ({"NoLeader"} if scene in HAS_NO_OPERATOR else set())
+    minutes = series["minutes"]
+    if scene in HAS_NO_OPERATOR and minutes < 6:
+        expected.discard("NoLeader")
+    test = {
+        "interval": "1m",
+        "input_series": series["input_series"],
+        "promql_expr_test": [
+            {
+                "expr": 'group by (alertname) (last_over_time(ALERTS{alertstate="firing"}[2d]))',
+                "eval_time": f"{minutes - 1}m",
+                "exp_samples": [
+                    {"labels": f'{{alertname="Postroad{each}"}}', "value": 1}
+                    for each in sorted(expected)
+                ],
+            }
+        ],
+    }
+    file = tmp_path / "test.yaml"
+    file.write_text(
+        yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [test]})
+    )
+
+    done = subprocess.run(
+        ["promtool", "test", "rules", file], capture_output=True, text=True, timeout=120
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_quiet_day_is_a_day_with_mail() -> None:
+    day = recorded("quiet_day")
+    names = {each["series"].partition("{")[0] for each in day["input_series"]}
+
+    assert day["minutes"] >= 24 * 60
+    assert {"postroad_ended_items_total", "postroad_resource_condition"} <= names
+
+
+def test_recordings_hold_metrics_that_exist_and_no_address() -> None:
+    labels = {"job", "pod", "namespace"}
+    known = {
+        each._name.removesuffix("_total"): labels | {*each._labelnames}
+        for each in vars(metrics).values()
+        if hasattr(each, "_labelnames")
+    }
+    for scene in FIRING:
+        for each in recorded(scene)["input_series"]:
+            name = each["series"].partition("{")[0]
+            assert "@" not in each["series"]
+            assert "example" not in each["series"]
+            assert set(re.findall(r'(\w+)="', each["series"])) <= known[name.removesuffix("_total")]
+
+
+def test_expressions_use_metrics_and_labels_that_exist() -> None:
+    known = {
+        each._name.removesuffix("_total"): set(each._labelnames)
+        for each in vars(metrics).values()
+        if hasattr(each, "_labelnames")
+    }
+
+    assert {each.removesuffix("_total") for each in used()} <= known.keys()
+    for rule in rules():
+        for name, matchers in re.findall(r"(postroad_\w+)(?:\{([^}]*)\})?", rule["expr"]):
+            assert set(re.findall(r"(\w+)[=!]", matchers)) <= known[name.removesuffix("_total")]
+
+
+# Runbooks
+
+
+def section_of(rule: dict[str, Any]) -> str:
+    """Return the section of a runbook that an alert names."""
+    page, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    sections = re.split(r"^## ", (ROOT / page).read_text(), flags=re.MULTILINE)[1:]
+    (found,) = [each for each in sections if each.partition("\n")[0].lower() == anchor]
+    return found
+
+
+@pytest.mark.parametrize("rule", [*rules()], ids=lambda rule: rule["alert"])
+def test_an_alert_has_a_runbook_that_begins_with_a_command(rule: dict[str, Any]) -> None:
+    section = section_of(rule)
+
+    assert section.partition("\n")[0] == rule["alert"]
+    command = re.search(r"^```console\n\$ (.*)$", section, re.MULTILINE)
+    assert command, "the first thing is a command that shows what is wrong"
+    assert shlex.split(command[1])[0] == "kubectl"
+    assert rule["labels"]["severity"] in {"warning", "critical"}
+    assert len(rule["annotations"]["summary"]) > 20
