@@ -29,7 +29,7 @@ from postroad import errors
 from postroad.domain.configuration import consistency
 from postroad.domain.configuration.advice import Seen, SliceCount
 from postroad.domain.configuration.consistency import continues
-from postroad.domain.configuration.documents import Document, effective_document, to_document
+from postroad.domain.configuration.documents import Document, to_document
 from postroad.domain.configuration.history import (
     ConfigurationEvent,
     Configured,
@@ -281,14 +281,6 @@ class Settled:
     def entries(self) -> list[Document]:
         """Return `status.history`. Empty without a state: the status must be left as it is."""
         return [to_document(each) for each in fold(self.history)]
-
-    def configuration(self) -> Document | None:
-        """Return `status.configuration`; None without a state: the status is left as it is."""
-        return (
-            effective_document(self.state, self.state.at + MAX_READING_LEASE)
-            if self.state
-            else None
-        )
 
 
 async def _no_rows() -> bool:

@@ -107,13 +107,20 @@ class World:
         assert found is not None
         return found
 
-    async def queue(self, name: str = "outgoing", namespace: str = NAMESPACE) -> Status:
-        """Reconcile the servers of a MailQueue, write and return its status. Raises: the error
-        for which the operator touches no server."""
+    async def queue(
+        self, name: str = "outgoing", namespace: str = NAMESPACE, *, alone: bool = False
+    ) -> Status:
+        """Reconcile the servers of a MailQueue, write and return its status; before, unless
+        `alone`, its QueueCluster that has no tables yet. Raises: the error for which the operator
+        touches no server."""
         found = await self.api.get(MAIL_QUEUE, namespace, name)
         assert found is not None
         before = found.get("status") or {}
         queue = Queue.of(found)
+        place = queue.cluster_namespace, queue.spec.cluster_ref.name
+        uses = await self.api.get(QUEUE_CLUSTER, *place) or {}
+        if not alone and "tables" not in uses.get("status", {}):
+            await self.cluster(place[1])
         cluster = await self.clusters.for_queue(queue, begun="configuration" in before)
         await self.clusters.claims.check_keyspace(cluster.keyspace)
         prepared = await self.servers.prepare(plan_of(queue, cluster, before))

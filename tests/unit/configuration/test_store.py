@@ -12,7 +12,7 @@ import pytest
 from postroad.adapters.memory.fault_injection import Fault, FaultInjector, Step, Stopped, at
 from postroad.adapters.memory.history import MemoryHistory, Records
 from postroad.configuration import LeasedConfiguration, Settled, adopt, settle
-from postroad.domain.configuration.documents import from_document
+from postroad.domain.configuration.documents import effective_document, from_document
 from postroad.domain.configuration.history import (
     ConfigurationCreated,
     ConfigurationEvent,
@@ -76,7 +76,8 @@ async def test_the_first_configuration_is_created_and_the_next_changes_it() -> N
         "ConfigurationCreated",
         "ConfigurationChanged",
     ]
-    assert second.configuration() == {
+    effective_from = second.state.at + MAX_READING_LEASE
+    assert effective_document(second.state, effective_from) == {
         "version": 2,
         "sliceWindow": "30m",
         "bucketCount": 4,
@@ -142,7 +143,6 @@ async def test_a_history_that_is_gone_while_the_status_remembers_it_is_not_begun
     stalled = await settled(empty, HOUR, status=status)
 
     assert stalled.state is None
-    assert stalled.configuration() is None
     assert stalled.entries() == []
     assert reason(stalled) == "HistoryConflict"
     assert stalled.refusal is not None

@@ -11,7 +11,7 @@ import pytest
 from postroad.controller.kubernetes.api import CONFIGURATION_HASH
 from postroad.controller.kubernetes.drift import is_current, with_hash
 from postroad.controller.kubernetes.strategic_merge import merged
-from postroad.controller.mailqueue.workloads import workload_finding
+from postroad.controller.mailqueue.workloads import shortage
 from postroad.controller.pods.children import wanted_children
 from postroad.controller.spec.cluster import QueueClusterSpec
 from postroad.controller.spec.parts import AllowedNamespaces, allows
@@ -565,12 +565,13 @@ ALL = {"replicas": 2, "readyReplicas": 2, "updatedReplicas": 2}
     ids=["all", "not seen yet", "old ones", "too many", "too few", "none"],
 )
 def test_workers_are_ready_when_enough_new_ones_are(found: dict[str, Any], ready: bool) -> None:
-    assert workload_finding("WorkersReady", "workers", found, 2).is_good is ready
+    assert (shortage(found, 2, "workers") is None) is ready
 
 
 def test_a_stuck_deployment_says_why() -> None:
     condition = {"type": "ReplicaFailure", "status": "True", "message": "quota exceeded"}
 
-    finding = workload_finding("WorkersReady", "workers", deployment(conditions=[condition]), 2)
+    missing = shortage(deployment(conditions=[condition]), 2, "workers")
 
-    assert finding.message.endswith("quota exceeded")
+    assert missing is not None
+    assert missing.endswith("quota exceeded")

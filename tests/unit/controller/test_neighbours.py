@@ -112,6 +112,7 @@ def foreign_queue() -> dict[str, object]:
 
 
 async def test_a_queue_that_is_not_allowed_has_no_effect(world: World) -> None:
+    await world.cluster()
     await world.add(foreign_queue())
     world.api.faults.steps.clear()
 

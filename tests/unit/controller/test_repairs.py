@@ -66,6 +66,19 @@ async def test_a_keyspace_that_another_data_center_uses_is_reported_with_what_to
     assert "ViewReady" not in reasons(await world.cluster())
 
 
+async def test_a_queue_before_its_cluster_has_tables_is_pending_and_makes_none(
+    world: World,
+) -> None:
+    early = await world.queue(alone=True)
+    await world.cluster()
+    after = await world.queue(alone=True)
+
+    assert reasons(early)["ViewReady"] == reasons(early)["ConfigurationAccepted"] == "Pending"
+    assert reasons(early)["Ready"] == "Pending"
+    assert "configuration" not in early
+    assert reasons(after) == {}
+
+
 async def test_a_table_that_was_dropped_is_made_anew_and_reported(world: World) -> None:
     """Also when a MailQueue is reconciled first, by an operator that has just started."""
     await world.cluster()

@@ -10,10 +10,8 @@ import pytest
 from postroad.controller.cluster.tables import (
     Need,
     need_of,
-    refused_step,
-    refused_window,
+    refused_by_lifetime,
     table_options,
-    together,
 )
 from postroad.controller.spec.cluster import Cassandra
 from postroad.controller.spec.queue_resource import Queue
@@ -88,10 +86,9 @@ def test_a_queue_that_does_not_fit_reads_what_would(
 ) -> None:
     queue = Queue.of(mail_queue(**spec))
 
-    for refusal, said in (
-        (refused_window(queue, 336 * HOUR), window_said),
-        (refused_step(queue, 336 * HOUR), step_said),
-    ):
+    refusals = refused_by_lifetime(queue, 336 * HOUR)
+
+    for refusal, said in zip(refusals, (window_said, step_said), strict=True):
         assert (refusal is None) == (not said)
         assert refusal is None or said in refusal.message
 
@@ -99,21 +96,5 @@ def test_a_queue_that_does_not_fit_reads_what_would(
 def test_what_a_refusal_allows_fits_and_a_second_more_does_not() -> None:
     for window in (84 * HOUR, 84 * HOUR + SECOND):
         queue = Queue.of(mail_queue(view={"sliceWindow": f"{window // SECOND}s"}))
-        assert (refused_window(queue, 336 * HOUR) is None) == (window == 84 * HOUR)
-
-
-def test_several_refusals_are_one_with_every_message_once() -> None:
-    queue = Queue.of(
-        mail_queue(view=resources.view("100h", 1), retry={"lanes": ["168h"], "maxAge": "200h"})
-    )
-    window, step = refused_window(queue, 336 * HOUR), refused_step(queue, 336 * HOUR)
-
-    found = together(window, None, step, step)
-
-    assert window is not None
-    assert step is not None
-    assert found is not None
-    assert found.reason == "SliceWindowTooLong"
-    assert found.message == f"{window.message}; {step.message}"
-    assert set(found.allowed) == {"sliceWindow", "lanes"}
-    assert together(None, None) is None
+        refused, _ = refused_by_lifetime(queue, 336 * HOUR)
+        assert (refused is None) == (window == 84 * HOUR)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 
 from pydantic import ValidationError
@@ -111,7 +110,6 @@ class Clusters:
         self._connections = connections
         self.namespaces = tuple(namespaces)
         self._ambient_credentials = ambient_credentials
-        self._made: dict[str, Servers] = {}
         self._credentials: dict[str, tuple[int, ClusterCredentials]] = {}
         self._specs: dict[str, tuple[object, QueueClusterSpec]] = {}
         self._away: dict[str, Mapping[str, Finding]] = {}
@@ -241,20 +239,6 @@ class Clusters:
         place = place_of(plan.cassandra)
         return await self._schema.alone(place, lambda: self._make_tables(plan))
 
-    async def ensure_tables(self, plan: KeyspacePlan) -> None:
-        """Create the tables of a new QueueCluster, for a queue that is reconciled before it. Later
-        they are the QueueCluster's: it reports what it repairs, and a row lifetime that is refused.
-        Raises: ResourceConflict, ViewError."""
-
-        async def ensure() -> None:
-            if plan.has_tables or self._made.get(plan.holder.uid) is plan.servers:
-                return
-            with suppress(errors.ConfigurationRefused):
-                await self._make_tables(plan)
-            self._made[plan.holder.uid] = plan.servers
-
-        await self._schema.alone(place_of(plan.cassandra), ensure)
-
     async def finish(self) -> None:
         """Return when no change of tables is under way."""
         await self._schema.finish()
@@ -287,7 +271,6 @@ class Clusters:
     def forget(self, uid: str) -> None:
         """Close the connections to a cluster that is gone. Idempotent."""
         self.claims.forget(uid)
-        self._made.pop(uid, None)
         self._credentials.pop(uid, None)
         self._specs.pop(uid, None)
         self._away.pop(uid, None)

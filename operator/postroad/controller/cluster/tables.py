@@ -68,42 +68,33 @@ def table_options(cassandra: Cassandra, needs: Iterable[Need]) -> TableOptions:
     )
 
 
-def refused_window(queue: Queue, row_lifetime: timedelta) -> Refusal | None:
-    """Return why a queue must not begin with its window: rows of one slice would expire before it
-    is cleaned. None when the window fits."""
-    window, longest = queue.spec.view.slice_window, longest_slice(row_lifetime)
-    if window <= longest:
-        return None
-    message = (
-        f"sliceWindow {format_duration(window)} does not fit the rowLifetime of the QueueCluster, "
-        f"{format_duration(row_lifetime)}: choose at most {format_duration(longest)}, or let "
-        f"rowLifetime be at least {format_duration(4 * window)}"
-    )
-    return Refusal(SLICE_WINDOW_TOO_LONG, message, {"sliceWindow": (format_duration(longest),)})
-
-
-def refused_step(queue: Queue, row_lifetime: timedelta) -> Refusal | None:
-    """Return why a queue's longest retry step does not fit: maintenance would roll each mail
-    forward that waits for it. None when it fits."""
-    step, longest = max(queue.spec.retry.lanes), longest_step(row_lifetime)
-    if step <= longest:
-        return None
-    message = (
-        f"the retry step {format_duration(step)} does not fit the rowLifetime of the QueueCluster, "
-        f"{format_duration(row_lifetime)}: choose at most {format_duration(longest)}, or let "
-        f"rowLifetime be longer than {format_duration(2 * step)}"
-    )
-    return Refusal(RETRY_STEP_TOO_LONG, message, {"lanes": (format_duration(longest),)})
-
-
-def together(*refusals: Refusal | None) -> Refusal | None:
-    """Return several refusals as one, with the reason of the first."""
-    broken = [each for each in refusals if each is not None]
-    if not broken:
-        return None
-    allowed = {field: values for each in broken for field, values in each.allowed.items()}
-    messages = dict.fromkeys(each.message for each in broken)
-    return Refusal(broken[0].reason, "; ".join(messages), allowed)
+def refused_by_lifetime(
+    queue: Queue, row_lifetime: timedelta
+) -> tuple[Refusal | None, Refusal | None]:
+    """Return why a queue must not begin with its window, as rows of one slice would expire before
+    it is cleaned; and why its longest retry step does not fit, as maintenance would roll each mail
+    forward that waits for it. None for what fits."""
+    slice_limit, step_limit = longest_slice(row_lifetime), longest_step(row_lifetime)
+    window, step = queue.spec.view.slice_window, max(queue.spec.retry.lanes)
+    declared = f"the rowLifetime of the QueueCluster, {format_duration(row_lifetime)}"
+    refused_window = refused_step = None
+    if window > slice_limit:
+        message = (
+            f"sliceWindow {format_duration(window)} does not fit {declared}: choose at most "
+            f"{format_duration(slice_limit)}, or let rowLifetime be at least "
+            f"{format_duration(4 * window)}"
+        )
+        allowed = {"sliceWindow": (format_duration(slice_limit),)}
+        refused_window = Refusal(SLICE_WINDOW_TOO_LONG, message, allowed)
+    if step > step_limit:
+        message = (
+            f"the retry step {format_duration(step)} does not fit {declared}: choose at most "
+            f"{format_duration(step_limit)}, or let rowLifetime be longer than "
+            f"{format_duration(2 * step)}"
+        )
+        allowed = {"lanes": (format_duration(step_limit),)}
+        refused_step = Refusal(RETRY_STEP_TOO_LONG, message, allowed)
+    return refused_window, refused_step
 
 
 def replication(cassandra: Cassandra) -> dict[str, str]:

@@ -173,3 +173,9 @@ def _same_quantity(wanted: str, found: str) -> bool:
     if one is None or other is None:
         return False
     return Decimal(one[1]) * _UNITS[one[2] or ""] == Decimal(other[1]) * _UNITS[other[2] or ""]
+
+
+def hash_in(found: Mapping[str, Any], annotation: str) -> str | None:
+    """Return a hash that the operator wrote into the annotations of an object."""
+    value: str | None = (found["metadata"].get("annotations") or {}).get(annotation)
+    return value

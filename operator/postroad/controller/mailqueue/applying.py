@@ -2,17 +2,40 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from postroad.controller.kubernetes.actions import log_action, log_repair
-from postroad.controller.kubernetes.api import CHILDREN, COMPONENT, INSTANCE, MANAGED_BY
+from postroad.controller.kubernetes.api import (
+    CHILDREN,
+    COMPONENT,
+    INSTANCE,
+    MANAGED_BY,
+    ROLE_BINDING,
+)
 from postroad.controller.kubernetes.drift import ApplyAnswers, repair_of, rewritten_fields
-from postroad.controller.pods.children import Child, belongs_to
+from postroad.controller.pods.children import INTAKE, QUEUE, WORKER, Child, belongs_to
+from postroad.controller.pods.pipeline_children import PIPELINE
 from postroad.controller.reads import owner_of, version_of
 from postroad.controller.spec.queue_resource import Queue
-from postroad.errors import NameTaken
+from postroad.controller.status import conditions as condition
+from postroad.controller.status.attempts import attempt
+from postroad.controller.status.conditions import Finding
+from postroad.errors import KubernetesRefused, NameTaken
 from postroad.ports.kubernetes import Kind, Kubernetes, Object
+
+CONDITION_OF = {
+    QUEUE: QUEUE,  # what all pods share: a failure is reported of each component
+    WORKER: condition.WORKERS_READY,
+    INTAKE: condition.INTAKE_READY,
+    PIPELINE: condition.PIPELINE_READY,
+}
+"""By component, in the order in which they are applied."""
+
+EXECUTORS_NEED = (
+    "spec.pipeline.executors needs pipelineExecutors=true of the operator's chart, or "
+    "manifests/executors.yaml"
+)
 
 ChildName = tuple[str, str]
 """Kind and name of a child."""
@@ -37,6 +60,29 @@ class AppliedChild:
         return self.object["kind"], self.object["metadata"]["name"]
 
 
+@dataclass(frozen=True, slots=True)
+class WantedPart:
+    """The children that a component is to have. `stays`: its Deployment, where a newer operator
+    wants to replace pods, and may not yet; `failed`: why none could be decided."""
+
+    component: str
+    children: Sequence[Child] = ()
+    stays: Mapping[ChildName, Object] = field(default_factory=dict)
+    failed: Finding | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedPart:
+    """The children of a component as they are now. `waits`: a newer operator wants to replace pods,
+    and may not yet; `failed`: why they are not as wanted."""
+
+    component: str
+    applied: Sequence[AppliedChild] = ()
+    now: Mapping[ChildName, Object] = field(default_factory=dict)
+    waits: bool = False
+    failed: Finding | None = None
+
+
 async def find_children(api: Kubernetes, queue: Queue) -> Found:
     """Return the children that this MailQueue owns or takes over. The API server removes those of
     an earlier one."""
@@ -50,6 +96,72 @@ async def find_children(api: Kubernetes, queue: Queue) -> Found:
         for each in found
         if belongs_to(each, queue)
     }
+
+
+async def apply_parts(
+    api: Kubernetes,
+    queue: Queue,
+    wanted: Sequence[WantedPart],
+    found: Found,
+    expected: Collection[ChildName],
+    answers: ApplyAnswers,
+) -> list[AppliedPart]:
+    """Apply the children, component by component, and delete those that are not wanted; of what all
+    pods share, which is the first part, alone where that failed."""
+    parts: list[AppliedPart] = []
+    for part in wanted:
+        applied: list[AppliedChild] = []
+        async with attempt(CONDITION_OF[part.component]) as attempted:
+            try:
+                async for each in apply_children(
+                    api, queue, part.children, found, expected, answers
+                ):
+                    applied.append(each)  # noqa: PERF401  # those before a failure count
+            except KubernetesRefused as error:
+                if ROLE_BINDING.plural not in str(error):
+                    raise
+                raise KubernetesRefused(str(error), hint=EXECUTORS_NEED) from error
+        failed = part.failed or (None if attempted.finding.is_good else attempted.finding)
+        now = {**part.stays, **{each.place: each.object for each in applied}}
+        if failed is not None:
+            now = _of_component(found, part.component)
+        parts.append(AppliedPart(part.component, applied, now, bool(part.stays), failed))
+        if parts[0].failed is not None:
+            break
+    else:
+        parts = await _without_unwanted(api, parts, found)
+    if not any(each.failed and each.failed.reason == NameTaken.__name__ for each in parts):
+        return parts
+    message, passes = await all_taken(
+        api, queue, [each for p in wanted for each in p.children], found
+    )
+    return [
+        replace(each, failed=replace(each.failed, message=message, retryable=passes))
+        if each.failed and each.failed.reason == NameTaken.__name__
+        else each
+        for each in parts
+    ]
+
+
+def _of_component(found: Found, component: str) -> Found:
+    labels = {place: each["metadata"]["labels"] for place, each in found.items()}
+    return {place: found[place] for place in found if labels[place].get(COMPONENT) == component}
+
+
+async def _without_unwanted(
+    api: Kubernetes, parts: Sequence[AppliedPart], found: Found
+) -> list[AppliedPart]:
+    """Delete the children that are not wanted, but none of a component that failed; return the
+    parts, where a failure is reported of the workers."""
+    now = {place for part in parts for place in part.now}
+    failed = {each.component for each in parts if each.failed}
+    async with attempt(condition.WORKERS_READY) as deleted:
+        await delete_unwanted(api, found, now, except_of=failed)
+    refusal = None if deleted.finding.is_good else deleted.finding
+    return [
+        replace(each, failed=each.failed or refusal) if each.component == WORKER else each
+        for each in parts
+    ]
 
 
 async def apply_children(

@@ -39,10 +39,10 @@ async def report_pipeline(
     api: Kubernetes, plan: WorkloadsPlan, now: Mapping[tuple[str, str], Object]
 ) -> Report:
     """Report the jobs, and whether they run. Raises: KubernetesError."""
-    queue = plan.queue
-    spec = queue.spec.pipeline
+    queue, spec = plan.queue, plan.queue.spec.pipeline
     if spec is None:
         return Report(fields={"pipeline": None})
+    declared = {job: now.get((CRON_JOB.name, job_name(queue, job))) for job in spec.scheduled}
     namespace, instance = queue.name.namespace, f"{INSTANCE}={queue.name.name}"
     labels = f"{MANAGED_BY}=postroad,{instance},{COMPONENT}={PIPELINE}"
     runs, pods = await api.list(JOB, namespace, labels), await api.list(POD, namespace, labels)
@@ -50,11 +50,11 @@ async def report_pipeline(
     entries = [
         job_status(
             before.get(job, {"job": job}),
-            now.get((CRON_JOB.name, job_name(queue, job))),
+            cron_job,
             [each for each in runs if each["metadata"]["labels"].get(PIPELINE_JOB) == job],
             pods,
         )
-        for job in spec.scheduled
+        for job, cron_job in declared.items()
     ]
     return Report([finding_of(entries)], {"pipeline": entries or None})
 

@@ -16,7 +16,7 @@ from postroad.controller.cluster.clusters import Clusters
 from postroad.controller.cluster.plans import BrokerPlan, BucketPlan, QueuePlace, ViewPlan
 from postroad.controller.cluster.queue_claims import QueueClaims
 from postroad.controller.cluster.queue_logins import QueueLogins, UserChanges
-from postroad.controller.cluster.tables import refused_step, refused_window, together
+from postroad.controller.cluster.tables import refused_by_lifetime
 from postroad.controller.kubernetes.actions import log_repair
 from postroad.controller.mailqueue.engines import Engines
 from postroad.controller.mailqueue.plan import QueuePlan
@@ -25,6 +25,8 @@ from postroad.controller.status.attempts import TOO_SLOW, attempt
 from postroad.controller.status.conditions import Finding, bad, good, unknown
 from postroad.controller.status.status import CONFLICT, Report, Status
 from postroad.distributed.maintenance.erasure import Part
+from postroad.domain.configuration.documents import effective_document
+from postroad.domain.configuration.rollout import MAX_READING_LEASE
 from postroad.domain.queues.names import QueueName
 from postroad.errors import ServerError
 from postroad.ports.blobs import OBJECTS_EXPIRE
@@ -76,13 +78,13 @@ class QueueServers:
         if blobs.reason == CONFLICT:
             return _not_taken(blobs, changes)
         fields: Status = {}
-        accepted = _not_asked(plan.view, view.message)
+        accepted = view
         if view.is_good:
             async with attempt(condition.CONFIGURATION_ACCEPTED) as attempted:
                 attempted.finding, fields = await self._configure(plan.view, has_rows=has_rows)
             accepted = attempted.finding
-            if accepted.reason == TOO_SLOW:
-                accepted = _not_asked(plan.view, accepted.message)
+        if not view.is_good or accepted.reason == TOO_SLOW:
+            accepted = _not_asked(plan.view, accepted)
         report = replace(changes, findings=[accepted, broker, view, blobs], fields=fields)
         return Prepared(report, plan.broker.begun or bool(fields))
 
@@ -129,8 +131,10 @@ class QueueServers:
         return good(condition.BLOBS_READY, message, *limits[:1]), None
 
     async def _make_tables(self, plan: ViewPlan) -> tuple[Finding, bool]:
-        """Make sure of the tables; return also whether they have rows of the queue."""
-        await self._clusters.ensure_tables(plan.keyspace)
+        """Wait for the tables; return also whether they have rows of the queue."""
+        if not plan.keyspace.has_tables:
+            message = "the reconcile of the QueueCluster has not made the tables yet"
+            return unknown(condition.VIEW_READY, condition.PENDING, message), False
         limits = await plan.place.view().limits()
         message = f"tables exist in {plan.keyspace.cassandra.keyspace}"
         return good(condition.VIEW_READY, message), limits.browse_start is not None
@@ -138,8 +142,8 @@ class QueueServers:
     async def _configure(self, plan: ViewPlan, *, has_rows: bool) -> tuple[Finding, Status]:
         """Settle the configuration, then set the limits by it; return also the fields of the
         status, of which there are none while no configuration holds."""
-        lifetime = plan.keyspace.cassandra.row_lifetime
-        unfit_step = refused_step(plan.queue, lifetime)
+        which, lifetime = condition.CONFIGURATION_ACCEPTED, plan.keyspace.cassandra.row_lifetime
+        unfit_window, unfit_step = refused_by_lifetime(plan.queue, lifetime)
 
         async def has_data() -> bool:
             return has_rows
@@ -153,21 +157,22 @@ class QueueServers:
                 generation=plan.queue.generation,
                 status=plan.reported_history,
                 has_data=has_data,
-                unfit=together(refused_window(plan.queue, lifetime), unfit_step),
+                unfit=unfit_window or unfit_step,
             )
             if settled.state is not None:
                 await self._engines.begin(plan.place)
         except ServerError as error:
-            return _not_asked(plan, error.explain()), {}
+            return bad(which, TOO_SLOW, error.explain(), retryable=True), {}
         fields: Status = {}
-        if settled.state is not None:
-            fields = {"configuration": settled.configuration(), "history": settled.entries()}
-        if refusal := together(settled.refusal, unfit_step):
-            which = condition.CONFIGURATION_ACCEPTED
-            return bad(which, refusal.reason, refusal.message, retryable=False), fields
-        assert settled.state is not None
-        message = f"version {settled.state.version} holds"
-        return good(condition.CONFIGURATION_ACCEPTED, message, "Accepted"), fields
+        if (state := settled.state) is not None:
+            document = effective_document(state, state.at + MAX_READING_LEASE)
+            fields = {"configuration": document, "history": settled.entries()}
+        refusals = [each for each in (settled.refusal, unfit_step) if each is not None]
+        if refusals:
+            message = "; ".join(dict.fromkeys(each.message for each in refusals))
+            return bad(which, refusals[0].reason, message, retryable=False), fields
+        assert state is not None
+        return good(which, f"version {state.version} holds", "Accepted"), fields
 
 
 def _not_taken(conflict: Finding, changes: Report) -> Prepared:
@@ -179,10 +184,12 @@ def _not_taken(conflict: Finding, changes: Report) -> Prepared:
     return Prepared(replace(changes, findings=findings), configured=False)
 
 
-def _not_asked(plan: ViewPlan, why: str) -> Finding:
+def _not_asked(plan: ViewPlan, why: Finding) -> Finding:
+    if why.reason == condition.PENDING:
+        return replace(why, condition=condition.CONFIGURATION_ACCEPTED)
     version = (plan.status.get("configuration") or {}).get("version")
     holds = f"version {version} still holds" if version else "none holds yet"
-    message = f"the history in Cassandra cannot be read, {holds}: {why}"
+    message = f"the history in Cassandra cannot be read, {holds}: {why.message}"
     return unknown(condition.CONFIGURATION_ACCEPTED, "HistoryNotReadable", message)
 
 

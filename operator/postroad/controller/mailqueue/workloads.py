@@ -1,83 +1,138 @@
-"""State of the pods of a MailQueue: findings and fields of its status, from its Deployments."""
+"""Reports the pods of a MailQueue, from its Deployments: findings, fields of its status. Pure."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from postroad.controller.kubernetes.api import DEPLOYMENT
-from postroad.controller.pods.children import WORKER, selector
+from postroad.controller.mailqueue.applying import AppliedPart
+from postroad.controller.mailqueue.plan import WorkloadsPlan
+from postroad.controller.pods.children import INTAKE, QUEUE, WORKER, selector
+from postroad.controller.reads import as_child
 from postroad.controller.spec.intake import Intake
-from postroad.controller.spec.mailqueue import Workers
-from postroad.controller.spec.queue_resource import Queue
-from postroad.controller.status.conditions import PODS_NOT_READY, REWRITTEN, Finding, bad, good
-from postroad.controller.status.status import deployment_facts
+from postroad.controller.spec.mailqueue import MailQueueSpec, Workers
+from postroad.controller.status import conditions as condition
+from postroad.controller.status.conditions import Finding, advice, bad, good, unknown
+from postroad.controller.status.status import Report
 from postroad.errors import QuotaExceeded
-from postroad.ports.kubernetes import Object
 
 Workload = tuple[str, str, str, Workers | Intake | None]
 """Condition, plural name of its pods for messages, component, and its part of the spec."""
 
 
-def workload_status(
-    queue: Queue, workload: Workload, now: Mapping[tuple[str, str], Object]
-) -> tuple[Finding, dict[str, Any] | None]:
-    """Return whether the pods of a component are ready, and its facts for the status."""
-    which, what, component, spec = workload
-    if spec is None:
-        return good(which, f"no {what} declared", "NoneDeclared"), None
-    deployment = now.get((DEPLOYMENT.name, f"{queue.name.name}-{component}"))
-    facts: dict[str, Any] = dict(deployment_facts(deployment, spec.replicas))
-    if component == WORKER:
-        facts["selector"] = selector(queue, component)
-    else:
-        facts.pop("replicas")
-    if deployment is None:  # it could not be made, which is reported instead
-        return bad(which, PODS_NOT_READY, f"no {what} made", retryable=True), facts
-    return workload_finding(which, what, deployment, spec.replicas), facts
+def workloads_of(spec: MailQueueSpec) -> list[Workload]:
+    """Return what a MailQueue runs, the workers first."""
+    found: list[Workload] = [(condition.WORKERS_READY, "workers", WORKER, spec.workers)]
+    if spec.intake:
+        found.append((condition.INTAKE_READY, "intake pods", INTAKE, spec.intake))
+    return found
 
 
-def as_applied(altered: Sequence[str], found: Finding) -> Finding:
-    """Return the finding, or a bad one where another process rewrites what the pods depend on."""
-    if not altered or not found.is_good:
-        return found
-    message = f"an admission webhook or another controller rewrites {', '.join(altered)}"
-    return bad(found.condition, REWRITTEN, message, retryable=True)
+def pending_report(spec: MailQueueSpec) -> Report:
+    """Return the report about pods that are not made yet, because they would only fail."""
+    message = "pods are created once the queue has a configuration"
+    return Report([unknown(each, condition.PENDING, message) for each, *_ in workloads_of(spec)])
 
 
-def within_quota(
-    wanted: int, made: Mapping[str, Any] | None, most: int | None, found: Finding
-) -> Finding:
-    """Return the finding, or a bad one where the quota allows fewer workers than are `wanted`."""
-    if made is None or most is None or not found.is_good:
-        return found
-    if made["desired"] >= wanted or wanted <= most:
-        return found
-    message = (
-        f"{made['desired']} of {wanted} workers made: the QueueCluster has {most} for "
-        "each MailQueue (spec.quota.workersPerQueue)"
+def workloads_report(
+    plan: WorkloadsPlan, parts: Sequence[AppliedPart], certificate: Finding
+) -> Report:
+    """Return the report about pods that were applied. `certificate`: whether the intake can serve
+    TLS with its own."""
+    written = [each for part in parts for each in part.applied if each.is_written]
+    report = Report(
+        repairs=[each.repair for each in written if each.repair],
+        applied=[as_child(each.object) for each in written],
     )
-    return bad(found.condition, QuotaExceeded.__name__, message, retryable=False)
+    wanted, name = workloads_of(plan.queue.spec), plan.queue.name.name
+    failed = {each.component: each.failed for each in parts if each.failed}
+    if QUEUE in failed:
+        return report + Report([replace(failed[QUEUE], condition=each) for each, *_ in wanted])
+    now = {place: each for part in parts for place, each in part.now.items()}
+    findings, fields = [], dict[str, Any]()
+    for workload in wanted:
+        _, _, component, spec = workload
+        deployment = now.get((DEPLOYMENT.name, f"{name}-{component}"))
+        facts = deployment_facts(deployment, spec.replicas) if spec else None
+        altered = _rewritten(parts, component)
+        finding = workload_finding(workload, deployment, altered, plan.most_workers)
+        findings.append(failed.get(component) or finding)
+        if facts is not None and component == WORKER:
+            facts["selector"] = selector(plan.queue, component)
+        elif facts is not None:
+            facts.pop("replicas")
+        fields["workers" if component == WORKER else component] = facts
+    if not certificate.is_good:  # why pods are not ready, which they cannot report
+        findings[-1] = certificate
+    if any(each.waits for each in parts):
+        message = f"its pods stay until QueueCluster {plan.cluster.name} upgrades it"
+        findings.append(advice(condition.UP_TO_DATE, "UpgradeWaits", message))
+    return report + Report(findings, fields)
 
 
 def workload_finding(
-    condition: str, what: str, deployment: Mapping[str, Any], wanted: int
+    workload: Workload,
+    deployment: Mapping[str, Any] | None,
+    altered: Sequence[str] = (),
+    most_workers: int | None = None,
 ) -> Finding:
-    """Return whether a Deployment has enough ready pods of its newest template."""
-    facts = deployment_facts(deployment, wanted)
-    status = deployment.get("status") or {}
+    """Return whether a Deployment has enough ready pods of its newest template. `altered`: what
+    another process rewrites of what they depend on; `most_workers`: the quota."""
+    which, what, component, spec = workload
+    if spec is not None and deployment is None:  # it could not be made, which is reported instead
+        return bad(which, condition.PODS_NOT_READY, f"no {what} made", retryable=True)
+    missing = shortage(deployment, spec.replicas, what) if deployment and spec else None
+    if missing is not None:
+        return bad(which, condition.PODS_NOT_READY, missing, retryable=True)
+    if altered:
+        message = f"an admission webhook or another controller rewrites {', '.join(altered)}"
+        return bad(which, condition.REWRITTEN, message, retryable=True)
+    if spec is None:
+        return good(which, f"no {what} declared", "NoneDeclared")
+    facts, most = deployment_facts(deployment, spec.replicas), most_workers
+    desired = facts["desired"]
+    if component == WORKER and most is not None and max(most, desired) < spec.replicas:
+        message = (
+            f"{desired} of {spec.replicas} workers made: the QueueCluster has {most} for "
+            "each MailQueue (spec.quota.workersPerQueue)"
+        )
+        return bad(which, QuotaExceeded.__name__, message, retryable=False)
+    return good(which, f"{facts['ready']} of {desired} {what} ready")
+
+
+def shortage(deployment: Mapping[str, Any], wanted: int, what: str) -> str | None:
+    """Return what a Deployment lacks of ready pods of its newest template; None: nothing."""
+    facts, status = deployment_facts(deployment, wanted), deployment.get("status") or {}
     seen = status.get("observedGeneration", -1) >= deployment["metadata"]["generation"]
     updated = int(status.get("updatedReplicas") or 0)
     ready, desired = facts["ready"], facts["desired"]
     if seen and ready >= desired and updated >= desired and facts["replicas"] == desired:
-        return good(condition, f"{ready} of {desired} {what} ready")
-    error = _error_text(status)
+        return None
     message = f"{ready} of {desired} {what} ready, {min(updated, desired)} up to date"
-    return bad(condition, PODS_NOT_READY, f"{message}{error}", retryable=True)
-
-
-def _error_text(status: Mapping[str, Any]) -> str:
-    """Return why a Deployment cannot create pods, or has waited too long for them."""
-    for each in status.get("conditions") or []:
+    for each in status.get("conditions") or []:  # no pods can be made, or it waited too long
         stuck = each["type"] == "Progressing" and each["status"] == "False"
         if stuck or (each["type"] == "ReplicaFailure" and each["status"] == "True"):
-            return f": {each.get('message', each.get('reason', ''))}"
-    return ""
+            return f"{message}: {each.get('message', each.get('reason', ''))}"
+    return message
+
+
+def _rewritten(parts: Sequence[AppliedPart], component: str) -> list[str]:
+    """Return what another process rewrites of a component, and of what all pods share."""
+    return [
+        each.rewritten
+        for part in parts
+        for each in part.applied
+        if part.component in (QUEUE, component) and each.rewritten
+    ]
+
+
+def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[str, Any]:
+    """Return ready, desired and present replicas of a Deployment."""
+    if deployment is None:
+        return {"ready": 0, "desired": wanted, "replicas": 0}
+    status = deployment.get("status") or {}
+    return {
+        "ready": int(status.get("readyReplicas") or 0),
+        "desired": int(deployment["spec"].get("replicas", wanted)),
+        "replicas": int(status.get("replicas") or 0),
+    }

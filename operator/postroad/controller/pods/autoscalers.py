@@ -8,14 +8,30 @@ Deployment whose scale another process wrote.
 from collections.abc import Mapping
 from typing import Any
 
-from postroad.controller.kubernetes.api import AUTOSCALERS, DEPLOYMENT
+from postroad.controller.kubernetes.absences import Absences
+from postroad.controller.kubernetes.api import AUTOSCALED, AUTOSCALERS, DEPLOYMENT
+from postroad.controller.kubernetes.drift import hash_in
 from postroad.ports.kubernetes import Kubernetes, Object
 
 
-async def is_autoscaled(api: Kubernetes, deployment: Object | None) -> bool:
+async def keeps_replicas(api: Kubernetes, absences: Absences, present: Object | None) -> bool:
+    """True if an autoscaler has the replicas of a Deployment, or had them before it went: one that
+    is replaced comes back, and pods that it made would be gone meanwhile. Raises: KubernetesError.
+    """
+    if present is None:
+        return False
+    uid = present["metadata"]["uid"]
+    has_autoscaler = await is_autoscaled(api, present)
+    if has_autoscaler or not hash_in(present, AUTOSCALED):
+        absences.end(uid)
+        return has_autoscaler
+    return not absences.lasts(uid)
+
+
+async def is_autoscaled(api: Kubernetes, deployment: Object) -> bool:
     """True if another process scaled a Deployment for which there is an autoscaler. Raises:
     KubernetesError."""
-    if deployment is None or not is_scaled_by_another(deployment):
+    if not is_scaled_by_another(deployment):
         return False
     metadata = deployment["metadata"]
     for kind in AUTOSCALERS:

@@ -4,17 +4,18 @@ Children are named after the MailQueue, owned by it, and labelled for `kubectl` 
 Labels and annotations of the MailQueue are not copied, because they are about that resource alone.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from postroad.controller.kubernetes import api
-from postroad.controller.kubernetes.drift import hash_of, with_hash
+from postroad.controller.kubernetes.drift import hash_in, hash_of, with_hash
 from postroad.controller.pods.delivery_files import DeliveryFiles
 from postroad.controller.pods.pods import pod_template
 from postroad.controller.spec.handler import Handler
 from postroad.controller.spec.queue_resource import PodContext, Queue
 from postroad.domain.values.instants import format_duration
-from postroad.ports.kubernetes import Kind
+from postroad.ports.kubernetes import Kind, Object
 
 Child = tuple[Kind, dict[str, Any]]
 
@@ -35,21 +36,78 @@ def wanted_children(
     back.
     """
     configuration = queue_configuration(queue, context)
-    children = _shared(queue, configuration) if QUEUE in components else []
     workers, intake = queue.spec.workers, queue.spec.intake
-    if intake and INTAKE in components:
+    partial = {WORKER: workers.template} if workers else {}
+    templates = {
+        each: pod_template(
+            queue, context, each, labels(queue, each), configuration, partial.get(each)
+        )
+        for each, declared in ((INTAKE, intake), (WORKER, workers))
+        if declared and each in components
+    }
+    children = _shared(queue, configuration) if QUEUE in components else []
+    if intake and INTAKE in templates:
+        template = templates[INTAKE]
         children.append(_service(queue, intake.ports))
-        template = pod_template(queue, context, INTAKE, labels(queue, INTAKE), configuration)
         children += _deployment(queue, context, INTAKE, intake.replicas, template, autoscaled)
-    if workers and WORKER in components:
+    if workers and WORKER in templates:
+        template = templates[WORKER]
         if (delivery := DeliveryFiles.of(queue)) is not None:
             data = {"data": delivery.data()}
             children.append(owned_child(queue, api.CONFIG_MAP, delivery.config_map, WORKER, data))
-        template = pod_template(
-            queue, context, WORKER, labels(queue, WORKER), configuration, workers.template
-        )
         children += _deployment(queue, context, WORKER, workers.replicas, template, autoscaled)
     return [(kind, with_hash(child)) for kind, child in children]
+
+
+def paced_children(
+    queue: Queue,
+    context: PodContext,
+    component: str,
+    present: Object | None,
+    *,
+    autoscaled: bool,
+    granted: bool,
+) -> tuple[list[Child], bool]:
+    """Return the children of a component whose Deployment is `present`, and whether the operator
+    wants to replace its pods and may not yet. Until that is `granted`, what a user declares has its
+    effect, with the image that runs."""
+    wanted = wanted_children(queue, context, (component,), autoscaled=autoscaled)
+    if present is None or not wanted:
+        return wanted, False
+    runs, newest = hash_in(present, api.TEMPLATE_HASH), _hash(wanted, api.TEMPLATE_HASH)
+    if granted:
+        return _marked(wanted, is_changed=runs != newest), False
+    if runs == newest:
+        return wanted, False
+    older, image = wanted, _image_of(present, component)
+    if queue.spec.image is None and image is not None:
+        running = replace(context, image=image)
+        older = wanted_children(queue, running, (component,), autoscaled=autoscaled)
+    template, declared = _hash(older, api.TEMPLATE_HASH), _hash(older, api.DECLARED_HASH)
+    if template == runs or declared != hash_in(present, api.DECLARED_HASH):
+        return older, template != newest
+    return [each for each in older if each[0] is not api.DEPLOYMENT], True
+
+
+def _marked(wanted: list[Child], *, is_changed: bool) -> list[Child]:
+    """Return the children of an upgrade, with a mark at a Deployment whose template changes: what
+    is applied later leaves it out."""
+    for kind, child in wanted:
+        if kind is api.DEPLOYMENT and is_changed:
+            child["metadata"]["annotations"][api.UPGRADED] = "true"
+    return wanted
+
+
+def _hash(children: Sequence[Child], annotation: str) -> str | None:
+    (deployment,) = (child for kind, child in children if kind is api.DEPLOYMENT)
+    return hash_in(deployment, annotation)
+
+
+def _image_of(deployment: Mapping[str, Any], component: str) -> str | None:
+    """Return the image of workers or intake. Their containers are called as their component."""
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    images = (each.get("image") for each in containers if each["name"] == component)
+    return next(images, None)
 
 
 def _shared(queue: Queue, configuration: Mapping[str, str]) -> list[Child]:
@@ -129,9 +187,14 @@ def selector(queue: Queue, component: str) -> str:
 
 
 def owned_child(
-    queue: Queue, kind: Kind, name: str, component: str, body: Mapping[str, Any]
+    queue: Queue,
+    kind: Kind,
+    name: str,
+    component: str,
+    body: Mapping[str, Any],
+    tags: Mapping[str, str] | None = None,
 ) -> Child:
-    """Return an object that a MailQueue owns, with these fields."""
+    """Return an object that a MailQueue owns, with these fields, and further labels."""
     owner = {
         "apiVersion": api.API_VERSION,
         "kind": api.MAIL_QUEUE.name,
@@ -143,7 +206,7 @@ def owned_child(
     metadata = {
         "name": name,
         "namespace": queue.name.namespace,
-        "labels": labels(queue, component) | {api.MANAGED_BY: "postroad"},
+        "labels": labels(queue, component) | {api.MANAGED_BY: "postroad"} | dict(tags or {}),
         "ownerReferences": [owner],
     }
     return kind, {

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from postroad.controller.credentials import read_values
+from postroad.controller.credentials import read_authorities, read_values
 from postroad.controller.kubernetes.drift import hash_of
 from postroad.controller.reads import Reads
+from postroad.controller.spec.mailqueue import Workers
 from postroad.controller.spec.queue_resource import Queue
 from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
 from postroad.delivery_settings import secret_references
@@ -133,9 +134,25 @@ def _volume_of(secret: str) -> str:
     return f"delivery-{hash_of(secret)[:16]}"
 
 
-async def check_delivery_secrets(api: Reads, namespace: str, settings: DeliverySettings) -> None:
-    """Check that logins are there, and that keys can sign. Raises: CredentialsMissing, which names
-    each field whose Secret lacks what it is for."""
+async def read_of_workers(api: Reads, queue: Queue, workers: Workers) -> dict[str, str]:
+    """Check the Secrets that delivery needs; return the version of the authorities of next hops,
+    with which workers change too. Raises: CredentialsMissing, CertificateUnusable."""
+    delivery, webhook = DeliveryFiles.of(queue), workers.handler.webhook
+    namespace = queue.name.namespace
+    if delivery is not None:
+        await _check_delivery(api, namespace, delivery.settings)
+    named = [] if delivery is None else delivery.authorities
+    if webhook is not None and webhook.tls is not None and webhook.tls.ca_ref is not None:
+        named.append(webhook.tls.ca_ref)
+    texts = [await read_authorities(api, namespace, each) for each in named]
+    return {"next hops": hash_of(texts)} if texts else {}
+
+
+async def _check_delivery(api: Reads, namespace: str, settings: DeliverySettings) -> None:
+    """Check that logins are there, and that keys can sign.
+
+    Raises: CredentialsMissing, which names each field whose Secret lacks what it is for.
+    """
     problems = []
     for path, reference in secret_references.secrets_of(settings):
         try:

@@ -5,7 +5,7 @@ and makes pods that it owns, by a ServiceAccount of its own. Source: ADR 0053.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from postroad.controller.kubernetes import api
@@ -16,8 +16,9 @@ from postroad.controller.pods.pods import CONTAINER_SECURITY, POD_SECURITY, serv
 from postroad.controller.spec.parts import check_schedule
 from postroad.controller.spec.pipeline import ADDRESS_KEY, OF_THE_SERVERS, JobSpec, Pipeline
 from postroad.controller.spec.queue_resource import PodContext, Queue
-from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP
+from postroad.controller.spec.tls import FOLDER, READ_BY_GROUP, ServerFiles
 from postroad.errors import InvalidInput
+from postroad.ports.kubernetes import Kind
 from postroad.tls import Encryption
 
 PIPELINE, EXECUTOR = "pipeline", "executor"
@@ -56,8 +57,19 @@ def pipeline_children(queue: Queue, context: PodContext) -> list[Child]:
     if spec is None:
         return []
     check(spec, context)
-    children = _of_executors(queue, context, spec) if spec.executors.instances else []
-    children += [_cron_job(queue, context, spec, *each) for each in spec.scheduled.items()]
+    files = server_files(queue, context, PIPELINE)
+    tags = {**labels(queue, PIPELINE), api.MANAGED_BY: "postroad"}
+    parts = []
+    if spec.executors.instances:
+        parts = _of_executors(queue, context, spec, files, tags)
+    for job, when in spec.scheduled.items():
+        of_job = {api.PIPELINE_JOB: job}
+        template = _template(queue, context, spec, job, files, {**tags, **of_job})
+        body = _cron_job(when, template, {**tags, **of_job})
+        parts.append((api.CRON_JOB, job_name(queue, job), body, of_job))
+    children = [
+        owned_child(queue, kind, name, PIPELINE, body, of_job) for kind, name, body, of_job in parts
+    ]
     return [(kind, with_hash(child)) for kind, child in children]
 
 
@@ -90,9 +102,9 @@ def job_name(queue: Queue, job: str) -> str:
     return queue.name.name[: MAX_NAME - len(end)].rstrip("-.") + end
 
 
-def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when: JobSpec) -> Child:
-    name = job_name(queue, job)
-    tags = {**labels(queue, PIPELINE), api.PIPELINE_JOB: job, api.MANAGED_BY: "postroad"}
+def _cron_job(
+    when: JobSpec, template: Mapping[str, Any], tags: Mapping[str, str]
+) -> dict[str, Any]:
     run = {
         "backoffLimit": RETRIES,
         "activeDeadlineSeconds": MAX_RUN_SECONDS,
@@ -108,7 +120,7 @@ def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when:
                 }
             ]
         },
-        "template": _template(queue, context, spec, job, tags),
+        "template": template,
     }
     body = {
         "schedule": when.schedule,
@@ -119,24 +131,30 @@ def _cron_job(queue: Queue, context: PodContext, spec: Pipeline, job: str, when:
         "failedJobsHistoryLimit": 1,
         "jobTemplate": {"metadata": {"labels": tags}, "spec": run},
     }
-    kind, child = owned_child(queue, api.CRON_JOB, name, PIPELINE, {"spec": body})
-    child["metadata"]["labels"][api.PIPELINE_JOB] = job
-    return kind, child
+    return {"spec": body}
 
 
 def _template(
-    queue: Queue, context: PodContext, spec: Pipeline, job: str, tags: Mapping[str, str]
+    queue: Queue,
+    context: PodContext,
+    spec: Pipeline,
+    job: str,
+    files: Sequence[ServerFiles],
+    tags: Mapping[str, str],
 ) -> dict[str, Any]:
+    container = _driver(queue, context, spec, job, files)
     ours = {
         "metadata": {"labels": dict(tags)},
-        "spec": _pod_spec(queue, context, spec, _driver(queue, context, spec, job)),
+        "spec": _pod_spec(queue, spec, container, files),
     }
     template = merged(ours, spec.template, "spec.pipeline.template")
     template["metadata"]["labels"] = {**template["metadata"].get("labels", {}), **tags}
     return template
 
 
-def _driver(queue: Queue, context: PodContext, spec: Pipeline, job: str) -> dict[str, Any]:
+def _driver(
+    queue: Queue, context: PodContext, spec: Pipeline, job: str, files: Sequence[ServerFiles]
+) -> dict[str, Any]:
     environment: dict[str, Any] = {
         "PIPELINE_ADDRESSES": spec.addresses.keep.lower(),
         "PIPELINE_SUMMARY_FILE": SUMMARY,
@@ -155,7 +173,7 @@ def _driver(queue: Queue, context: PodContext, spec: Pipeline, job: str) -> dict
     command = OF_THE_SERVERS.get(job, (PIPELINE, job))
     arguments = [*command, "--queue", f"distributed://{queue.name}", "--master", master]
     arguments += spec.scheduled[job].options
-    container = _container(queue, context, spec, environment)
+    container = _container(queue, context, spec, files, environment)
     container["env"] += [
         {"name": f"POSTROAD_{name}", "valueFrom": {"fieldRef": {"fieldPath": path}}}
         for name, path in fields.items()
@@ -169,10 +187,13 @@ def _driver(queue: Queue, context: PodContext, spec: Pipeline, job: str) -> dict
 
 
 def _container(
-    queue: Queue, context: PodContext, spec: Pipeline, environment: Mapping[str, str]
+    queue: Queue,
+    context: PodContext,
+    spec: Pipeline,
+    files: Sequence[ServerFiles],
+    environment: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what the containers of jobs and executors have in common."""
-    files = server_files(queue, context, PIPELINE)
     values = dict(environment)
     for each in files:
         values |= each.environment()
@@ -190,10 +211,10 @@ def _container(
 
 
 def _pod_spec(
-    queue: Queue, context: PodContext, spec: Pipeline, container: Mapping[str, Any]
+    queue: Queue, spec: Pipeline, container: Mapping[str, Any], files: Sequence[ServerFiles]
 ) -> dict[str, Any]:
     volumes: list[dict[str, Any]] = [{"name": "tmp", "emptyDir": {}}]
-    volumes += [each.volume() for each in server_files(queue, context, PIPELINE)]
+    volumes += [each.volume() for each in files]
     mounted = {each["name"] for each in container["volumeMounts"]}
     if spec.addresses.key_ref is not None and "addresses" in mounted:
         items = [{"key": ADDRESS_KEY, "path": ADDRESS_KEY}]
@@ -218,7 +239,13 @@ def _account(queue: Queue) -> str:
     return f"{queue.name.name}-pipeline"
 
 
-def _of_executors(queue: Queue, context: PodContext, spec: Pipeline) -> list[Child]:
+def _of_executors(
+    queue: Queue,
+    context: PodContext,
+    spec: Pipeline,
+    files: Sequence[ServerFiles],
+    tags: Mapping[str, str],
+) -> list[tuple[Kind, str, dict[str, Any], dict[str, str]]]:
     """Return what a driver needs: its ServiceAccount with rights to pods, and how to make them."""
     name = _account(queue)
     role = {
@@ -235,25 +262,29 @@ def _of_executors(queue: Queue, context: PodContext, spec: Pipeline) -> list[Chi
         "container": PIPELINE,
     }
     data = {
-        TEMPLATE_FILE: json.dumps(_executor(queue, context, spec), sort_keys=True),
+        TEMPLATE_FILE: json.dumps(_executor(queue, context, spec, files, tags), sort_keys=True),
         EXECUTORS_FILE: json.dumps(executors, sort_keys=True),
     }
-    account = {"automountServiceAccountToken": False}
+    account: dict[str, Any] = {"automountServiceAccountToken": False}
     return [
-        owned_child(queue, api.CONFIG_MAP, name, PIPELINE, {"data": data}),
-        owned_child(queue, api.SERVICE_ACCOUNT, name, PIPELINE, account),
-        owned_child(
-            queue, api.ROLE_BINDING, name, PIPELINE, {"roleRef": role, "subjects": [subject]}
-        ),
+        (api.CONFIG_MAP, name, {"data": data}, {}),
+        (api.SERVICE_ACCOUNT, name, account, {}),
+        (api.ROLE_BINDING, name, {"roleRef": role, "subjects": [subject]}, {}),
     ]
 
 
-def _executor(queue: Queue, context: PodContext, spec: Pipeline) -> dict[str, Any]:
+def _executor(
+    queue: Queue,
+    context: PodContext,
+    spec: Pipeline,
+    files: Sequence[ServerFiles],
+    tags: Mapping[str, str],
+) -> dict[str, Any]:
     """Return the template of executors. Spark adds what differs between them, and resources."""
-    tags = {**labels(queue, EXECUTOR), api.MANAGED_BY: "postroad"}
+    tags, container = {**tags, api.COMPONENT: EXECUTOR}, _container(queue, context, spec, files, {})
     ours = {
         "metadata": {"labels": tags},
-        "spec": _pod_spec(queue, context, spec, _container(queue, context, spec, {})),
+        "spec": _pod_spec(queue, spec, container, files),
     }
     partial = {**spec.template, "spec": {**(spec.template.get("spec") or {})}}
     theirs = merged(ours, partial, "spec.pipeline.template")

@@ -6,22 +6,14 @@ places of its QueueCluster. The mark at its Deployments shows the grant to the n
 Source: ADR 0043.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from postroad.controller.kubernetes.api import (
-    DECLARED_HASH,
-    DEPLOYMENT,
-    INSTANCE,
-    POD,
-    TEMPLATE_HASH,
-    UPGRADED,
-    Key,
-)
-from postroad.controller.pods.children import Child
+from postroad.controller.kubernetes.api import DEPLOYMENT, INSTANCE, POD, UPGRADED, Key
+from postroad.controller.kubernetes.drift import hash_in
 from postroad.controller.reads import Indexes
 from postroad.controller.status.conditions import UP_TO_DATE, Finding, advice, good
 from postroad.errors import KubernetesError
@@ -217,52 +209,3 @@ def unscheduled(pods: Sequence[Mapping[str, Any]]) -> list[str]:
             return []
         found.append(f"pod {each['metadata']['name']}: {scheduled.get('message')}")
     return found[:1]
-
-
-def marked(wanted: list[Child], present: Object | None) -> list[Child]:
-    """Return the children of an upgrade, with a mark at a Deployment whose template changes: what
-    is applied later leaves it out."""
-    for kind, child in wanted:
-        if kind is DEPLOYMENT and present is not None:
-            annotations = child["metadata"]["annotations"]
-            if annotations[TEMPLATE_HASH] != hash_in(present, TEMPLATE_HASH):
-                annotations[UPGRADED] = "true"
-    return wanted
-
-
-def paced(
-    build: Callable[[str], list[Child]], wanted_image: str, present: Object | None, *, pinned: bool
-) -> tuple[list[Child], bool]:
-    """Return the children of a component that is not upgraded: what a user declares has its effect,
-    with the image that runs; and whether more waits. `build` builds them with an image; `pinned`:
-    the image is one that a user declares."""
-    wanted = build(wanted_image)
-    if present is None or not wanted:
-        return wanted, False
-    runs, newest = hash_in(present, TEMPLATE_HASH), _hash(wanted, TEMPLATE_HASH)
-    if runs == newest:
-        return wanted, False
-    older = wanted if pinned else build(_image_of(present) or wanted_image)
-    template, declared = _hash(older, TEMPLATE_HASH), _hash(older, DECLARED_HASH)
-    if template == runs or declared != hash_in(present, DECLARED_HASH):
-        return older, template != newest
-    return [each for each in older if each[0] is not DEPLOYMENT], True
-
-
-def _hash(children: Sequence[Child], annotation: str) -> str | None:
-    (deployment,) = (child for kind, child in children if kind is DEPLOYMENT)
-    return hash_in(deployment, annotation)
-
-
-def hash_in(found: Mapping[str, Any], annotation: str) -> str | None:
-    """Return a hash that the operator wrote into the annotations of an object."""
-    value: str | None = (found["metadata"].get("annotations") or {}).get(annotation)
-    return value
-
-
-def _image_of(deployment: Mapping[str, Any]) -> str | None:
-    """Return the image of workers or intake. Their containers are called as their component."""
-    component = deployment["metadata"]["name"].rpartition("-")[2]
-    containers = deployment["spec"]["template"]["spec"]["containers"]
-    images = (each.get("image") for each in containers if each["name"] == component)
-    return next(images, None)

@@ -122,18 +122,6 @@ def hash_of_spec(spec: Mapping[str, Any]) -> str:
     return hash_of({key: value for key, value in spec.items() if key != "paused"})
 
 
-def deployment_facts(deployment: Mapping[str, Any] | None, wanted: int) -> dict[str, int]:
-    """Return ready, desired and present replicas of a Deployment."""
-    if deployment is None:
-        return {"ready": 0, "desired": wanted, "replicas": 0}
-    status = deployment.get("status") or {}
-    return {
-        "ready": int(status.get("readyReplicas") or 0),
-        "desired": int(deployment["spec"].get("replicas", wanted)),
-        "replicas": int(status.get("replicas") or 0),
-    }
-
-
 def instant(moment: datetime | None) -> str | None:
     return timestamp(moment) if moment is not None else None
 

@@ -41,9 +41,12 @@ Events = Sequence[ConfigurationEvent]
 
 
 def find_conflict(history: Events, status: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return what is wrong with the history, as a sentence without its end; None: nothing. A status
-    that is empty or behind is no conflict, and entries that cannot be read are left out: the
-    operator writes the status anew. Neither is what an adoption settled."""
+    """Return what is wrong with the history, as a sentence without its end; None: nothing.
+
+    A status that is empty or behind is no conflict, and entries that cannot be read are left out:
+    the operator writes the status anew. Neither is what an adoption settled.
+    """
+    known, settled = {each.sequence: each for each in history}, _settled_until(history)
     try:
         replay(history)
     except HistoryMissing:
@@ -52,7 +55,6 @@ def find_conflict(history: Events, status: Sequence[Mapping[str, Any]]) -> str |
         return None
     if not history:
         return "the configuration history is gone, but the resource's status remembers one"
-    known, settled = {each.sequence: each for each in history}, _settled_until(history)
     for event in readable(status):
         if event.sequence <= settled or event == known.get(event.sequence):
             continue
@@ -61,17 +63,13 @@ def find_conflict(history: Events, status: Sequence[Mapping[str, Any]]) -> str |
                 f"the resource's status remembers event {event.sequence} of the configuration "
                 f"history, but the view's history ends with {history[-1].sequence}"
             )
-        if not isinstance(event, HistoryFolded) or not _stands_for(event, history):
+        before = [each for each in history if each.sequence <= event.sequence]
+        if not isinstance(event, HistoryFolded) or replay(before) != evolve(None, event):
             return (
                 f"the resource's status and the view's history have different events "
                 f"{event.sequence}"
             )
     return None
-
-
-def _stands_for(folded: HistoryFolded, history: Events) -> bool:
-    state = replay(each for each in history if each.sequence <= folded.sequence)
-    return state == evolve(None, folded)
 
 
 def _settled_until(history: Events) -> int:

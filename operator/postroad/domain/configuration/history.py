@@ -142,6 +142,7 @@ def decide(
     state = replay(events)
     if state is not None and wanted == state.configuration:
         return ConfigurationDecision(None, None, state)
+    changes = rules.changes_between(state.configuration, wanted) if state else ()
     refusal = rules.refusal_of(state.configuration, wanted) if state else None
     if state is not None and refusal is not None and _was_refused(events, wanted):
         return ConfigurationDecision(None, refusal, state)
@@ -157,7 +158,6 @@ def decide(
     elif refusal is not None:
         event = ConfigurationRefused(**common, wanted=wanted, refusal=refusal)
     else:
-        changes = rules.changes_between(state.configuration, wanted)
         version = state.version + 1
         event = ConfigurationChanged(
             **common, version=version, configuration=wanted, changes=changes
