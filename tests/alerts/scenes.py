@@ -372,7 +372,7 @@ async def a_pipeline_with_a_bad_schedule(sample: Sample) -> None:
     async with installed(sample) as made:
         archive = {"schedule": "7 24 * * *"}
         await made.operator.change(
-            {"pipeline": {"archive": archive, "addresses": {"keep": "plain"}}}
+            {"pipeline": {"archive": archive, "addresses": {"keep": "Plain"}}}
         )
         await made.minutes(200)
 

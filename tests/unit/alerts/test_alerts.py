@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,18 @@ def test_these_alerts_and_no_others_fire(scene: str, tmp_path: Path) -> None:
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("scene", ["a_row_is_lost", "the_lease_is_lost"])
+def test_a_scene_is_still_recorded_as_its_file_has_it(scene: str) -> None:
+    """In a process of its own, whose counters begin at 0."""
+    program = f"from alerts.record import record; print(record({scene!r}), end='')"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (FOLDER / f"{scene}.yaml").read_text()
 
 
 def test_a_quiet_day_is_a_day_with_mail() -> None:
