@@ -5,6 +5,8 @@ import random
 import time
 from datetime import UTC, datetime, timedelta
 
+_MICROSECOND = timedelta(microseconds=1)
+
 
 class MachineClock:
     """Wall clock, CLOCK_BOOTTIME, and asyncio's sleep."""
@@ -13,7 +15,8 @@ class MachineClock:
         return datetime.fromtimestamp(time.time_ns() // 1_000_000 / 1000, UTC)
 
     def elapsed(self) -> timedelta:
-        return timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME))
+        # Half the time of `timedelta(seconds=…)`, for fifteen readings a mail.
+        return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000 * _MICROSECOND
 
     async def sleep(self, duration: timedelta) -> None:
         await asyncio.sleep(max(0.0, duration.total_seconds()))

@@ -32,7 +32,7 @@ def microseconds(moment: datetime) -> int:
 
 def instant(us: int) -> datetime:
     """Return the instant that is so many microseconds after 1970 began."""
-    return EPOCH + timedelta(microseconds=us)
+    return EPOCH + us * MICROSECOND
 
 
 def optional_microseconds(moment: datetime | None) -> int | None:
@@ -49,7 +49,7 @@ def duration_us(duration: timedelta) -> int:
 
 def duration(us: int) -> timedelta:
     """Return a duration of so many microseconds."""
-    return timedelta(microseconds=us)
+    return us * MICROSECOND
 
 
 def moment_after(now: datetime, delay: timedelta) -> datetime | None:
