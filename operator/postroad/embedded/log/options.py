@@ -111,16 +111,17 @@ class FreeSpace:
         if now - self._asked_at >= FRESH_SECONDS:
             self._room, self._asked_at, self._used = self._ask(), now, 0
         self._used += size
-        return self._left()
+        return self._left(self._used)
 
     def if_stored(self, size: int) -> DiskSpace:
         """Return the free space behind `size` more bytes, without counting them. Raises:
         StoreFailed."""
-        left = self.after(0)
-        return replace(left, bytes=left.bytes - size)
+        self.after(0)
+        return self._left(self._used + size)
 
-    def _left(self) -> DiskSpace:
-        return replace(self._room, bytes=self._room.bytes - self._used)
+    def _left(self, used: int) -> DiskSpace:
+        room = self._room
+        return DiskSpace(room.bytes - used, room.inodes, room.total_bytes)
 
     def renew(self) -> None:
         """Ask the file system the next time: files were removed."""

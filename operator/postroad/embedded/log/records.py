@@ -6,7 +6,7 @@ Source: LQ-2..8; SP-14; AMB-7.
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from postroad.embedded.log.envelopes import (
     NO_RECORD,
@@ -116,23 +116,31 @@ Record: TypeAlias = (
 
 def encode(record: Record) -> tuple[int, bytes]:
     """Return a record's type and payload."""
-    match record:
-        case EnvelopeRecord():
-            return ENVELOPE, encode_envelope(record)
-        case StartRecord():
-            return START, _START.pack(*record)
-        case DeliveryRecord(mail_id, entry_number, kind, numbers, text):
-            words = cut(text)
-            head = _DELIVERY.pack(mail_id, entry_number, kind, 0, len(words), len(numbers))
-            return DELIVERY, head + Struct(f"<{len(numbers)}I").pack(*numbers) + words
-        case FinishRecord():
-            return FINISH, _FINISH.pack(*record)
-        case HoldRecord():
-            return HOLD, _HOLD.pack(*record)
-        case OutcomesRecord(mail_id, entry_number, document):
-            return OUTCOMES, _OUTCOMES.pack(mail_id, entry_number) + document
-        case KeyRecord():
-            return KEY, _KEY.pack(*record)
+    record_type, encoder = _ENCODERS[type(record)]
+    return record_type, encoder(record)
+
+
+def _encode_delivery(record: DeliveryRecord) -> bytes:
+    words, numbers = cut(record.text), record.numbers
+    head = _DELIVERY.pack(
+        record.mail_id, record.entry_number, record.kind, 0, len(words), len(numbers)
+    )
+    return head + Struct(f"<{len(numbers)}I").pack(*numbers) + words
+
+
+def _encode_outcomes(record: OutcomesRecord) -> bytes:
+    return _OUTCOMES.pack(record.mail_id, record.entry_number) + record.document
+
+
+_ENCODERS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
+    EnvelopeRecord: (ENVELOPE, encode_envelope),
+    StartRecord: (START, lambda record: _START.pack(*record)),
+    DeliveryRecord: (DELIVERY, _encode_delivery),
+    FinishRecord: (FINISH, lambda record: _FINISH.pack(*record)),
+    HoldRecord: (HOLD, lambda record: _HOLD.pack(*record)),
+    OutcomesRecord: (OUTCOMES, _encode_outcomes),
+    KeyRecord: (KEY, lambda record: _KEY.pack(*record)),
+}
 
 
 def decode(record_type: int, payload: bytes) -> Record | None:

@@ -293,18 +293,15 @@ class SpoolFiles:
 
 
 def _found(shape: Shape) -> int:
-    found = ContentFlags.KNOWN
-    if shape.has_8bit_header:
-        found |= ContentFlags.EIGHT_BIT_HEADER
-    if shape.has_8bit_body:
-        found |= ContentFlags.EIGHT_BIT_BODY
-    if shape.has_leading_dots:
-        found |= ContentFlags.LEADING_DOTS
-    if shape.is_terminated:
-        found |= ContentFlags.TERMINATED
-    if shape.has_nul:
-        found |= ContentFlags.NUL
-    return found
+    # A sum: `|` of flags makes an object of each step.
+    return (
+        ContentFlags.KNOWN
+        + ContentFlags.EIGHT_BIT_HEADER * shape.has_8bit_header
+        + ContentFlags.EIGHT_BIT_BODY * shape.has_8bit_body
+        + ContentFlags.LEADING_DOTS * shape.has_leading_dots
+        + ContentFlags.TERMINATED * shape.is_terminated
+        + ContentFlags.NUL * shape.has_nul
+    )
 
 
 def _is_whole(file: File, header: SpoolHeader) -> bool:
