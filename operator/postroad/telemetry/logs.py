@@ -11,7 +11,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import filterfalse
+from itertools import filterfalse, islice
 from typing import Any, TextIO
 
 import structlog
@@ -33,7 +33,8 @@ class JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {"event": record.getMessage()}
         given = vars(record)
-        for name in filterfalse(_is_standard, given):
+        begun = len(_BLANK) if type(record) is _BriefRecord else 0
+        for name in filterfalse(_is_standard, islice(given, begun, None)):
             fields[name] = given[name]
         fields["level"], fields["logger"] = record.levelname.lower(), record.name
         second, microsecond = divmod(round(record.created * 1_000_000), 1_000_000)
@@ -101,7 +102,8 @@ def configure(level: str = "INFO", *, as_json: bool | None = None) -> None:
 
 class _BriefRecord(logging.LogRecord):
     """A record of INFO for a program that `configure` told to leave out file, thread and process:
-    `LogRecord` takes as long over their absence as over all else of a line."""
+    `LogRecord` takes as long over their absence as over all else of a line. Its first attributes
+    are those of _BLANK, the others the fields of the event."""
 
     def __init__(self, name: str, event: str | None, args: tuple[Any, ...]) -> None:
         created = time.time()
