@@ -234,7 +234,8 @@ class Outcome:
     def __post_init__(self) -> None:
         if type(self.kind) is not OutcomeKind:
             _keep(self, kind=OutcomeKind(self.kind))
-        _keep(self, text=explanation(self.text))
+        if (text := explanation(self.text)) is not self.text:
+            _keep(self, text=text)
 
     def at(self, site: str) -> Outcome:
         return Outcome(self.kind, self.text, site, self.responder)
